@@ -8,6 +8,7 @@ from . import processes as processes
 from . import traces as traces
 from .errors import ProfileError as ProfileError
 from .errors import require_count as require_count
+from .words import BYTE_UNITS as BYTE_UNITS
 from .words import BYTES_LIMIT as BYTES_LIMIT
 from .words import DTYPES as DTYPES
 from .words import FLOAT32_BYTES as FLOAT32_BYTES

@@ -1,4 +1,4 @@
-"""The words that say how a model computes: optimizers, number types, devices and what carries messages."""
+"""The words that say how a model computes: optimizers, number types, sizes, devices and what carries messages."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 FLOAT32_BYTES = 4
 BYTES_LIMIT = 2**63
 """What no number of bytes comes to: an integer of 64 bits would not hold it."""
+BYTE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
+    f"{letter}{end}": base ** (power + 1)
+    for power, letter in enumerate("kmgt")
+    for end, base in (("b", 1000), ("ib", 1024))
+}
+"""How many bytes the units of sizes are, in lower case: ``gb``, ``gib``."""
 _ELEMENT_BYTES: dict[str, int] = {"float32": FLOAT32_BYTES, "float64": 8, "bfloat16": 2, "float16": 2}
 
 

@@ -6,14 +6,8 @@ import math
 import re
 
 from pipesched.cli.errors import InputError
-from pipesched.profiles import BYTES_LIMIT
+from pipesched.profiles import BYTE_UNITS, BYTES_LIMIT
 
-_UNITS: dict[str, int] = {"": 1, "B": 1} | {
-    f"{letter}{end}": base ** (power + 1)
-    for power, letter in enumerate("KMGT")
-    for end, base in (("B", 1000), ("iB", 1024))
-}
-_BY_LOWER_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
 _LEAST_BARE = 1024
 """A smaller number without a unit is no memory: its unit was forgotten."""
 
@@ -26,7 +20,7 @@ def parse_bytes(text: str, option: str) -> int:
     """
     match = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     try:
-        value = float(match[1]) * _BY_LOWER_CASE[match[2].lower()] if match else math.nan
+        value = float(match[1]) * BYTE_UNITS[match[2].lower()] if match else math.nan
     except (ValueError, KeyError):
         value = math.nan
     if not 0 < value < BYTES_LIMIT:
@@ -63,5 +57,5 @@ def byte_units(unit: str) -> float | None:
     """Return the bytes of a unit, of bits too (``Gbit``, ``Gb``); None if it is none."""
     bits = re.fullmatch(r"([KMGTkmgt]?)(bit|b)", unit)
     if bits is not None:
-        return _BY_LOWER_CASE[f"{bits[1].lower()}b"] / 8
-    return _BY_LOWER_CASE.get(unit.lower())
+        return BYTE_UNITS[f"{bits[1].lower()}b"] / 8
+    return BYTE_UNITS.get(unit.lower())

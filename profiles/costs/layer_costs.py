@@ -19,11 +19,13 @@ class LayerCosts:
         layers: ``layers[k]`` is the cost of layer ``k``, as that of a stage which has no other layer.
         origin: Where the numbers come from, in a few words.
         overlap: How much of the shorter op of an Overlap hides behind the longer, as in `StageCosts`.
+        unitless: The columns of seconds in the table that it was read from, where none says a unit; else empty.
     """
 
     layers: tuple[StageCost, ...]
     origin: str = ""
     overlap: float = 0.0
+    unitless: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> tuple[float, ...]:

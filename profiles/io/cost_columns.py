@@ -6,8 +6,10 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
+from pipesched.profiles import BYTE_UNITS
 from pipesched.schedules import shown
 
 BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
@@ -152,10 +154,12 @@ def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
     if limits["type"] == "string":
         return cell
     if "integer" in limits["type"]:
+        cell = _in_bytes(column, cell)
         if cell.isascii() and cell.isdigit() and len(cell) <= 19 and int(cell) <= limits["maximum"]:
             return int(cell)
+        also = ", or a size as 16MiB" if column.name in _BYTES else ""
         faults.append(
-            f"{place}: got {shown(cell)}, expected a whole number from 0 to {limits['maximum']}; correct the cell"
+            f"{place}: got {shown(cell)}, expected a whole number from 0 to {limits['maximum']}{also}; correct the cell"
         )
         return None
     value = float(cell) / column.per_second if _is_number(cell) else math.nan
@@ -172,6 +176,20 @@ def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
             expected = f"{unit}, finite and 0 or more"
     faults.append(f"{place}: got {shown(cell)}, expected {expected}; correct the cell")
     return None
+
+
+def _in_bytes(column: Column, cell: str) -> str:
+    """Return the number of bytes that a cell with a unit says, as ``16MiB``; any other cell as it is."""
+    size = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]{0,19})?)\s*((?:[kKMGT]i?)?B)", cell)
+    if size is None or column.name not in _BYTES:
+        return cell
+    return str(round(Fraction(size[1]) * BYTE_UNITS[size[2].lower()]))
+
+
+def unitless(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the columns of seconds, as they are called in the file, where none of them says a unit."""
+    seconds = [column for column in columns if column.name in _NAMES]
+    return () if any(column.unit for column in seconds) else tuple(column.written for column in seconds)
 
 
 def _is_number(text: str) -> bool:

@@ -9,7 +9,8 @@ One row per stage, in any order, or per layer, from the first to the last, under
 The backward is given whole, or split, or both. Byte columns, step_s, copy_s and average_s that are absent are 0,
 utilisation is 1, and absent or left empty saved_for_weight_bytes is as saved_bytes, predict_s as copy_s, recompute_s as
 forward_s. overlap is one number for all rows: 0 if absent, else the same in every row. layer, a name, may be left out;
-utilisation is of stages alone. What else columns of seconds may be called is in `profiles.io.cost_columns`.
+utilisation is of stages alone. Bytes may have a unit, as 16MiB. What else columns of seconds may be called is in
+`profiles.io.cost_columns`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pipesched.profiles.io.cost_columns import (
     column_of,
     header_faults,
     read_cell,
+    unitless,
 )
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.loading import read_profile_text
@@ -130,7 +132,8 @@ def _layer_costs(table: _Table) -> LayerCosts:
             if int(name) <= int(before)
         ]
     require_no_faults(table.file, faults)
-    return LayerCosts(tuple(StageCost(**values) for _, values in rows), origin=table.file, overlap=overlap)
+    layers = tuple(StageCost(**values) for _, values in rows)
+    return LayerCosts(layers, origin=table.file, overlap=overlap, unitless=unitless(table.columns))
 
 
 def _rows(table: _Table, known: Sequence[str], needed: Sequence[str]) -> tuple[list[_Row], list[str]]:

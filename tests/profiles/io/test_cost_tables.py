@@ -48,6 +48,14 @@ def test_a_backward_may_be_whole_in_one_row_and_split_in_another(load):
     assert costs.stages == (StageCost(1.0, 2.0), StageCost(1.0, None, 1.0, 1.0))
 
 
+def test_bytes_may_have_a_unit(load):
+    text = "stage,forward_s,backward_s,output_bytes,saved_bytes,weight_bytes\n0,1,2,16MiB,1.5 kB,7B\n"
+    (cost,) = load(text).stages
+    assert (cost.output_bytes, cost.saved_bytes, cost.weight_bytes) == (16 * 2**20, 1500, 7)
+    with pytest.raises(ProfileError, match=r"column weight_bytes: got .*, or a size as 16MiB; correct the cell"):
+        load(text.replace("7B", "7b"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
