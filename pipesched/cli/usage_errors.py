@@ -39,6 +39,8 @@ def _advice(text: str, context: Any) -> str:
         meant = _ALSO_CALLED.get(choice[1].lower(), choice[1].lower())
         near = get_close_matches(meant, re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)
         return f"; try {near[0]}" if near else ""
+    if re.match(r"No such option: --gpu\b", text):
+        return "; try 'pipesched profile MODEL --gpu h100 --out P.json', and P.json here"
     if text.startswith("No such option: --html") and "--out" in options:
         return "; try --out x.html"
     return ""

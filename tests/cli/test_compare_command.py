@@ -85,7 +85,7 @@ def test_what_was_asked_for_by_name_and_cannot_be_built_is_an_error(pipesched, s
 def test_a_whole_backward_is_refused_for_what_splits_it_with_what_to_try(pipesched):
     rows = rows_of(pipesched("compare --all -p 2 -m 4 --uniform f=1,b=2 --json"))
     assert rows["1f1b"]["reason"] is None
-    assert rows["zb_h1"]["reason"].endswith("try f=1,i=1,w=1 (B then takes i + w)")
+    assert rows["zb_h1"]["reason"].endswith("try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5")
 
 
 def test_split_seconds_do_for_whole_backwards_too(pipesched):

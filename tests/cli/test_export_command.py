@@ -27,6 +27,10 @@ def test_a_schedule_by_name_is_exported(pipesched):
         (f"export deepspeed {NAMED}", "--partition: got 3,2,2,3, expected 3,3,2,2"),
         (f"export megatron {NAMED} --recompute 0,1", "--recompute: got stages 0, 1, expected all or none"),
         ("export megatron -s 1f1b -p 4 -m 8", "--partition: got none, expected it; try --partition 3,3,4"),
+        (
+            "export megatron -s zb_h1",
+            "--schedule: got zb_h1, expected 1f1b or interleaved, as Megatron-LM has no other",
+        ),
         ("export megatron -s 1f1b -p 4 --partition 3,3 --microbatch-size 2", "schedule 1f1b: -m missing"),
         (f"export megatron {NAMED} --partition 3,x", "--partition: got '3,x', expected layers per stage"),
         ("export nemo", "got 'nemo', expected one of 'torchtitan', 'megatron', 'deepspeed'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import print_json
-from pipesched.workflows import TrainerName
+from pipesched.workflows import ArgumentError, TrainerName
 
 
 @grouped
@@ -35,6 +36,8 @@ def export(
     plan = schedule.read_plan()
     given = {"--partition": partition, "--microbatch-size": microbatch_size}
     wrong = [option for option, value in given.items() if (value is None) == (plan is None)]
+    if wrong and plan is None and schedule.schedule is not None:
+        _require_told(trainer, schedule.schedule)
     if wrong:
         got, expected, advice = ("none", "it", "try --partition 3,3,4 --microbatch-size 2, or --plan")
         if plan is not None:
@@ -56,6 +59,20 @@ def export(
         print_json("export", {"trainer": trainer, "text": text})
     elif out is None:
         emit(text, None)
+
+
+def _require_told(trainer: TrainerName, name: str) -> None:
+    """Refuse a schedule that the trainer cannot be told of, whatever else is said."""
+    from pipesched.schedules import ScheduleError
+    from pipesched.workflows.exporting import PipelineSetting, export_setting
+
+    try:
+        schedule_spec = ScheduleOptions(schedule=name, stages=2, microbatches=4).schedule_spec()
+        setting = PipelineSetting(schedule_spec=schedule_spec, partition=(), microbatch_size=1)
+        export_setting(replace(setting, partition=(2,) * setting.lists.num_stages), trainer)
+    except (ArgumentError, ScheduleError) as error:
+        if str(error).startswith("schedule: got"):
+            raise
 
 
 def _layers(partition: str) -> tuple[int, ...]:

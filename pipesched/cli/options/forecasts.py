@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
@@ -97,14 +98,18 @@ def _forecast(
     options: TrainOptions,
 ) -> TrainingForecast:
     from pipesched.cli.options.uniform_costs import uniform_costs
+    from pipesched.profiles.costs import with_input_share
     from pipesched.workflows.arguments import cut_model
     from pipesched.workflows.training import costs_of_training, forecast_training
 
     evenly = "uniform" if costs.profile is None else None  # by what is measured now it would be cut anew each time
     size = run.microbatch_size(options.batch_size)
     bounds = cut_model(model, lists.num_stages, costs.partition or evenly, profile, size)
-    given = profile or uniform_costs(costs.uniform or "", lists)  # without it a profile is read or measured
+    share = costs.input_share  # without --uniform a profile is read or measured
+    given = profile or uniform_costs(costs.uniform or "", lists if share is None else None)
     stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options)
+    if share is not None:
+        stage_costs = replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, share)))
     costs.machines.require_judged(stage_costs.has_bytes)
     return forecast_training(schedule_spec, bounds, options.steps, stage_costs, costs.load_cluster(lists))
 

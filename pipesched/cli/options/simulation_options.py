@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -102,6 +103,12 @@ def slow_part(text: str) -> tuple[tuple[int, ...], float]:
     Raises:
         InputError: It says something else.
     """
+    short = re.fullmatch(r"\s*([0-9]+(-[0-9]+)?)\s*=\s*x?([0-9.]+)\s*", text)
+    if short is not None:
+        what = "link" if short[2] else "device"
+        raise InputError(
+            f"--slow: got {text!r}, expected a device or a link, and a factor; try {what}={short[1]},factor={short[3]}"
+        )
     settings = pairs(text, "--slow", ("device", "link", "factor"), "device=3,factor=1.3")
     if "factor" not in settings or len(settings) != 2:
         raise InputError(f"--slow: got {text!r}, expected a device or a link, and a factor; try device=3,factor=1.3")

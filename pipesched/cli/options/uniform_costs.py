@@ -86,7 +86,7 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule | 
     if schedule is not None and not is_split and _splits(schedule):
         raise InputError(
             f"--uniform: got {text!r}, expected i and w too, because {schedule.name} splits the backward; "
-            "try f=1,i=1,w=1 (B then takes i + w)"
+            "try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5"
         )
 
 
