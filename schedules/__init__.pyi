@@ -62,8 +62,10 @@ from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample
 from .timeline import Span as Span
 from .timeline import Timeline as Timeline
+from .timeline import Yardstick as Yardstick
 from .timeline import hand_overs_between as hand_overs_between
 from .timeline import is_work as is_work
+from .timeline import mean_yardstick as mean_yardstick
 from .timeline_lists import schedule_of as schedule_of
 from .traits import PredictionRule as PredictionRule
 from .traits import ScheduleTraits as ScheduleTraits

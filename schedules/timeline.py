@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -60,6 +60,30 @@ class MemorySample:
         return sum(num_bytes for _, num_bytes in self.bytes_by_kind)
 
 
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """How fast a machine was while something was measured on it: what a fixed kernel took just before and just after.
+
+    Attributes:
+        device: Which kind of device ran the kernel, ``cpu`` or ``cuda``; each has one of its own.
+        num_busy: How many cores of the machine ran it at once, as the measurement kept them busy; 1 of GPUs.
+        kernel_s: What it took, in the mean [s].
+    """
+
+    device: str
+    num_busy: int
+    kernel_s: float
+
+
+def mean_yardstick(yardsticks: Iterable[Yardstick | None]) -> Yardstick | None:
+    """Return the mean of several measurements; None where one is not known, or was taken on another kind of device."""
+    several = list(yardsticks)
+    known = [yardstick for yardstick in several if yardstick is not None]
+    if len(known) < len(several) or len({yardstick.device for yardstick in known}) != 1:
+        return None
+    return replace(known[0], kernel_s=sum(yardstick.kernel_s for yardstick in known) / len(known))
+
+
 def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
     """Yield what a rank takes to post each message, and from the end of a work to its next op.
 
@@ -95,6 +119,8 @@ class Timeline:
             first is the most that was held on the way through it, the second what is held from then on.
         hand_overs: The hand-overs, in order of rank, then of the rank's list; empty where handing over takes no time,
             or was not looked at.
+        yardstick: How fast the machine was where the times were measured: of a prediction, those that it is made of;
+            None where that is not known.
     """
 
     name: str
@@ -103,6 +129,7 @@ class Timeline:
     rank_to_device: tuple[int, ...]
     memory: tuple[MemorySample, ...] = ()
     hand_overs: tuple[HandOver, ...] = ()
+    yardstick: Yardstick | None = None
 
     @property
     def is_measured(self) -> bool:

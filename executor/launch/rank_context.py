@@ -36,7 +36,7 @@ from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
-from pipesched.profiles.processes import pin, usable_cores
+from pipesched.profiles.processes import num_cores, pin, usable_cores
 from pipesched.schedules import Schedule
 
 
@@ -50,6 +50,8 @@ class RankContext:
         control: What the ranks say to each other besides goes over this group, on CPUs; None: over the default one.
         timeout_s: How long one message may keep the rank waiting.
         reference: The process of its device, where this rank is the one that has started it.
+        num_busy: How many devices of this machine can compute at once, each with a core, or a GPU.
+        is_busy: Whether this is the first rank of one of them.
     """
 
     rank: int
@@ -59,6 +61,8 @@ class RankContext:
     control: dist.ProcessGroup | None
     timeout_s: float
     reference: ReferenceProcess | None = None
+    num_busy: int = 1
+    is_busy: bool = True
 
     def meet(self) -> None:
         """Wait for all ranks."""
@@ -159,10 +163,12 @@ def connected(
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     local_process = int(os.environ.get("LOCAL_RANK", process))
     num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    index, num_devices = local_device(sorted(schedule.rank_to_device), process, local_process, num_local_processes)
+    devices = sorted(schedule.rank_to_device)
+    index, num_devices = local_device(devices, process, local_process, num_local_processes)
     # first of all: forked before there are threads, and with all cores, not only those of the rank
     reference = _start_reference(schedule, rank) if averages else None
     where, carrier = _device_and_backend(device, backend, index, num_local_processes, num_devices)
+    num_busy = min(num_devices, num_cores() if device == "cpu" else torch.cuda.device_count())
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
     is_pinned = is_pinned and device == "cpu"
@@ -178,7 +184,8 @@ def connected(
             dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
         try:
             control = dist.new_group(backend="gloo") if carrier == "nccl" else None
-            yield RankContext(rank, process == 0, where, carrier, control, timeout_s, reference)
+            is_busy = index < num_busy and devices.index(devices[process]) == process
+            yield RankContext(rank, process == 0, where, carrier, control, timeout_s, reference, num_busy, is_busy)
             with waiting_for(f"the other ranks of rank {rank}"):
                 dist.barrier()
         finally:

@@ -44,8 +44,9 @@ from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
+from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, resolve_model, torch_dtype
-from pipesched.schedules import Timeline
+from pipesched.schedules import Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.lowering import lower
@@ -88,6 +89,7 @@ class MeasuringJob(RankJob[Measured]):
         self._times_ns: list[Tensor] = []
         self._held_bytes: list[Tensor] = []
         self._losses: dict[int, float] = {}
+        self._kernels_s: list[float] = []
 
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         if self._job.emulate is not None:
@@ -142,6 +144,7 @@ class MeasuringJob(RankJob[Measured]):
         if self.spec.inject:
             rank = with_faults(rank, map(read_fault, self.spec.inject), self._schedule.ops[context.rank])
         offset_ns = _clock_offset_ns(context.rank, control)
+        self._look(context)
         for iteration in range(job.warmup + job.iterations):
             context.run(rank, batch)
             if iteration == 0:
@@ -151,12 +154,22 @@ class MeasuringJob(RankJob[Measured]):
                 self._times_ns.append(times_ns + offset_ns)
                 held_bytes = [recorder.held_bytes(), recorder.most_bytes()]
                 self._held_bytes.append(torch.tensor(held_bytes, dtype=torch.int64))
+        self._look(context)
+
+    def _look(self, context: RankContext) -> None:
+        """See how fast the machine is, while no rank works through its list; all ranks call this together."""
+        if self._job.emulate is not None:  # what only takes time takes as long on any machine
+            return
+        context.meet()
+        if context.is_busy:
+            self._kernels_s.append(yardstick_s(1, self.spec.device, SHORT_COUNT))
 
     def gather(self, context: RankContext) -> Measured | None:
         times_ns = all_gather(torch.stack(self._times_ns), context.control)
         held_bytes = all_gather(torch.stack(self._held_bytes), context.control)
         pairs = torch.tensor(sorted(self._losses.items()), dtype=torch.float64).reshape(-1, 2)
         losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, context.control)]).tolist())
+        kernels_s = torch.cat(all_gather(torch.tensor(self._kernels_s, dtype=torch.float64), context.control))
         if not context.is_first:
             return None
         timelines = [
@@ -170,9 +183,11 @@ class MeasuringJob(RankJob[Measured]):
         ]
         makespans_s = tuple(timeline.makespan_s for timeline in timelines)
         ordered = sorted(timelines, key=lambda timeline: timeline.makespan_s)
-        return Measured(
-            ordered[(len(ordered) - 1) // 2], makespans_s, tuple(losses[number] for number in sorted(losses))
-        )
+        median = ordered[(len(ordered) - 1) // 2]
+        if len(kernels_s):
+            num_busy = context.num_busy if self.spec.device == "cpu" else 1
+            median = replace(median, yardstick=Yardstick(self.spec.device, num_busy, float(kernels_s.mean())))
+        return Measured(median, makespans_s, tuple(losses[number] for number in sorted(losses)))
 
 
 def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:

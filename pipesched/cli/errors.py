@@ -56,6 +56,7 @@ _SAID = {
     r"with pipesched\.profile_from_runs$": "with 'pipesched profile --from RUNS --profile PROFILE'",
     r"with pipesched\.costs_from_runs\b": "with 'pipesched profile --from'",
     r"as pipesched\.profile_links measures it": "as 'pipesched profile-links' writes it",
+    r"give them too \(`cluster`\)": "give them too, as --nodes 2 --machine dgx-h100",
 }
 """What the library advises in its own words, and what the command line has for it."""
 
@@ -82,8 +83,8 @@ def forget_files() -> None:
     _FILES.clear()
 
 
-def in_flags(error: BaseException) -> str:
-    """Return what an error says; what the library says of its arguments, said of the options of the command line.
+def in_flags(error: BaseException | str) -> str:
+    """Return what an error or a note says; what the library says of its arguments, said of options of the command line.
 
     An argument is named at the beginning, or between backticks: ``num_runs: got 5 without `jitter`, try `jitter=0.1```.
     Only an `ArgumentError` begins with one: others begin with what is wrong, as a schedule of any name.

@@ -36,12 +36,14 @@ from .errors import require_path as require_path
 from .errors import require_rate as require_rate
 from .errors import require_share as require_share
 from .errors import require_some as require_some
+from .notes import NOT_ONE_SPEED as NOT_ONE_SPEED
 from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
 from .notes import gpus_in_all as gpus_in_all
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed
 from .notes import short_ops as short_ops
+from .notes import unitless_times as unitless_times
 from .notes import unjudged_limit as unjudged_limit
 from .notes import unknown_bytes as unknown_bytes
 from .notes import whole_attention as whole_attention
@@ -51,3 +53,4 @@ from .session import session as session
 from .table import Table as Table
 from .table import with_equal_devices as with_equal_devices
 from .table import with_equal_in_one as with_equal_in_one
+from .table import with_nan as with_nan

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile
+from pipesched.profiles.costs import LayerCosts, Profile
 from pipesched.profiles.processes import num_cores
-from pipesched.schedules import Compute, Timeline
+from pipesched.schedules import Compute, Timeline, Yardstick, shown
 from pipesched.simulator.analysis import readable_bytes, readable_s
 
 _STEADY = 0.05
 """The share by which a machine may change its speed before it is said."""
+NOT_ONE_SPEED = "their seconds are not of one speed"
+"""What follows of another speed where nothing was predicted."""
 
 
 def crowded_cores(num_ranks: int, threads: int = 1) -> list[str]:
@@ -58,20 +60,30 @@ def short_ops(timeline: Timeline) -> list[str]:
     ]
 
 
-def other_speed(before_s: float, between_s: float, after_s: float) -> list[str]:
-    """Return a note where the machine was faster or slower in the runs than in the profile before them.
+def other_speed(
+    profile: Yardstick | None,
+    run: Yardstick | None,
+    so: str = "so much of the error is not the prediction's; in rounds it cancels",
+    names: tuple[str, str] = ("the profile", "the run"),
+) -> list[str]:
+    """Return a note where the machine was faster or slower in a run than where the profile beside it was measured.
 
     Args:
-        before_s: What a fixed kernel took before the profile [s].
-        between_s: What it took between profile and runs [s].
-        after_s: What it took after the runs [s].
+        profile: What a fixed kernel took beside the profile; None: not known.
+        run: What it took beside the run; None: not known.
+        so: What follows.
+        names: What the two are called.
     """
-    change = (between_s + after_s) / (before_s + between_s) - 1
+    if profile is None or run is None or profile.device != run.device:
+        return []
+    change = run.kernel_s / profile.kernel_s - 1
     if abs(change) <= _STEADY:
         return []
+    alike = run.num_busy == profile.num_busy
+    busy = "" if alike else f", with {_cores(run.num_busy)} busy in place of {profile.num_busy}"
     return [
-        f"the machine was {abs(change):.0%} {'slower' if change > 0 else 'faster'} in the runs than in the profile, "
-        "by a fixed kernel: so much of the error is not the prediction's; in rounds it cancels"
+        f"the machine was {abs(change):.0%} {'slower' if change > 0 else 'faster'} in {names[1]} than in {names[0]}"
+        f"{busy}, by a fixed kernel: {so}"
     ]
 
 
@@ -117,6 +129,16 @@ def unknown_bytes(profile: Profile) -> list[str]:
     if not missing:
         return []
     return [f"no bytes of {', '.join(missing)} are known: sending, summing and holding them counts as nothing here"]
+
+
+def unitless_times(costs: LayerCosts) -> list[str]:
+    """Return a note where a table of layers has times without any unit, which are taken as seconds."""
+    if not costs.unitless:
+        return []
+    first, names = costs.unitless[0], ", ".join(map(shown, costs.unitless))
+    return [
+        f"{costs.origin}: times without a unit are seconds: {names}; if they are not, write {first}_ms or {first}_us"
+    ]
 
 
 def unjudged_limit(cluster: Cluster, devices: Iterable[int], has_bytes: bool) -> list[str]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
 
 from pipesched.schedules import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,10 @@ class Table:
         """Return the lines below the table where these columns are shown: what they mean, and the caption."""
         meanings = "; ".join(f"{name}: {meaning}" for name, meaning in self.legend.items() if name in columns)
         return [text for text in (meanings, *self.caption.split("\n")) if text]
+
+    def noted(self, notes: Iterable[str]) -> Table:
+        """Return the table with notes below its caption."""
+        return replace(self, caption="\n".join(filter(None, [self.caption, *notes])))
 
     def to_html(self) -> str:
         """Return the table as HTML; whatever stands in a name is shown letter by letter."""
@@ -76,6 +84,19 @@ def with_equal_devices(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, 
         else:
             folded += equal
     return tuple(sorted(folded, key=lambda row: int(re.split("[-,]", next(iter(row.values())))[0])))
+
+
+def with_nan(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
+    """Return a frame whose numbers are NaN wherever they are missing, in columns that nobody knows too.
+
+    Args:
+        frame: Its columns may have None in them.
+        words: Columns that are no numbers.
+    """
+    lacking = [name for name in frame if name not in words and frame[name].isna().any()]
+    return frame.astype(
+        {name: float for name in lacking if all(isinstance(v, int | float) for v in frame[name].dropna())}
+    )
 
 
 def _text(text: str) -> str:

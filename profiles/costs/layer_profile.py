@@ -17,6 +17,7 @@ from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, s
 from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
 from pipesched.profiles.costs.variation import Variation
+from pipesched.schedules import Yardstick
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Provenance:
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
         execution: How the layers are computed.
+        yardstick: How fast the machine was meanwhile; None where that is not known, as of estimates.
     """
 
     device: str
@@ -89,6 +91,7 @@ class Provenance:
     date: str
     kind: DeviceKind = "cpu"
     execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
+    yardstick: Yardstick | None = None
 
 
 UNSAID = Provenance(

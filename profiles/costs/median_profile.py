@@ -8,10 +8,13 @@ from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.layer_profile import Profile
+from pipesched.schedules import mean_yardstick
 
 
 def median_profile(*profiles: Profile) -> Profile:
     """Return the profile whose seconds are the medians of several, of two their means; all else is as in the first.
+
+    Its yardstick is the mean of theirs.
 
     Raises:
         ProfileError: They are not of the same model, layers and micro-batch sizes.
@@ -24,7 +27,8 @@ def median_profile(*profiles: Profile) -> Profile:
                 "the same; measure the same model twice"
             )
     layers = tuple(_median(several) for several in zip(*(profile.layers for profile in profiles), strict=True))
-    return replace(first, layers=layers)
+    yardstick = mean_yardstick(profile.provenance.yardstick for profile in profiles)
+    return replace(first, layers=layers, provenance=replace(first.provenance, yardstick=yardstick))
 
 
 def _shape(profile: Profile) -> tuple[str, int, tuple[int, ...]]:

@@ -21,7 +21,7 @@ from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
 from pipesched.profiles.costs.spread import Spread, spread_of
 from pipesched.profiles.costs.stage_costs import ADDED_UP, StageCost, StageCosts, added_up, with_input_share
 from pipesched.profiles.costs.variation import Variation, variation_of
-from pipesched.schedules import Schedule
+from pipesched.schedules import Schedule, Yardstick
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class RunCosts:
             schedules are refused. The first stage needs no gradient of its input: W is its whole B.
         variation: How the seconds of works vary from run to run; None where there is one run, or other lists.
         splits_stages: Whether a stage may be supposed to be of equal parts, for a schedule with several times as many.
+        yardstick: How fast the machine was, in the mean of the runs; None where one does not say it.
     """
 
     runs: tuple[str, ...]
@@ -67,6 +68,7 @@ class RunCosts:
     assumed_input_share: float | None = None
     variation: Variation | None = None
     splits_stages: bool = False
+    yardstick: Yardstick | None = None
 
     @property
     def origin(self) -> str:
@@ -152,7 +154,7 @@ def costs_of_samples(samples: RunSamples, runs: Sequence[str], warmup: int) -> R
     hand_over = {kind: spread_of(seconds) for kind, seconds in samples.hand_over.items()}
     message = spread_of(samples.messages) if samples.messages else None
     variation = variation_of(samples.passes, statistics.fmean)
-    return RunCosts(tuple(runs), stages, hand_over, message, warmup, variation=variation)
+    return RunCosts(tuple(runs), stages, hand_over, message, warmup, variation=variation, yardstick=samples.yardstick)
 
 
 def _measured_cost(stage: RunStage) -> StageCost:

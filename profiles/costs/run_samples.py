@@ -31,8 +31,10 @@ from pipesched.schedules import (
     Step,
     Timeline,
     Unshard,
+    Yardstick,
     hand_overs_between,
     is_work,
+    mean_yardstick,
     needs_from_others,
     schedule_of,
 )
@@ -57,6 +59,7 @@ class RunSamples:
         messages: Seconds from when both sides had posted a message to its use, of those that a rank was waiting for; 0
             of those that were there while their senders still posted them.
         passes: Seconds of all works of each run, where all runs are of the same lists; else nothing.
+        yardstick: How fast the machine was, in the mean of the runs; None where one does not say it.
     """
 
     num_stages: int
@@ -64,6 +67,7 @@ class RunSamples:
     hand_over: Mapping[str, tuple[float, ...]]
     messages: tuple[float, ...]
     passes: tuple[tuple[float, ...], ...] = ()
+    yardstick: Yardstick | None = None
 
 
 def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int = 1) -> RunSamples:
@@ -114,6 +118,7 @@ def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int 
         {kind: tuple(seconds) for kind, seconds in sorted(hand_over.items()) if seconds},
         tuple(messages),
         _passes(timelines),
+        mean_yardstick(timeline.yardstick for timeline in timelines),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.costs import LayerExecution
+from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 PlanFormat: TypeAlias = Literal["pipesched-plan"]
@@ -51,6 +52,7 @@ class Plan:
         origin: The profile and cluster that it was made from, in a few words.
         execution: How the layers of that profile are computed.
         dtype: Data type of that profile's weights and activations, as it says it; empty if that is not known.
+        yardstick: How fast the machine was where that profile was measured; None where that is not known.
     """
 
     model: str
@@ -63,6 +65,7 @@ class Plan:
     origin: str = ""
     execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
     dtype: str = ""
+    yardstick: Yardstick | None = None
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

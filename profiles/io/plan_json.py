@@ -15,6 +15,8 @@ from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Record, Seconds, Text, parse_record
+from pipesched.profiles.io.yardstick_record import YardstickRecord
+from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import Placement, ScheduleSpec
 
 _ADVICE = "correct it, or make the plan again"
@@ -65,6 +67,7 @@ class _Plan(Record):
     origin: Text = ""
     execution: ExecutionRecord = ExecutionRecord()
     dtype: Text = ""
+    yardstick: YardstickRecord | None = None
 
 
 def read_plan(text: str, file: str) -> Plan:
@@ -75,11 +78,13 @@ def read_plan(text: str, file: str) -> Plan:
     """
     fields = parse_record(_Plan, text, file, _ADVICE).model_dump(exclude={"format", "version"})
     schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
+    yardstick = fields.pop("yardstick")
     return Plan(
         model=NameFromFile(fields.pop("model"), file),
         schedule_spec=ScheduleSpec(**schedule_spec),
         predicted=Predicted(**predicted),
         execution=LayerExecution(**fields.pop("execution")),
+        yardstick=yardstick and Yardstick(**yardstick),
         **fields,
     )
 

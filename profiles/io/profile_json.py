@@ -1,9 +1,9 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 6, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 7, "model": ..., "layers": [...], ...}``.
 
 Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
 of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs. Version 4
 has how the seconds vary (``variation``), version 5 what processes that share a core cost each other (``sharing``),
-version 6 how the layers are computed (``execution``).
+version 6 how the layers are computed (``execution``), version 7 how fast the machine was (``yardstick``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 from pipesched.profiles.io.variation_record import Factors, VariationRecord, falling
+from pipesched.profiles.io.yardstick_record import YardstickRecord
+from pipesched.schedules import Yardstick
 
 _ADVICE = "correct it, or measure the profile again"
 
@@ -97,6 +99,7 @@ class _Provenance(Record):
     date: Text
     kind: DeviceKind = "cpu"
     execution: ExecutionRecord = ExecutionRecord()
+    yardstick: YardstickRecord | None = None
 
 
 class _SharingPrice(Record):
@@ -110,7 +113,7 @@ class _Profile(Record):
     becomes: ClassVar[type] = Profile
 
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3, 4, 5, 6]
+    version: Literal[1, 2, 3, 4, 5, 6, 7]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
@@ -128,6 +131,7 @@ def read_profile(text: str, file: str) -> Profile:
     fields = record.provenance.model_dump()
     fields["versions"] = tuple(record.provenance.versions.items())
     fields["execution"] = LayerExecution(**fields["execution"])
+    fields["yardstick"] = fields["yardstick"] and Yardstick(**fields["yardstick"])
     name = NameFromFile(record.model, file)
     variation = None if record.variation is None else record.variation.variation()
     sharing = tuple(SharingPrice(**price.model_dump()) for price in record.sharing or ())
@@ -150,7 +154,7 @@ def profile_text(profile: Profile, file: str) -> str:
     """
     fields = asdict(profile)
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 6, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 7, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
@@ -178,6 +182,7 @@ def _version_faults(record: _Profile) -> list[str]:
         ]
     named.append(("provenance", record.provenance, "kind", 3))
     named.append(("provenance", record.provenance, "execution", 6))
+    named.append(("provenance", record.provenance, "yardstick", 7))
     named += [("profile", record, "variation", 4), ("profile", record, "sharing", 5)]
     faults = []
     for place, part, name, since in named:

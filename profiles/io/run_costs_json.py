@@ -1,13 +1,14 @@
-"""Costs that were measured in runs, as JSON: ``{"format": "pipesched-run-costs", "version": 2, "stages": [...], ...}``.
+"""Costs that were measured in runs, as JSON: ``{"format": "pipesched-run-costs", "version": 3, "stages": [...], ...}``.
 
-    {"format": "pipesched-run-costs", "version": 2, "runs": ["gpipe.json"], "warmup": 1, "microbatch_size": 4,
+    {"format": "pipesched-run-costs", "version": 3, "runs": ["gpipe.json"], "warmup": 1, "microbatch_size": 4,
      "stages": [{"work": {"F": {"count": 7, "mean_s": 0.01, "deciles_s": [11 numbers, rising]}, "B": {...}},
                  "profiled": null}, ...],
      "hand_over": {"Op": {...}, "Recv": {...}, "Send": {...}, "Take": {...}}, "message": {...},
-     "variation": {"passes": [11 factors, rising], "works": [11 factors, rising]}}
+     "variation": {"passes": [11 factors, rising], "works": [11 factors, rising]},
+     "yardstick": {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}}
 
-Version 1 does not say how the seconds vary (``variation``). The sixth decile is the median. ``profiled`` has the fields
-of a stage's costs: what a profile said of its bytes.
+Version 1 does not say how the seconds vary (``variation``), version 2 not how fast the machine was (``yardstick``). The
+sixth decile is the median. ``profiled`` has the fields of a stage's costs: what a profile said of its bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 from pipesched.profiles.io.variation_record import VariationRecord
+from pipesched.profiles.io.yardstick_record import YardstickRecord
+from pipesched.schedules import Yardstick
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
 _Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
@@ -71,7 +74,7 @@ class _RunCosts(Record):
     becomes: ClassVar[type] = RunCosts
 
     format: Literal["pipesched-run-costs"]
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
     runs: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     warmup: Count
     microbatch_size: Annotated[int, Field(ge=1, lt=2**31)] | None
@@ -79,6 +82,7 @@ class _RunCosts(Record):
     hand_over: dict[Literal["Op", "Recv", "Send", "Take"], _Spread]
     message: _Spread | None
     variation: VariationRecord | None = None
+    yardstick: YardstickRecord | None = None
 
 
 def read_run_costs(text: str, file: str) -> RunCosts:
@@ -97,6 +101,7 @@ def read_run_costs(text: str, file: str) -> RunCosts:
         record.warmup,
         record.microbatch_size,
         variation=None if record.variation is None else record.variation.variation(),
+        yardstick=None if record.yardstick is None else Yardstick(**record.yardstick.model_dump()),
     )
 
 
@@ -114,7 +119,7 @@ def run_costs_text(costs: RunCosts, file: str) -> str:
     fields = asdict(costs)
     for supposed in ("assumed_input_share", "splits_stages"):
         del fields[supposed]
-    text = json.dumps({"format": "pipesched-run-costs", "version": 2, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-run-costs", "version": 3, **fields}, indent=1) + "\n"
     read_run_costs(text, file)
     return text
 
@@ -150,7 +155,9 @@ def _faults(record: _RunCosts) -> list[str]:
     ]
     if record.variation is not None:
         faults += record.variation.faults("variation")
-    if ("variation" in record.model_fields_set) != (record.version == 2):
-        got, wanted = ("no", "one, or null,") if record.version == 2 else ("a", "none")
-        faults.append(f"costs: got {got} variation, expected {wanted} in version {record.version}")
+    for name, since in (("variation", 2), ("yardstick", 3)):
+        expected = record.version >= since
+        if (name in record.model_fields_set) != expected:
+            got, wanted = ("no", "one, or null,") if expected else ("a", "none")
+            faults.append(f"costs: got {got} {name}, expected {wanted} in version {record.version}")
     return faults

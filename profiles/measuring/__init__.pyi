@@ -8,4 +8,5 @@ from .split_backward import Rest as Rest
 from .split_backward import run_input_pass as run_input_pass
 from .split_backward import run_weight_pass as run_weight_pass
 from .weight_costs import adams_direction as adams_direction
+from .yardstick import SHORT_COUNT as SHORT_COUNT
 from .yardstick import yardstick_s as yardstick_s

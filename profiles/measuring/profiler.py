@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import torch
 from torch import optim
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs import (
     LayerCost,
     LayerMeasurement,
@@ -29,8 +29,10 @@ from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
 from pipesched.profiles.measuring.provenance import device_name, library_versions
 from pipesched.profiles.measuring.timer import Timer, timer_for
 from pipesched.profiles.measuring.weight_costs import WeightWork
+from pipesched.profiles.measuring.yardstick import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, make_optimizer
 from pipesched.profiles.processes import num_cores
+from pipesched.schedules import Yardstick
 
 OnProgress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""
@@ -83,6 +85,9 @@ def profile_model(
     target = _check(sizes, repeats, warmup, threads, companions, device)
     runs = _Runs(warmup, repeats, (1 + splits) * len(sizes) + 1, progress)
     dtype_name = str(dtype).removeprefix("torch.")
+    kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
+    num_busy = min(companions + 1, num_cores()) if kind == "cpu" else 1
+    kernels_s = [yardstick_s(num_busy, kind, SHORT_COUNT)]
     with computing(threads):
         chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
@@ -101,6 +106,7 @@ def profile_model(
                         splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, layers_bytes)
                 others.use(sizes[0])
                 steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
+    kernels_s.append(yardstick_s(num_busy, kind, SHORT_COUNT))
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(
@@ -121,7 +127,8 @@ def profile_model(
         host_cores=num_cores(),
         versions=library_versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        kind="cuda" if target.type == "cuda" else "cpu",
+        kind=kind,
+        yardstick=Yardstick(kind, num_busy, statistics.fmean(kernels_s)),
     )
     return Profile(model.name, tuple(layers), provenance, runs.variation(_passes_at(sizes[-1]), len(layers)))
 

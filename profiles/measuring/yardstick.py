@@ -15,33 +15,39 @@ from pipesched.profiles import DeviceKind
 
 _SIZE = {"cpu": 256, "cuda": 2048}
 """The size of the square matrices that are multiplied: on a core in about a millisecond."""
+_WARMUP = {"cpu": 20, "cuda": 200}
+"""How often it is run before it is timed: clocks of GPUs take a while to rise."""
 _COUNT = 200
+SHORT_COUNT = 100
+"""How often it is run before and after each profile and each run, which is to take no time to speak of."""
 
 
-def yardstick_s(num_busy: int, device: DeviceKind = "cpu") -> float:
+def yardstick_s(num_busy: int, device: DeviceKind = "cpu", count: int = _COUNT) -> float:
     """Return how long the kernel takes, in the mean, while so many threads run it at once [s].
 
     Args:
         num_busy: Threads; on a GPU there is one.
         device: Whether a core or a GPU is timed.
+        count: How often each of them runs it.
     """
     size = _SIZE[device]
     matrix, other = (torch.ones(size, size, device=device) for _ in range(2))
 
-    def work(_: int) -> None:
+    def work(count: int) -> None:
         out = torch.empty_like(matrix)
-        for _ in range(_COUNT):
+        for _ in range(count):
             torch.mm(matrix, other, out=out)
         if device == "cuda":
             torch.cuda.synchronize()
 
+    width = 1 if device == "cuda" else num_busy
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(1 if device == "cuda" else num_busy) as pool:
-            work(0)  # the first one loads what is needed
+        with ThreadPoolExecutor(width) as pool:
+            work(_WARMUP[device])  # the first one loads what is needed
             begun_s = time.perf_counter()
-            list(pool.map(work, range(1 if device == "cuda" else num_busy)))
-            return (time.perf_counter() - begun_s) / _COUNT
+            list(pool.map(work, [count] * width))
+            return (time.perf_counter() - begun_s) / count
     finally:
         torch.set_num_threads(num_threads)

@@ -4,20 +4,23 @@
      "spans": [[0, "0F0", 0.0, 0.0, 1.5], ...], "memory": [[0, 0.0, {"weights": 1024}], ...]}
 
 A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. There may be
-``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]``: rank, op, start_s, end_s [s].
+``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]``: rank, op, start_s, end_s [s]; and ``"yardstick": {"device": "cpu",
+"num_busy": 2, "kernel_s": 0.0003}``, what a fixed kernel took beside it.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipesched.schedules import HandOver, MemorySample, Recv, ScheduleError, Send, Span, Timeline, shown
+from pipesched.schedules import HandOver, MemorySample, Recv, ScheduleError, Send, Span, Timeline, Yardstick, shown
 from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import MAX_BYTES, Faults, read_text
 from pipesched.schedules.formats.json_document import (
     DEVICES_SCHEMA,
+    MAX_DEVICES,
     check_devices,
     check_name,
     check_number,
@@ -29,9 +32,10 @@ from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_wi
 
 TIMELINE_FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}
-_OPTIONAL_FIELDS = {"hand_overs": list}
+_OPTIONAL_FIELDS = {"hand_overs": list, "yardstick": dict}
 _MAX_TIMELINE_BYTES = 8 * MAX_BYTES
 _MAX_HELD_BYTES = 2**62
+_DEVICES = ("cpu", "cuda")
 
 
 def read_timeline(path: Path | str) -> Timeline:
@@ -55,6 +59,7 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
     memory = [_parse_sample(row, f"memory[{index}]", faults) for index, row in enumerate(document["memory"])]
     rows = document.get("hand_overs", [])
     hand_overs = [_parse_hand_over(row, f"hand_overs[{index}]", faults) for index, row in enumerate(rows)]
+    yardstick = _parse_yardstick(document["yardstick"], faults) if "yardstick" in document else None
     faults.settle()
     timeline = Timeline(
         document["name"],
@@ -63,6 +68,7 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
         tuple(document["rank_to_device"]),
         tuple(sample for sample in memory if sample is not None),
         tuple(hand_over for hand_over in hand_overs if hand_over is not None),
+        yardstick,
     )
     _check(timeline, faults)
     faults.settle()
@@ -78,7 +84,10 @@ def timeline_to_json(timeline: Timeline) -> str:
     faults = Faults(f"timeline {shown(timeline.name)}")
     _check(timeline, faults)
     faults.settle()
-    head = {"name": timeline.name, "source": timeline.source, "rank_to_device": list(timeline.rank_to_device)}
+    head: dict[str, object] = {"name": timeline.name, "source": timeline.source}
+    head["rank_to_device"] = list(timeline.rank_to_device)
+    if timeline.yardstick is not None:
+        head["yardstick"] = asdict(timeline.yardstick)
     spans = [[s.rank, op_text(s.op), float(s.posted_s), float(s.start_s), float(s.end_s)] for s in timeline.spans]
     memory = [[m.device, float(m.time_s), dict(m.bytes_by_kind)] for m in timeline.memory]
     lists = {"spans": spans, "memory": memory}
@@ -91,7 +100,7 @@ def timeline_schema() -> dict[str, Any]:
     """Return the JSON Schema of what `read_timeline` reads; what rows say together is not in it."""
     rank = {"type": "integer", "minimum": 0, "description": "The rank."}
     op = {"type": "string", "pattern": OP_PATTERN, "description": "The op."}
-    span, hand_over = attribute_docs(Span), attribute_docs(HandOver)
+    span, hand_over, yardstick = map(attribute_docs, (Span, HandOver, Yardstick))
     held = {
         "type": "object",
         "additionalProperties": {"type": "integer", "minimum": 0, "exclusiveMaximum": _MAX_HELD_BYTES},
@@ -121,6 +130,21 @@ def timeline_schema() -> dict[str, Any]:
                     {**op, "description": hand_over["op"]},
                     *(_number(hand_over[name]) for name in ("start_s", "end_s")),
                 ),
+            },
+            "yardstick": {
+                "description": said["yardstick"],
+                "properties": {
+                    "device": {"enum": list(_DEVICES), "description": yardstick["device"]},
+                    "num_busy": {
+                        "type": "integer",
+                        "minimum": 0,
+                        "exclusiveMaximum": MAX_DEVICES,
+                        "description": yardstick["num_busy"],
+                    },
+                    "kernel_s": {**_number(yardstick["kernel_s"]), "exclusiveMinimum": 0},
+                },
+                "required": list(yardstick),
+                "additionalProperties": False,
             },
         },
     )
@@ -164,6 +188,18 @@ def _parse_hand_over(row: object, place: str, faults: Faults) -> HandOver | None
     return None
 
 
+def _parse_yardstick(value: dict[str, object], faults: Faults) -> Yardstick | None:
+    match value:
+        case {"device": str() as device, "num_busy": int() as num_busy, "kernel_s": int() | float() as kernel_s} if len(
+            value
+        ) == 3 and _no_bool([*value.values()]):
+            return Yardstick(device, num_busy, float(kernel_s))
+        case _:
+            expected = 'expected {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}'
+            faults.add("yardstick", f"got {shown(value)}, {expected}; try correcting it")
+    return None
+
+
 def _parse_sample(row: object, place: str, faults: Faults) -> MemorySample | None:
     match row:
         case [int() as device, int() | float() as time_s, dict() as held] if _no_bool(row):
@@ -193,6 +229,8 @@ def _check(timeline: Timeline, faults: Faults) -> None:
         last_rank = span.rank
     for index, hand_over in enumerate(timeline.hand_overs):
         _check_hand_over(hand_over, len(timeline.rank_to_device), f"hand_overs[{index}]", faults)
+    if timeline.yardstick is not None:
+        _check_yardstick(timeline.yardstick, faults)
     last = (-1, 0.0)
     for index, sample in enumerate(timeline.memory):
         place = f"memory[{index}]"
@@ -201,6 +239,14 @@ def _check(timeline: Timeline, faults: Faults) -> None:
             got = f"got device {sample.device} at {sample.time_s} s"
             faults.add(place, f"{got}, expected samples in order of device, then time; try sorting them")
         last = (sample.device, sample.time_s)
+
+
+def _check_yardstick(yardstick: Yardstick, faults: Faults) -> None:
+    if yardstick.device not in _DEVICES:
+        faults.add("yardstick", f"got device {shown(yardstick.device)}, expected cpu or cuda; try correcting it")
+    check_number(yardstick.num_busy, MAX_DEVICES, "yardstick", faults, "num_busy")
+    if not (math.isfinite(yardstick.kernel_s) and yardstick.kernel_s > 0):
+        faults.add("yardstick", f"got {yardstick.kernel_s} s, expected finite seconds above 0; try correcting them")
 
 
 def _check_hand_over(hand_over: HandOver, num_ranks: int, place: str, faults: Faults) -> None:

@@ -30,4 +30,5 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
         origin=f"a profile of {provenance.device}; {request.cluster.origin or 'a cluster'}"[:400],
         execution=provenance.execution,
         dtype=provenance.dtype,
+        yardstick=provenance.yardstick,
     )

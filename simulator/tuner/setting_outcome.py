@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from pipesched.profiles.io import STRICT
+from pipesched.schedules import Yardstick
 from pipesched.simulator.search import SearchOutcome
 from pipesched.simulator.tuner.setting import Setting
 
@@ -21,12 +22,14 @@ class SettingOutcome(SearchOutcome):
         seconds: Seconds of one batch: N pipelines do N of them in an iteration; None where nothing could be predicted.
         held_bytes: Most that a device holds.
         reason: Why it is rejected; None if it is not.
+        yardstick: How fast the machine was where it was run; None where it was not.
     """
 
     setting: Setting
     seconds: float | None = None
     held_bytes: int | None = None
     reason: str | None = None
+    yardstick: Yardstick | None = None
 
     __pydantic_config__ = STRICT
 

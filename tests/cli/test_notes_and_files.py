@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from pipesched.cli import terminal
 from pipesched.cli.commands import run as run_command
 from pipesched.cli.main import COMMANDS, make_app
+from pipesched.schedules import Yardstick
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json
 from tests.cli.json_answers import FILES, documented
+from tests.hand_timelines import play
 
 GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
 
@@ -123,3 +128,35 @@ def test_every_command_with_json_is_documented():
 def test_an_answer_has_the_keys_of_the_page(pipesched, line):
     answer = json.loads(pipesched(f"{line.format(gpt=GPT)} --json").out)
     assert {"format", "version"} <= answer.keys()
+
+
+def test_a_run_slower_than_its_prediction_s_profile_is_noted_in_json_and_on_the_page(pipesched, folder):
+    fast, slow = Yardstick("cpu", 2, 1.0), Yardstick("cpu", 2, 1.5)
+    predicted = play(build("gpipe", 2, 2))
+    for name, timeline in {
+        "predicted": replace(predicted, yardstick=fast),
+        "measured": replace(predicted, source="measured", yardstick=slow),
+    }.items():
+        (folder / f"{name}.json").write_text(timeline_to_json(timeline))
+    (note,) = json.loads(pipesched("compare predicted.json measured.json --json --out page.html").out)["notes"]
+    assert "50% slower in the run than in the profile" in note
+    assert note in (folder / "page.html").read_text()
+
+
+def test_times_without_any_unit_are_said_to_be_seconds(pipesched, folder):
+    (folder / "bare.csv").write_text("layer,f,b\nfirst,1,2\nlast,1,2\n")
+    (folder / "said.csv").write_text("layer,f_s,b_s\nfirst,1,2\nlast,1,2\n")
+    line = "simulate -s 1f1b -p 2 -m 2 --layer-costs {} --json"
+    notes = [json.loads(pipesched(line.format(name)).out)["notes"] for name in ("bare.csv", "said.csv")]
+    assert notes[1] == []
+    assert notes[0][0].startswith("bare.csv: times without a unit are seconds: 'f', 'b'; if they are not, write f_ms")
+    assert "times without a unit are seconds" in pipesched("profile --layer-costs bare.csv").out
+
+
+def test_a_profile_of_layers_that_several_gpus_share_is_noted(pipesched):
+    pipesched(
+        "profile gpt:layers=4,width=64,heads=4 --gpu h100 --tp 2 --microbatch-sizes 1 --flash-attention --out p.json"
+    )
+    for line in ("simulate -s 1f1b -p 2 -m 2 --profile p.json", "partition p.json -p 2 --by time"):
+        notes = json.loads(pipesched(f"{line} --nodes 1 --machine dgx-h100 --json").out)["notes"]
+        assert "2 devices are 4 GPUs" in notes[0]

@@ -6,7 +6,7 @@ import pipesched
 from pipesched import workflows
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.processes import LoadMeter
-from pipesched.schedules import Compute, HandOver, Phase, Span, Timeline
+from pipesched.schedules import Compute, HandOver, Phase, Span, Timeline, Yardstick, mean_yardstick
 from pipesched.workflows import (
     busy_machine,
     crowded_cores,
@@ -56,11 +56,27 @@ def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, i
 
 
 @pytest.mark.parametrize(
-    ("speeds_s", "said"),
-    [((1.0, 1.0, 1.0), []), ((1.0, 1.0, 1.2), ["10% slower"]), ((1.2, 1.0, 1.0), ["9% faster"])],
+    ("run", "said"),
+    [
+        (None, ""),
+        (("cuda", 1, 2.0), ""),
+        (("cpu", 2, 1.04), ""),
+        (("cpu", 2, 1.1), "10% slower in the run than in the profile, by a fixed kernel"),
+        (("cpu", 2, 0.9), "10% faster in the run than in the profile, by"),
+        (("cpu", 1, 0.5), "50% faster in the run than in the profile, with 1 core busy in place of 2, by"),
+    ],
 )
-def test_profile_and_run_at_different_speeds_are_told_apart(speeds_s, said):
-    assert [words in note for note, words in zip(other_speed(*speeds_s), said, strict=True)] == [True] * len(said)
+def test_profile_and_run_at_different_speeds_are_told_apart(run, said):
+    notes = other_speed(Yardstick("cpu", 2, 1.0), run and Yardstick(*run))
+    assert len(notes) == bool(said)
+    assert said in "".join(notes)
+    assert other_speed(None, run and Yardstick(*run)) == []
+
+
+def test_several_yardsticks_have_a_mean_where_all_are_known_and_of_one_kind():
+    fast, slow, gpu = Yardstick("cpu", 2, 1.0), Yardstick("cpu", 2, 3.0), Yardstick("cuda", 1, 1.0)
+    assert mean_yardstick([fast, slow]) == Yardstick("cpu", 2, 2.0)
+    assert mean_yardstick([fast, None]) is mean_yardstick([fast, gpu]) is mean_yardstick([]) is None
 
 
 def test_seconds_of_a_cpu_stand_for_no_gpu():

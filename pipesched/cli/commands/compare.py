@@ -22,7 +22,6 @@ from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, 
 from pipesched.cli.output.shown_timelines import require_no_simulation
 from pipesched.cli.terminal import comparing, json_answer, print_result, progress_bar
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule, Timeline
@@ -62,7 +61,10 @@ def compare(
 
     check_outputs((gantt, GANTT_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()))
     if schedule.schedule_file is not None:
-        raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
+        raise InputError(
+            "--schedule-file: got it in compare, expected the file as an argument; "
+            f"try compare {schedule.schedule_file}"
+        )
     form = "json" if json else form
     names = _names(what or [], schedule, all_schedules)
     timelines = [name for name in names if format_of(name) == TIMELINE_FORMAT]
@@ -128,13 +130,13 @@ def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path |
 
     with comparing(paths):
         compared = compare_runs(paths[0], paths[1])
-    notes = list(dict.fromkeys(note for timeline in compared.timelines for note in short_ops(timeline)))
+    notes = compared.notes
 
     def text(suffix: str) -> str:
         is_data = suffix == ".json"
         return json_answer("compare", compared.to_dict(), notes) if is_data else _text(compared.to_rows(), suffix)
 
-    _write(compared.timelines, text, gantt, out, compared.caption)
+    _write(compared.timelines, text, gantt, out, "\n".join(filter(None, [compared.caption, *notes])))
     if form != "table":
         emit(text(_suffix_of(form)), None)
     else:

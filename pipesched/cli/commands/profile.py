@@ -17,7 +17,7 @@ from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles.processes import LoadMeter
-from pipesched.workflows import busy_machine, whole_attention
+from pipesched.workflows import busy_machine
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
@@ -121,7 +121,6 @@ def profile(
             measured = _measured(model, layers)
         else:
             measured = _estimated(model, layers, estimate)
-            notes = whole_attention(measured.profile)
     else:
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
         _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
@@ -131,7 +130,7 @@ def profile(
     if json:
         emit(measured.to_json(), None)
     else:
-        print_result(measured.table(), notes)
+        print_result(measured.table(), [*notes, *measured.notes])
 
 
 def _require_unused(missing: str, are_unused: bool, what: str) -> None:

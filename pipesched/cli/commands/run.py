@@ -24,7 +24,6 @@ from pipesched.cli.terminal import print_json, print_result, progress_bar
 from pipesched.executor import How
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
-from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -95,8 +94,8 @@ def run(
         emit(job_to_json(spec), job)
         return
     with progress_bar(f"running {loaded.name}") as tick:
-        result = result_of(source, launch(spec, tick))
-    notes += short_ops(result.timeline)
+        result = result_of(source, launch(spec, tick), None if model is None else costs.profile)
+    notes += result.notes
     if out is not None:
         details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
         write_timeline(result.timeline, out, details)
@@ -137,6 +136,10 @@ def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model
     from pipesched.workflows.measuring import prepare_emulation, prepare_run
     from pipesched.workflows.simulating import Conditions
 
+    if model is None and not costs.are_given:
+        raise InputError(
+            "run: got neither --model nor costs, expected one; try --model mlp, or to emulate --uniform f=10ms,b=20ms"
+        )
     if model is None:
         cluster = costs.load_cluster(source.schedule) if costs.machines.are_given else None
         conditions = Conditions(
@@ -144,6 +147,7 @@ def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model
             cluster=cluster,
             microbatch_size=costs.microbatch_size,
             partition=costs.partition,
+            input_share=costs.input_share,
             compression=options.compression,
         )
         return prepare_emulation(source, conditions, options, how=how, **options.counts())

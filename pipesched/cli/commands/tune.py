@@ -127,7 +127,7 @@ def tune(
         draw_heat_maps(result.outcomes, plot, result.title)
     limit = [*device_limit_lines(machines, loaded.cluster, range(problem.devices)), *commands.warnings()]
     if out is not None and suffix_of(out) == PAGE:
-        emit(page_of_settings(result, loaded, commands, limit), out)
+        emit(page_of_settings(result, loaded, commands, [*limit, *notes]), out)
     elif out is not None:
         emit(table_text(result.to_rows(), suffix_of(out)), out)
     verdict = (
@@ -135,7 +135,7 @@ def tune(
     )
     if json:
         data = result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
-        print_json("tune", data, notes)
+        print_json("tune", data, notes if verdict is None else [*notes, *verdict.notes])
     else:
         print_settings(result, loaded, top, commands, [*limit, *notes])
         if result.race is not None:
@@ -181,7 +181,8 @@ def _verdict(result: TuneResult, count: int, measurement: Measurement) -> Verdic
 
     best = to_verify(result.candidates, result.plain, count)
     with progress_bar(f"running {len(best)} settings") as tick:
-        return verified_settings(best, measurement, tick)
+        profiled = measurement.problem.profile.provenance.yardstick
+        return verified_settings(best, measurement, tick, profiled=profiled)
 
 
 def _nothing_fits(result: TuneResult, limit: str | None) -> str:

@@ -22,9 +22,8 @@ from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import PAGE, check_outputs, write_timeline
 from pipesched.cli.terminal import complain, print_json, print_lines, print_result, progress_bar
-from pipesched.profiles.processes import LoadMeter, num_cores
+from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules.formats import require_folder, suffix_of
-from pipesched.workflows import other_speed, short_ops
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -68,7 +67,7 @@ def verify(
     from pipesched.simulator.analysis import metrics
     from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.simulating import Conditions
-    from pipesched.workflows.verifying import profile_for_runs, verify_source
+    from pipesched.workflows.verifying import Verification, profile_for_runs, verify_source
 
     if rounds is not None and costs.profile is not None:
         raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
@@ -82,18 +81,8 @@ def verify(
     if rounds is not None:
         _verify_rounds(schedules, model, built, costs, options, rounds, precision, out, notes, json=json)
         return
-    speeds_s: list[float] = []
-
-    def look() -> None:
-        if costs.profile is None:  # what was measured at another time says nothing of the machine then
-            from pipesched.profiles.measuring import yardstick_s
-
-            speeds_s.append(yardstick_s(min(num_busy, num_cores()), options.device))
-
-    look()
     with progress_bar(f"profiling {built.name}") as tick:
         profile = profile_for_runs(built, size, num_busy, costs.profile, options, tick)
-    look()
     limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
     verified: list[VerifiedSchedule] = []
     try:
@@ -106,9 +95,7 @@ def verify(
                 verified.append(verify_source(source, model, conditions, options, tick, **options.counts()))
     finally:
         if verified:
-            look()
-            notes += other_speed(*speeds_s) if speeds_s else []
-            notes += dict.fromkeys(note for run in verified for note in short_ops(run.measured))
+            notes += Verification(tuple(verified), profile).notes
             _tell(verified, out, costs, limit, notes, json=json)
     for timeline in (timeline for schedule in verified for timeline in (schedule.predicted, schedule.measured)):
         require_fits(metrics(timeline), costs.machines.limit_bytes())
@@ -161,7 +148,7 @@ def _verify_rounds(
         for line in device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device):
             print(line)
     if out is not None:
-        _write(middle, out, costs)
+        _write(middle, out, costs, notes)
     for verified in middle:
         for timeline in (verified.predicted, verified.measured):
             require_fits(metrics(timeline), costs.machines.limit_bytes())
@@ -193,7 +180,7 @@ def _tell(
         )
         print_lines([*limit, *notes])
     if out is not None:
-        _write(verified, out, costs)
+        _write(verified, out, costs, notes)
 
 
 @contextmanager
@@ -242,8 +229,11 @@ def _require_possible(
     return built
 
 
-def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions) -> None:
-    """Write a page of all; or into a folder, of each, both Timelines, one laid over the other, page and trace."""
+def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, notes: Sequence[str]) -> None:
+    """Write a page of all; or into a folder, of each, both Timelines, one laid over the other, page and trace.
+
+    Pages have the notes below them.
+    """
     from pipesched.schedules.formats import write_text
     from pipesched.simulator.views import RunDetails, draw_gantt, save_figure, to_trace
 
@@ -252,7 +242,8 @@ def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions) 
     def draw_page(runs: Sequence[VerifiedSchedule], path: Path) -> None:
         timelines = [timeline for run in runs for timeline in (run.predicted, run.measured)]
         details = [RunDetails({} if limit is None else dict.fromkeys(line.devices, limit)) for line in timelines]
-        draw_gantt(timelines, path, caption="\n".join(run.explanation.sentence for run in runs), details=details)
+        caption = "\n".join([*(run.explanation.sentence for run in runs), *notes])
+        draw_gantt(timelines, path, caption=caption, details=details)
 
     if suffix_of(out) == PAGE:
         draw_page(verified, out)

@@ -18,7 +18,6 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import slow_part
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar
-from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -82,7 +81,7 @@ def what_if(
         )
     if gantt is not None:
         draw_gantt([answer.before, answer.after], gantt)
-    notes = short_ops(answer.run)
+    notes = answer.notes
     if out is not None:
         emit(json_answer("what-if", answer.to_dict(), notes), out)
     if json:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import busy_machine, crowded_cores, other_device, short_ops, unjudged_limit
+from pipesched.cli.errors import in_flags
+from pipesched.workflows import busy_machine, crowded_cores, other_device
 
 if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
@@ -16,29 +16,8 @@ if TYPE_CHECKING:
 
 
 def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
-    """Return the notes on a prediction: its limit, the device of its profile, and ops that are too short."""
-    devices = prediction.schedule.rank_to_device
-    return [
-        *unjudged_limit(prediction.cluster, devices, prediction.costs.has_bytes),
-        *doubts_of_costs(prediction.conditions.costs, machines),
-        *_plan_without_machines(prediction, machines),
-        *short_ops(prediction.bare_timeline),
-    ]
-
-
-def _plan_without_machines(prediction: Prediction, machines: MachineOptions) -> list[str]:
-    """Return the note on a plan whose messages took time, which is predicted where they take none."""
-    from pipesched.profiles.costs import RunCosts
-
-    plan = prediction.source.plan
-    if plan is None or machines.are_given or not prediction.costs.has_bytes:
-        return []
-    if plan.predicted.communication_fraction == 0 or isinstance(prediction.conditions.costs, RunCosts):
-        return []
-    return [
-        "links take no time here, as a plan does not keep the machines that it was made for, on which a step was "
-        f"predicted to take {readable_s(plan.predicted.seconds)}: give them too, as --nodes 2 --machine dgx-h100"
-    ]
+    """Return the notes on a prediction, and on the device of its profile."""
+    return [*map(in_flags, prediction.notes), *doubts_of_costs(prediction.conditions.costs, machines)]
 
 
 def doubts_of_costs(costs: AnyCosts, machines: MachineOptions) -> list[str]:

@@ -149,7 +149,7 @@ def _named(outcome: SettingOutcome) -> dict[str, str]:
 
 def print_verdict(verdict: Verdict) -> None:
     """Print predicted beside measured, and what that says of the choice, which is the first."""
-    print_result(verdict.table())
+    print_result(verdict.table(), verdict.notes)
 
 
 def print_race(race: SettingRace, commands: Callable[[Setting], dict[str, str]]) -> None:

@@ -17,6 +17,7 @@ from pipesched.workflows import (
     require_flag,
     require_kind,
     require_rate,
+    whole_attention,
 )
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
@@ -92,7 +93,8 @@ def analytic_profile(
         flash_attention=flash_attention,
     )
     sizes = sorted(set(microbatch_sizes))
-    return ProfileMeasurement(gpt_profile(shape, gpu, sizes, execution, optimizer, efficiency))
+    estimate = gpt_profile(shape, gpu, sizes, execution, optimizer, efficiency)
+    return ProfileMeasurement(estimate, tuple(whole_attention(estimate)))
 
 
 def _shape(model: str) -> GptShape:

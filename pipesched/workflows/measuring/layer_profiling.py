@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipesched.profiles.costs import LayerCosts, profile_of_costs
 from pipesched.profiles.io import costs_model, load_layer_costs
-from pipesched.workflows import require_at_least, require_each_at_least, require_kind
+from pipesched.workflows import require_at_least, require_each_at_least, require_kind, unitless_times
 from pipesched.workflows.arguments import load_costs
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
@@ -33,4 +33,5 @@ def profile_of_layers(
     sizes = () if microbatch_sizes is None else require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
     loaded = load_costs(costs) if isinstance(costs, LayerCosts) else load_layer_costs(costs)
     assert isinstance(loaded, LayerCosts), "as just asked"
-    return ProfileMeasurement(profile_of_costs(loaded, costs_model(loaded.origin), microbatch_size, sizes))
+    profile = profile_of_costs(loaded, costs_model(loaded.origin), microbatch_size, sizes)
+    return ProfileMeasurement(profile, tuple(unitless_times(loaded)))

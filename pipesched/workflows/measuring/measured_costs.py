@@ -26,6 +26,7 @@ from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
     Table,
+    other_speed,
     require_at_least,
     require_names,
     require_optional,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HANDOVER = {"Op": "after an op", "Recv": "posting a Recv", "Send": "posting a Send", "Take": "taking a message"}
+_OF_PROFILE = "what the profile alone says, as copies of weights, is of its own speed"
 
 RunsArgument: TypeAlias = TimelineArgument | Sequence[TimelineArgument]
 
@@ -55,9 +57,11 @@ class MeasuredCosts:
 
     Attributes:
         costs: What `simulate`, `compare` and `run` take as `costs`.
+        notes: What keeps its seconds from being believed as they stand, a line each.
     """
 
     costs: RunCosts
+    notes: tuple[str, ...] = ()
 
     @property
     def _title(self) -> str:
@@ -137,7 +141,7 @@ class MeasuredCosts:
         return Table(self._title, tuple(rows), "\n".join(self._lines()))
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
     def _lines(self) -> list[str]:
         """Return what was left out, and what is not known."""
@@ -182,7 +186,9 @@ def costs_from_runs(
     """
     samples, names = read_samples(runs, warmup)
     known = profiled_stages(samples.num_stages, profile, run_partition, microbatch_size, output_bytes)
-    return MeasuredCosts(with_profiled(costs_of_samples(samples, names, warmup), known, microbatch_size))
+    profiled = None if profile is None else read_profile_argument(profile).provenance.yardstick
+    notes = other_speed(profiled, samples.yardstick, _OF_PROFILE)
+    return MeasuredCosts(with_profiled(costs_of_samples(samples, names, warmup), known, microbatch_size), tuple(notes))
 
 
 def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, ...], tuple[str, ...]]:

@@ -22,9 +22,11 @@ class ProfileMeasurement:
 
     Attributes:
         profile: Seconds and bytes of every layer at each size: what `simulate`, `compare`, `run` and `verify` take.
+        notes: What keeps its seconds from being believed as they stand, a line each.
     """
 
     profile: Profile
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"ProfileMeasurement({self.profile.model!r}, microbatch_sizes={self.profile.microbatch_sizes})"
@@ -97,4 +99,4 @@ class ProfileMeasurement:
         return Table(title, with_equal_in_one(rows, " to "), "; ".join([self.profile.provenance.device, *prices]))
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()

@@ -36,16 +36,18 @@ def profile_from_runs(
         ScheduleError: A file is no Timeline.
         ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
     """
-    costs = costs_from_runs(
+    measured = costs_from_runs(
         runs, profile=profile, run_partition=run_partition, microbatch_size=microbatch_size, warmup=warmup
-    ).costs
+    )
+    costs = measured.costs
     base, bounds, size = cut_of_runs(len(costs.stages), profile, run_partition, microbatch_size)
     fitted = fitted_profile(base, bounds, costs.measured_costs, size)
     device = f"{base.provenance.device}, with the seconds of {', '.join(costs.runs)}"
     return ProfileMeasurement(
         replace(
             fitted,
-            provenance=replace(base.provenance, device=device[:2000]),
+            provenance=replace(base.provenance, device=device[:2000], yardstick=costs.yardstick),
             variation=costs.variation or base.variation,
-        )
+        ),
+        measured.notes,
     )

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from pipesched.executor import How
 from pipesched.profiles.models import Model
-from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.builders import ParameterValue
 from pipesched.simulator.analysis import Metrics, metrics, readable_bytes, readable_s, readable_share
 from pipesched.workflows import (
+    NOT_ONE_SPEED,
     ArgumentError,
     Table,
     is_rank,
+    other_speed,
     require_at_least,
     require_callable,
     require_choice,
     require_flag,
     require_optional,
+    short_ops,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -33,6 +36,7 @@ from pipesched.workflows.arguments import (
     ScheduleSource,
     load_costs,
     partition_text,
+    read_profile_argument,
     read_schedule_argument,
     read_settings,
     require_possible,
@@ -60,6 +64,7 @@ class RunResult:
         losses: Mean loss of every micro-batch from the initial weights; empty when emulated.
         metrics: Metrics of the Timeline.
         planned: What the plan predicted, beside what was measured; None of a schedule without a plan.
+        profiled: How fast the machine was where the profile, or that of the plan, was measured; None: not known.
     """
 
     schedule: Schedule
@@ -68,6 +73,7 @@ class RunResult:
     losses: tuple[float, ...]
     metrics: Metrics
     planned: PlannedRun | None = None
+    profiled: Yardstick | None = None
 
     def __repr__(self) -> str:
         return f"RunResult({self.schedule.name!r}, makespan_s={self.makespan_s:.6g}, losses={len(self.losses)})"
@@ -86,6 +92,13 @@ class RunResult:
     def first_loss(self) -> float | None:
         """The mean loss from the initial weights; None when emulated."""
         return sum(self.losses) / len(self.losses) if self.losses else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each."""
+        speeds = (self.profiled, self.timeline.yardstick)
+        speed = other_speed(*speeds, NOT_ONE_SPEED) if self.planned is None else other_speed(*speeds)
+        return [*speed, *short_ops(self.timeline)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched run --json`` prints it."""
@@ -128,7 +141,9 @@ class RunResult:
         return Table(f"{self.schedule.name}, measured", tuple(rows), caption)
 
     def _repr_html_(self) -> str:
-        return self.table().to_html() + ("" if self.planned is None else self.planned.table().to_html())
+        return self.table().noted(self.notes).to_html() + (
+            "" if self.planned is None else self.planned.table().to_html()
+        )
 
 
 def run(
@@ -225,7 +240,8 @@ def run(
             profile=profile,
             **measured_how,
         )
-    return result_of(source, measured(spec, progress, model if isinstance(model, Model) else None))
+    made = model if isinstance(model, Model) else None
+    return result_of(source, measured(spec, progress, made), None if model is None else profile)
 
 
 def measured(
@@ -252,9 +268,18 @@ def measured(
     return measured
 
 
-def result_of(source: ScheduleSource, measured: Measured) -> RunResult:
-    """Return what a run gave, with its metrics, and beside what its plan predicted if there is one."""
+def result_of(source: ScheduleSource, measured: Measured, profile: ProfileArgument | None = None) -> RunResult:
+    """Return what a run gave, with its metrics, and beside what its plan predicted if there is one.
+
+    Args:
+        source: What was run.
+        measured: What was measured.
+        profile: Profile that the model was cut by; None: there is none, or the plan's.
+    """
     schedule, timeline = source.schedule, measured.timeline
     measures = metrics(timeline)
     planned = None if source.plan is None else hold_against_plan(source.plan, schedule, timeline, measures)
-    return RunResult(schedule, timeline, measured.makespans_s, measured.losses, measures, planned)
+    profiled = None if source.plan is None else source.plan.yardstick
+    if profile is not None:
+        profiled = read_profile_argument(profile).provenance.yardstick
+    return RunResult(schedule, timeline, measured.makespans_s, measured.losses, measures, planned, profiled)

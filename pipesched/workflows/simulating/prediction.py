@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, get_args
 
 from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
-from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, DeviceCost, LayerCosts, Profile, StageCosts
+from pipesched.profiles.clusters import Cluster, Link
+from pipesched.profiles.costs import Compression, DeviceCost, LayerCosts, Profile, RunCosts, StageCosts
 from pipesched.profiles.io import Plan
-from pipesched.schedules import Schedule, Timeline, stage_share
+from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions, Scenario
@@ -22,11 +22,15 @@ from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
+    gpus_in_all,
     require_at_least,
     require_choice,
     require_number,
     require_rate,
     require_share,
+    short_ops,
+    unitless_times,
+    unjudged_limit,
 )
 from pipesched.workflows.arguments import (
     AnyCosts,
@@ -215,6 +219,31 @@ class Prediction:
         scenario = Scenario(self.schedule, self.costs, self.cluster, self.conditions.network)
         return steady_s_per_microbatch(self.source, self.bare_timeline, scenario)
 
+    @cached_property
+    def notes(self) -> list[str]:
+        """What keeps the numbers from being believed as they stand, a line each."""
+        costs, devices = self.conditions.costs, self.schedule.rank_to_device
+        return [
+            *(unitless_times(costs) if isinstance(costs, LayerCosts) else []),
+            *(gpus_in_all(costs, len(set(devices))) if isinstance(costs, Profile) else []),
+            *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
+            *self._links_of_plan(),
+            *short_ops(self.bare_timeline),
+        ]
+
+    def _links_of_plan(self) -> list[str]:
+        """Return the note on a plan whose messages took time, which is predicted where they take none."""
+        plan, cluster = self.source.plan, self.cluster
+        if plan is None or not self.costs.has_bytes or plan.predicted.communication_fraction == 0:
+            return []
+        links = {cluster.intra, cluster.inter or Link(), *(link for *_, link in cluster.links)}
+        if links != {Link()} or isinstance(self.conditions.costs, RunCosts):
+            return []
+        return [
+            "links take no time here, as a plan does not keep the machines that it was made for, on which a step was "
+            f"predicted to take {readable_s(plan.predicted.seconds)}: give them too (`cluster`)"
+        ]
+
     @property
     def cut(self) -> str:
         """Stages of a rank, where it may have any number, and layers of the stages; empty: neither is known."""
@@ -279,4 +308,12 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
         jitter=conditions.jitter,
         seed=conditions.seed,
     )
+    timeline = replace(timeline, yardstick=_yardstick_of(conditions.costs))
     return Prediction(source, conditions, costs, cluster, timeline)
+
+
+def _yardstick_of(costs: AnyCosts) -> Yardstick | None:
+    """Return how fast the machine was where costs were measured; None where they were not, or nobody looked."""
+    if isinstance(costs, Profile):
+        return costs.provenance.yardstick
+    return costs.yardstick if isinstance(costs, RunCosts) else None

@@ -14,7 +14,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows import ArgumentError, Table, require_flag, require_names
+from pipesched.workflows import ArgumentError, Table, require_flag, require_names, with_nan
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -88,6 +88,11 @@ class ScheduleComparison:
         """The predictions of the schedules that could be predicted."""
         return tuple(compared.prediction for compared in self.schedules if compared.prediction is not None)
 
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the numbers from being believed as they stand, a line each."""
+        return list(dict.fromkeys(note for prediction in self.predictions for note in prediction.notes))
+
     def __getitem__(self, name: str) -> ComparedSchedule:
         """Return the schedule `name`.
 
@@ -105,10 +110,10 @@ class ScheduleComparison:
         return [compared.to_row() for compared in self.schedules]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per schedule; the columns are the fields of a `Summary`."""
+        """Return a row per schedule; the columns are the fields of a `Summary`, and numbers that are missing NaN."""
         import pandas as pd
 
-        return pd.DataFrame(self.to_rows()).set_index("name")
+        return with_nan(pd.DataFrame(self.to_rows()), ("fits", "reason")).set_index("name")
 
     def plot(self) -> Figure:
         """Draw the Timelines one under another on one time axis."""
@@ -138,7 +143,7 @@ class ScheduleComparison:
         )
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
 
 def _suppositions(predictions: Sequence[Prediction]) -> list[str]:

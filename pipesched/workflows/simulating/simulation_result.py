@@ -167,7 +167,7 @@ class Simulation(Prediction):
         return Table(self.schedule.name, with_equal_devices(rows), "\n".join(self._lines()))
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
     def _lines(self) -> list[str]:
         """Return what is said of the whole run."""

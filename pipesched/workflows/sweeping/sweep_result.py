@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.sweep import SweptOutcome, pareto_front
-from pipesched.workflows import Table
+from pipesched.workflows import Table, with_nan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,12 +69,11 @@ class SweepResult:
         return [{name: _plain(row.get(name)) for name in columns} for row in rows]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per setting, the best first; counts that a setting does not have are missing."""
+        """Return a row per setting, the best first; numbers that a setting does not have are NaN."""
         import pandas as pd
 
         frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
-        whole = ("num_chunks", "microbatch_size", "peak_memory_bytes")
-        return frame.astype(dict.fromkeys(whole, "Int64") | {"fits": "boolean"})
+        return with_nan(frame, ("fits", "reason")).astype({"fits": "boolean"})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched sweep --json`` prints it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import CellValue, Comparison, Quantity, readable_bytes, readable_s, readable_share
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows import Table
+from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops
 from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
 
@@ -54,6 +54,15 @@ class TimelineComparison:
         return {**self.comparison.to_dict(), **({} if self.explanation is None else self.explanation.to_dict())}
 
     @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each."""
+        first, second = self.timelines
+        speeds = (first.yardstick, second.yardstick)
+        of_two = other_speed(*speeds, NOT_ONE_SPEED, (first.source, second.source))
+        speed = of_two if self.explanation is None else other_speed(*speeds)
+        return [*speed, *dict.fromkeys(note for timeline in self.timelines for note in short_ops(timeline))]
+
+    @property
     def caption(self) -> str:
         """The caption of a picture: why the prediction is off; empty for two of a kind."""
         return "" if self.explanation is None else self.explanation.sentence
@@ -73,7 +82,9 @@ class TimelineComparison:
         return None if self.explanation is None else split_table([self.explanation])
 
     def _repr_html_(self) -> str:
-        return self.table().to_html() + ("" if (parts := self.split_table()) is None else parts.to_html())
+        return self.table().noted(self.notes).to_html() + (
+            "" if (parts := self.split_table()) is None else parts.to_html()
+        )
 
 
 def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:

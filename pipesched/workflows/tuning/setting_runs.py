@@ -98,7 +98,8 @@ class Measurement:
         held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
         over = over_capacity(timeline.memory, self.problem.cluster, timeline)
         seconds = _iteration_s(timeline, setting.num_pipelines, self._skipped(setting)) / setting.num_pipelines
-        return SettingOutcome(setting, seconds, held_bytes, None if over is None else f"over memory: {over}")
+        reason = None if over is None else f"over memory: {over}"
+        return SettingOutcome(setting, seconds, held_bytes, reason, timeline.yardstick)
 
     def num_iterations(self, setting: Setting) -> int:
         """Return how often one run goes through the lists; the laps that count lie between `iterations` + 1 steps."""

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.schedules import Yardstick, mean_yardstick
 from pipesched.simulator.analysis import readable_s, readable_share
 from pipesched.simulator.tuner import Setting, SettingOutcome, rank_correlation, regret
 from pipesched.workflows import (
     ArgumentError,
     Table,
+    other_speed,
     require_at_least,
     require_callable,
     require_kind,
@@ -35,12 +37,14 @@ class Verified:
         predicted_s: Seconds that the evaluator predicted.
         measured_s: Seconds of the median iteration.
         measured_bytes: The most that a device held; None: not known.
+        yardstick: How fast the machine was in the run; None: not known.
     """
 
     outcome: SettingOutcome
     predicted_s: float
     measured_s: float
     measured_bytes: int | None = None
+    yardstick: Yardstick | None = None
 
 
 def to_verify(
@@ -57,9 +61,16 @@ class Verdict:
 
     Attributes:
         verified: The choice first.
+        profiled: How fast the machine was where the profile was measured; None: not known.
     """
 
     verified: tuple[Verified, ...]
+    profiled: Yardstick | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each."""
+        return other_speed(self.profiled, mean_yardstick(run.yardstick for run in self.verified))
 
     @property
     def regret(self) -> float | None:
@@ -137,7 +148,7 @@ class Verdict:
         return f"Verdict({', '.join(f'{run.outcome.setting}: {readable_s(run.measured_s)}' for run in self.verified)})"
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
 
 def run_settings(
@@ -180,15 +191,25 @@ def run_settings(
         raise ArgumentError("result: got no setting that fits, expected at least one; try more devices")
     require_same_layers(result.problem)
     chosen = dict.fromkeys([*best, *(known[setting] for setting in settings)])
-    return verified_settings(tuple(chosen), Measurement(result.problem, iterations, warmup), progress)
+    profiled = result.problem.profile.provenance.yardstick
+    measurement = Measurement(result.problem, iterations, warmup)
+    return verified_settings(tuple(chosen), measurement, progress, profiled=profiled)
 
 
 def verified_settings(
     outcomes: Sequence[SettingOutcome],
     measurement: Measurement,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    *,
+    profiled: Yardstick | None = None,
 ) -> Verdict:
-    """Run settings, one after the other; `progress` is told which share of them is done.
+    """Run settings, one after the other.
+
+    Args:
+        outcomes: What was predicted of them.
+        measurement: Runs one.
+        progress: Told which share of them is done.
+        profiled: How fast the machine was where the profile was measured; None: not known.
 
     Raises:
         ArgumentError: One cannot be run.
@@ -205,5 +226,6 @@ def verified_settings(
             raise ArgumentError(
                 f"settings: got {outcome.setting}, expected settings that can be run: {measured.reason}; leave it out"
             )
-        verified.append(Verified(outcome, outcome.seconds or 0.0, measured.seconds, measured.held_bytes))
-    return Verdict(tuple(verified))
+        seconds = (outcome.seconds or 0.0, measured.seconds)
+        verified.append(Verified(outcome, *seconds, measured.held_bytes, measured.yardstick))
+    return Verdict(tuple(verified), profiled)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.costs import Profile
-from pipesched.schedules import Timeline
+from pipesched.schedules import Timeline, mean_yardstick
 from pipesched.simulator.analysis import Comparison
-from pipesched.workflows import Table
+from pipesched.workflows import Table, other_speed, short_ops
 from pipesched.workflows.timelines import Explanation, comparison_table, split_table
 
 if TYPE_CHECKING:
@@ -96,6 +96,13 @@ class Verification:
         """Whether the losses of all runs are those of the model without a pipeline."""
         return all(verified.agrees for verified in self.schedules)
 
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each."""
+        runs = [verified.measured for verified in self.schedules]
+        speed = other_speed(self.profile.provenance.yardstick, mean_yardstick(run.yardstick for run in runs))
+        return [*speed, *dict.fromkeys(note for run in runs for note in short_ops(run))]
+
     def __getitem__(self, name: str) -> VerifiedSchedule:
         """Return the schedule `name`.
 
@@ -142,4 +149,4 @@ class Verification:
         return split_table([verified.explanation for verified in self.schedules])
 
     def _repr_html_(self) -> str:
-        return self.table().to_html() + self.split_table().to_html()
+        return self.table().noted(self.notes).to_html() + self.split_table().to_html()

@@ -159,6 +159,7 @@ def answer(question: Question, draws: int, seed: int, progress: Callable[[float]
         tuple(sorted(changes)),
         tuple(question.asked()),
         tuple(question.suppositions()),
+        None if question.layers is None else question.layers.profile.provenance.yardstick,
     )
 
 

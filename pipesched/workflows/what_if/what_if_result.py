@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from pipesched.schedules import Timeline
+from pipesched.schedules import Timeline, Yardstick
 from pipesched.simulator.analysis import Metrics, readable_bytes, readable_s, readable_share
-from pipesched.workflows import Table
+from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,7 @@ class WhatIf:
             rising.
         asked: What is changed, in a few words each.
         suppositions: What is supposed because neither the run nor a profile says it.
+        profiled: How fast the machine was where the profile was measured; None: not known.
     """
 
     run: Timeline
@@ -69,11 +70,17 @@ class WhatIf:
     drawn_changes: tuple[float, ...]
     asked: tuple[str, ...]
     suppositions: tuple[str, ...]
+    profiled: Yardstick | None = None
 
     def __repr__(self) -> str:
         low, high = self.interval
         changes = f"change={self.change:+.4f}, interval=({low:+.4f}, {high:+.4f})"
         return f"WhatIf({self.before.name!r}: {', '.join(self.asked)}, {changes})"
+
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each."""
+        return [*other_speed(self.profiled, self.run.yardstick, NOT_ONE_SPEED), *short_ops(self.run)]
 
     @property
     def change(self) -> float:
@@ -151,7 +158,7 @@ class WhatIf:
         return Table(f"what if: {', '.join(self.asked)}", tuple(rows), "\n".join(self._lines()))
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
     def _lines(self) -> list[str]:
         low, high = self.interval

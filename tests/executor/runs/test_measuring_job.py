@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from pipesched.executor.runs import launch, whole_model_losses
 from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Recv, Send, computes, needs
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -127,6 +128,9 @@ def test_progress_is_told_and_never_goes_back(measured):
 def test_the_median_run_is_the_timeline(measured):
     run = measured[0]
     assert run.timeline.makespan_s == pytest.approx(min(run.makespans_s), rel=1e-9)
+    yardstick = run.timeline.yardstick
+    assert (yardstick.device, yardstick.num_busy) == ("cpu", min(2, num_cores()))
+    assert yardstick.kernel_s > 0
 
 
 @pytest.mark.parametrize("how", ["sleep", "busy"])
@@ -143,6 +147,7 @@ def test_emulated_stages_take_at_least_their_time_with_messages_of_their_size(ho
     assert run.losses == ()
     assert run.timeline.makespan_s >= (4 + 3) * 0.010 + 0.002
     assert run.timeline.memory == ()  # they hold nothing of what the costs speak of
+    assert run.timeline.yardstick is None  # nor does what they take depend on the machine
 
 
 def test_emulated_messages_may_be_empty():

@@ -10,7 +10,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerExecution, SharingPrice, Variation, costs_of_stages
 from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
-from pipesched.schedules import backward, backward_input
+from pipesched.schedules import Yardstick, backward, backward_input
 from tests.processes import run
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -44,7 +44,7 @@ def test_how_seconds_vary_is_read_as_it_was_written(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(fields))
     with pytest.raises(ProfileError, match=r"variation.passes: got factors that fall, expected them rising"):
         load_profile(tmp_path / "p.json")
-    del fields["variation"], fields["sharing"], fields["provenance"]["execution"]
+    del fields["variation"], fields["sharing"], fields["provenance"]["execution"], fields["provenance"]["yardstick"]
     (tmp_path / "p.json").write_text(json.dumps(fields | {"version": 3}))
     assert load_profile(tmp_path / "p.json") == profile(layer(measurement(1)))
 
@@ -66,7 +66,7 @@ def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
         path.write_text(edited(json.dumps(written), edit))
         with pytest.raises(ProfileError, match=message):
             load_profile(path)
-    del written["sharing"], written["provenance"]["execution"]
+    del written["sharing"], written["provenance"]["execution"], written["provenance"]["yardstick"]
     path.write_text(json.dumps(written | {"version": 4}))
     assert load_profile(path) == plain
 
@@ -89,7 +89,13 @@ def test_a_profile_from_before_copies_were_measured_is_read(tmp_path):
 
     def age(fields):
         fields["version"] = 2
-        del fields["provenance"]["kind"], fields["provenance"]["execution"], fields["variation"], fields["sharing"]
+        del (
+            fields["provenance"]["kind"],
+            fields["provenance"]["execution"],
+            fields["provenance"]["yardstick"],
+            fields["variation"],
+            fields["sharing"],
+        )
         del fields["layers"][0]["work"]
 
     path.write_text(edited(path.read_text(), age))
@@ -103,7 +109,13 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
 
     def age(fields):
         fields["version"] = 1
-        del fields["provenance"]["kind"], fields["provenance"]["execution"], fields["variation"], fields["sharing"]
+        del (
+            fields["provenance"]["kind"],
+            fields["provenance"]["execution"],
+            fields["provenance"]["yardstick"],
+            fields["variation"],
+            fields["sharing"],
+        )
         for row in fields["layers"]:
             del row["work"]
             for fields_of_size in row["measurements"]:
@@ -118,18 +130,19 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
         costs.seconds(backward_input(1, 0))
 
 
-def test_a_profile_from_before_it_said_how_layers_are_computed_is_of_one_gpu_each(tmp_path):
+def test_a_profile_from_before_it_said_how_layers_are_computed_and_how_fast_the_machine_was_is_read(tmp_path):
     path = tmp_path / "p.json"
     plain = profile(layer(measurement(1)))
     shared = LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True)
-    said = replace(plain, provenance=replace(plain.provenance, execution=shared))
+    yardstick = Yardstick("cpu", 2, 0.25)
+    said = replace(plain, provenance=replace(plain.provenance, execution=shared, yardstick=yardstick))
     save_profile(said, path)
     assert load_profile(path) == said
     fields = json.loads(path.read_text())
     path.write_text(json.dumps(fields | {"version": 5}))
     with pytest.raises(ProfileError, match=r"provenance: got an execution, expected none in version 5"):
         load_profile(path)
-    del fields["provenance"]["execution"]
+    del fields["provenance"]["execution"], fields["provenance"]["yardstick"]
     path.write_text(json.dumps(fields | {"version": 5}))
     assert load_profile(path) == plain
 
@@ -150,11 +163,11 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=7), "version: got 7, expected 1, 2, 3, 4, 5 or 6"),
+        (lambda f: f.update(version=8), "version: got 8, expected 1, 2, 3, 4, 5, 6 or 7"),
         (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
         (lambda f: f.update(version=2), "layers.0: got a work, expected none in version 2"),
-        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 6"),
-        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 6"),
+        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 7"),
+        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 7"),
         (lambda f: f["layers"][1]["work"].update(copy_s=-1), "layers.1.work.copy_s: got -1"),
         (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),

@@ -8,6 +8,7 @@ import pytest
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of, variation_of
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, save_run_costs
+from pipesched.schedules import Yardstick
 from pipesched.schedules.formats import format_of
 from tests.profiles.test_damaged_files import read_damaged
 
@@ -22,6 +23,7 @@ COSTS = RunCosts(
     warmup=1,
     microbatch_size=4,
     variation=variation_of([(0.1, 0.2), (0.2, 0.3)]),
+    yardstick=Yardstick("cpu", 2, 0.0003),
 )
 
 
@@ -32,9 +34,13 @@ def test_costs_are_read_back_as_they_were(tmp_path):
     assert load_run_costs(tmp_path / "costs.json") == COSTS
 
 
-def test_costs_of_version_1_say_nothing_of_how_seconds_vary(tmp_path):
-    path = changed(tmp_path, lambda document: (document.update(version=1), document.pop("variation")))
-    assert load_run_costs(path) == replace(COSTS, variation=None)
+def test_costs_of_version_1_say_nothing_of_how_seconds_vary_and_how_fast_the_machine_was(tmp_path):
+    def age(document):
+        del document["variation"], document["yardstick"]
+        document["version"] = 1
+
+    path = changed(tmp_path, age)
+    assert load_run_costs(path) == replace(COSTS, variation=None, yardstick=None)
 
 
 def test_damaged_costs_are_refused_or_mean_what_they_are_read_as(tmp_path):
@@ -64,9 +70,10 @@ def changed(tmp_path, change):
         (lambda d: d["message"].update(mean_s=2.0), r"message\.mean_s: got 2\.0, expected it between the least and"),
         (lambda d: d["message"].update(count=0), r"message\.count: got 0, expected at least 1"),
         (lambda d: d["stages"][1]["work"].update(X=1), r"stages\.1\.work"),
-        (lambda d: d.update(version=3), r"version: got 3, expected 1 or 2"),
+        (lambda d: d.update(version=4), r"version: got 4, expected 1, 2 or 3"),
         (lambda d: d.update(version=1), r"costs: got a variation, expected none in version 1"),
-        (lambda d: d.pop("variation"), r"costs: got no variation, expected one, or null, in version 2"),
+        (lambda d: d.update(version=2), r"costs: got a yardstick, expected none in version 2"),
+        (lambda d: d.pop("variation"), r"costs: got no variation, expected one, or null, in version 3"),
         (lambda d: d["variation"]["works"].reverse(), r"variation\.works: got factors that fall, expected them rising"),
         (lambda d: d.update(stages=[]), r"stages: got .*, expected 1 or more entries"),
     ],

@@ -251,6 +251,8 @@ def test_every_measured_number_is_there_and_finite():
     where = profile.provenance
     assert (where.dtype, where.threads, where.repeats, where.warmup, where.companions) == ("float32", 1, 3, 1, 0)
     assert dict(where.versions)["torch"] == torch.__version__
+    assert (where.yardstick.device, where.yardstick.num_busy) == ("cpu", 1)
+    assert 0 < where.yardstick.kernel_s < math.inf
 
 
 def test_progress_is_told_run_by_run():

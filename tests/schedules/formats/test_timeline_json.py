@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import HandOver, MemorySample, Message, Payload, ScheduleError, Send, Span, Timeline, forward
+from pipesched.schedules import (
+    HandOver,
+    MemorySample,
+    Message,
+    Payload,
+    ScheduleError,
+    Send,
+    Span,
+    Timeline,
+    Yardstick,
+    forward,
+)
 from pipesched.schedules.formats.timeline_json import read_timeline, timeline_from_json, timeline_to_json
 from tests.schedules.formats.random_ops import damaged, ops
 
@@ -159,4 +170,27 @@ def test_a_hand_over_that_cannot_be_is_refused(row, said):
     document = json.loads(timeline_to_json(Timeline("t", "measured", (), (0,)))) | {"hand_overs": [row]}
     with pytest.raises(ScheduleError) as caught:
         timeline_from_json(json.dumps(document), "F")
+    assert said in str(caught.value)
+
+
+def test_a_yardstick_survives_json_and_is_left_out_where_there_is_none():
+    timeline = Timeline("t", "measured", (), (0,), yardstick=Yardstick("cpu", 2, 0.1))
+    assert timeline_from_json(timeline_to_json(timeline), "F") == timeline
+    assert "yardstick" not in timeline_to_json(replace(timeline, yardstick=None))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"device": "tpu"}, "got device 'tpu', expected cpu or cuda"),
+        ({"num_busy": -1}, "got num_busy -1"),
+        ({"num_busy": True}, "expected {"),
+        ({"kernel_s": 0}, "got 0.0 s, expected finite seconds above 0"),
+        ({"more": 1}, "expected {"),
+    ],
+)
+def test_a_yardstick_that_cannot_be_is_refused(fields, said):
+    yardstick = {"device": "cpu", "num_busy": 2, "kernel_s": 0.1} | fields
+    with pytest.raises(ScheduleError, match="yardstick: ") as caught:
+        timeline_from_json(changed(yardstick=yardstick), "F")
     assert said in str(caught.value)

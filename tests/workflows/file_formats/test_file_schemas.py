@@ -94,10 +94,11 @@ TOGETHER = {
         "layers.0.measurements.0.split",
         "provenance.kind",
         "provenance.execution",
+        "provenance.yardstick",
         "variation",
         "sharing",
     },
-    "run-costs": {"variation", "stages.0.work.F"},
+    "run-costs": {"variation", "yardstick", "stages.0.work.F"},
     "job": {"job.emulate", "model", "is_finite_checked"},
 }
 """Fields that readers refuse because of another: the version, a stage without a forward, a job of no model."""

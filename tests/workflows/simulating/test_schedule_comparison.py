@@ -21,6 +21,7 @@ def test_each_schedule_has_the_row_that_simulate_gives():
     assert compared["interleaved"].summary.makespan_s == alone.makespan_s
     assert compared["interleaved"].stage_share == 0.5
     assert compared.to_frame().loc["gpipe", "makespan_s"] == 15.0
+    assert compared.to_frame()["peak_memory_worst_bytes"].dtype == float  # NaN, as the costs say no bytes
     assert isinstance(compared.plot(), Figure)
     assert "<td>gpipe</td>" in compared._repr_html_()
     assert repr(compared).startswith("ScheduleComparison(gpipe: 15 s, interleaved: ")

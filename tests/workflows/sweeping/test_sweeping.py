@@ -137,6 +137,8 @@ def test_a_frame_has_a_row_for_each_setting():
     assert frame.shape == (3, len(result.columns))
     assert sorted(frame["pipelines"].dropna()) == [1, 2]
     assert frame["s_per_microbatch"].is_monotonic_increasing
+    missing = frame[["pipelines", "num_chunks", "microbatch_size", "s_per_sample"]]  # of one setting, or of all
+    assert set(map(str, missing.dtypes)) == {"float64"}
 
 
 SWEEP = """

@@ -28,6 +28,14 @@ def test_runs_agree_with_the_model_in_one_piece(profile):
     assert list(frame["makespan_error"]) == pytest.approx(list(errors))
     assert "makespan" in verified._repr_html_()
     assert verified.plot().axes
+    before = profile.provenance
+    slow = replace(
+        before, yardstick=replace(before.yardstick, kernel_s=1e3, num_busy=verified["1f1b"].measured.yardstick.num_busy)
+    )
+    assert (
+        "100% faster in the run than in the profile, by"
+        in replace(verified, profile=replace(profile, provenance=slow)).notes[0]
+    )
     assert not replace(verified, schedules=(replace(verified["gpipe"], loss_difference=1.0),)).agrees
     pipesched.close()
 
