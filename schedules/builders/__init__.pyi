@@ -9,6 +9,7 @@ from .catalogue import require_known as require_known
 from .catalogue import simplest_case as simplest_case
 from .catalogue_entry import Entry as Entry
 from .catalogue_entry import InFlightRule as InFlightRule
+from .catalogue_entry import OwnName as OwnName
 from .catalogue_entry import Parameter as Parameter
 from .catalogue_entry import ParameterValue as ParameterValue
 from .catalogue_entry import SpecialCase as SpecialCase

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipesched.schedules import MAX_CELLS, Schedule, ScheduleError, integer, positive, repeat, shown
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
-from pipesched.schedules.builders.catalogue_entry import Entry, ParameterValue
+from pipesched.schedules.builders.catalogue_entry import Entry, OwnName, ParameterValue
 
 _MAX_GENERATED_STAGES = 100_000
 """Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""
@@ -153,6 +153,8 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
 
 def lookup(name: str) -> Entry | None:
     """Return the entry that has this name, or alias, in any case and however words are joined; None: there is none."""
+    if isinstance(name, OwnName):
+        return name.entry
     return CATALOGUE.get(name) or _BY_ANY_NAME.get(_plain(name))
 
 

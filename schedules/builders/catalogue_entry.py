@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
 from numbers import Real
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, final
 
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
 
@@ -139,6 +139,11 @@ class Entry:
     case_of: SpecialCase | None = None
     is_own: bool = False
 
+    @property
+    def searched_name(self) -> str:
+        """The name under which `find` has this entry, in other processes too: a user's own goes with its name."""
+        return OwnName(self) if self.is_own else self.name
+
     def takes(self, parameter: str) -> bool:
         """Whether a parameter of this name can be set."""
         return any(known.name == parameter for known in self.parameters)
@@ -157,3 +162,40 @@ class Entry:
             if parameter.multiplies_chunks
         )
         return self.chunks * prod(factor for factor in factors if isinstance(factor, int))
+
+
+@final
+class OwnName(str):
+    """The name of a builder of a user's own that goes with its entry: who looks it up in the catalogue has that.
+
+    Only who was given the builder makes one. A text of the same letters, as a file may say it, finds nothing.
+
+    Attributes:
+        entry: What is known of the builder.
+    """
+
+    __slots__ = ("entry",)
+
+    entry: Entry
+
+    def __new__(cls, entry: Entry) -> OwnName:
+        """Return the name of `entry`."""
+        made = super().__new__(cls, entry.name)
+        made.entry = entry
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the names are the same, and the builders too where both are known."""
+        return super().__eq__(other) and (not isinstance(other, OwnName) or self.entry == other.entry)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __getnewargs__(self) -> tuple[Entry]:  # type: ignore[override]  # str's own is of the text
+        return (self.entry,)
+
+    def __deepcopy__(self, memo: object) -> str:
+        """Return the text alone, as rows and files have it (`dataclasses.asdict`)."""
+        return str(self)

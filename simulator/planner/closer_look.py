@@ -36,12 +36,16 @@ class CloserLook:
         return CloserLook, (self._request,)
 
     def first(self, candidate: Candidate, number: int) -> Bounded:
-        """Return a candidate under its bound, or refused where that does not fit.
+        """Return a candidate under its bound, or refused where that does not fit, or there is no such schedule.
 
         Args:
             candidate: What is looked at.
             number: Its number among all candidates.
         """
+        reason = candidate.refusal
+        if reason is not None:
+            outcome = PlanOutcome(candidate=candidate, reason=reason)
+            return BoundedCandidate(math.inf, number, candidate, outcome)
         least = self._bounds.of(candidate, self._costs(candidate))
         bounded: Bounded = BoundedCandidate(least.seconds / candidate.samples_per_step, number, candidate)
         if least.over_memory is None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from pipesched.profiles import MessagePrecision
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement, ScheduleSpec
 from pipesched.simulator.planner.stage_layout import StageLayout, stage_layout
 from pipesched.simulator.search import SearchCandidate
@@ -16,7 +18,7 @@ class Candidate(SearchCandidate):
     """Layout, schedule, micro-batches, partition and what is sent.
 
     Attributes:
-        schedule: Name of the schedule in the catalogue.
+        schedule: Name of the schedule in the catalogue, or the `OwnName` of a builder of a user's own.
         depth: Ranks of a copy.
         width: Copies, which share every batch.
         num_microbatches: M, of one copy's share of a batch.
@@ -78,9 +80,19 @@ class Candidate(SearchCandidate):
         """The layout of a copy's stages.
 
         Raises:
-            ScheduleError: The schedule cannot have so many ranks or chunks.
+            ScheduleError: The schedule cannot have so many ranks or chunks, or a user's own no such micro-batches.
         """
-        return stage_layout(self.schedule, self.depth, self.num_chunks, self.replicas)
+        count = self.num_microbatches if find(self.schedule).is_own else None
+        return stage_layout(self.schedule, self.depth, self.num_chunks, self.replicas, count)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the schedule has no layout with these counts; None where it has one."""
+        try:
+            self.layout  # noqa: B018 -- asked for its error
+        except ScheduleError as error:
+            return str(error)
+        return None
 
     def schedule_spec(self) -> ScheduleSpec:
         """Return how to make its lists."""

@@ -11,13 +11,12 @@ from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.partitioning import by_replicas
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.cuts import Cuts
 from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.stage_layout import StageLayout, stage_layout
+from pipesched.simulator.planner.stage_layout import StageLayout
 from pipesched.simulator.search import covered_sizes, divisors, nearest_batch
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
@@ -32,7 +31,7 @@ class Request:
 
     Attributes:
         batch_size: Samples that an optimizer step takes.
-        schedules: Names of schedules in the catalogue.
+        schedules: Names of schedules in the catalogue, or of builders of a user's own (`OwnName`).
         depths: Ranks of a copy; None: any.
         chunks: Stages per rank, for those of them that take chunks.
         compressions: Compressions of messages.
@@ -64,7 +63,8 @@ def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
     A layout is every depth x width that makes the number of devices; a batch is dealt out evenly to the copies and cut
     into micro-batches of every size that the profile covers. What would come out the same is left out: both placements
     on one node, where copies are side by side as trainers have them, or of one rank or copy, and other schedules than
-    1F1B on one rank. Counts that a schedule cannot have are left out too.
+    1F1B on one rank. Counts that a schedule cannot have are left out too; of a user's own, whose rules nobody knows,
+    they come without a partition, so that it is told why.
     """
     for num_devices in _device_counts(request.cluster, request.fewer):
         for depth in [d for d in divisors(num_devices) if request.depths is None or d in request.depths]:
@@ -123,23 +123,22 @@ def nothing_possible(request: Request) -> ProfileError:
 
 def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:
     entry = find(name)
-    name = entry.name
-    if entry.takes("replicas"):
+    name = entry.searched_name
+    if entry.takes("replicas") and not entry.is_own:
         yield from _replicated(request, name, depth * width) if width == 1 else ()
         return
     if depth > len(request.profile.layers):  # before lists are built to learn it: of many devices they are long
         return
     for num_chunks in request.chunks if entry.traits.takes_chunks and depth > 1 else (None,):
-        try:
-            form = stage_layout(name, depth, num_chunks)
-        except ScheduleError:
-            continue
-        if form.num_stages > len(request.profile.layers):
-            continue
         for (count, size), placement, recomputes in product(
             _microbatches(request, name, depth, width), _placements(request.cluster, depth, width), request.recomputes
         ):
             first = Candidate(name, depth, width, count, size, (), placement, num_chunks, (), recomputes)
+            if first.refusal is not None:
+                yield from (first,) if entry.is_own else ()
+                continue
+            if (form := first.layout).num_stages > len(request.profile.layers):
+                continue
             compressions = request.compressions if depth > 1 else (None,)
             for partition, compression in product(_partitions(request, cuts, form, first), compressions):
                 yield replace(first, partition=partition, compression=compression)

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from pipesched.schedules import Overlap, Phase, computes, stages_of
+from pipesched.schedules import Overlap, Phase, ScheduleError, computes, stages_of
 from pipesched.schedules.builders import InFlightRule, build_generated, find
 
 _WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+
+_MOST_CELLS = 500_000
+"""Most micro-batches on ranks of a user's own lists, which are made to read their layout: more are not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +61,45 @@ class StageLayout:
 
 
 @lru_cache(maxsize=512)
-def stage_layout(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int, ...] = ()) -> StageLayout:
+def stage_layout(
+    name: str,
+    num_ranks: int,
+    num_chunks: int | None,
+    replicas: tuple[int, ...] = (),
+    num_microbatches: int | None = None,
+) -> StageLayout:
     """Read the layout off lists of few micro-batches.
 
+    Args:
+        name: Name of the schedule in the catalogue, or an `OwnName`.
+        num_ranks: Ranks of a copy.
+        num_chunks: Stages per rank, where the schedule takes several; else None.
+        replicas: Replicas of each stage, where the schedule takes them; else empty.
+        num_microbatches: Micro-batches of a user's own lists, of which each number may have another layout.
+
     Raises:
-        ScheduleError: The schedule cannot have so many ranks or chunks.
+        ScheduleError: The schedule cannot have so many ranks or chunks, or is of no pipeline with a device for each
+            rank.
     """
     if replicas:
         ranks = iter(range(num_ranks))
         homes = tuple(tuple(islice(ranks, count)) for count in replicas)
         return StageLayout(homes, tuple((stage,) for stage, of in enumerate(homes) for _ in of), (_WHOLE,))
-    lists = build_generated(name, num_ranks, 2 * num_ranks, num_chunks)
+    entry, count = find(name), num_microbatches or 2 * num_ranks
+    if entry.is_own and num_ranks * count > _MOST_CELLS:
+        raise ScheduleError(
+            f"schedule {name}: got {count} micro-batches on {num_ranks} ranks, expected at most {_MOST_CELLS} in all; "
+            "try larger micro-batches"
+        )
+    lists = build_generated(name, num_ranks, count, num_chunks)
     rows = lists.held().ops
     stages = tuple(stages_of(row) for row in rows)
+    if lists.rank_to_device != tuple(range(num_ranks)) or not all(stages):
+        raise ScheduleError(
+            f"schedule {name}: got ranks that share a device, or have no stage, expected a device and a stage for each"
+        )
     homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
     overlaps = any(isinstance(op, Overlap) for row in rows for op in row)
     phases = {part.phase for row in rows for op in row for part in computes(op)}
     backwards = tuple(way for way in (_WHOLE, _SPLIT) if way[0] in phases)
-    return StageLayout(homes, stages, backwards, overlaps, find(name).in_flight)
+    return StageLayout(homes, stages, backwards, overlaps, entry.in_flight)

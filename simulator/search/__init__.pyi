@@ -13,6 +13,7 @@ from .runners import Take as Take
 from .runners import evaluate_in_turn as evaluate_in_turn
 from .runners import make_process_runner as make_process_runner
 from .search_candidate import SearchCandidate as SearchCandidate
+from .search_candidate import own_sources as own_sources
 from .search_outcome import UNPREDICTABLE as UNPREDICTABLE
 from .search_outcome import SearchOutcome as SearchOutcome
 from .search_outcome import least as least

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import Field, asdict
+from dataclasses import Field, asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
@@ -154,4 +154,4 @@ def search_all(
         if journal is not None:
             journal.add(outcome)
         tick(len(outcomes) / len(settings))
-    return tuple(outcomes[setting] for setting in settings)
+    return tuple(replace(outcomes[setting], setting=setting) for setting in settings)  # files have no `OwnName`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TypeVar
 
 from pipesched.schedules.builders import find
@@ -12,7 +13,7 @@ class SearchCandidate(ABC):
     """A candidate of a search.
 
     Attributes:
-        schedule: Name of the schedule in the catalogue.
+        schedule: Name of the schedule in the catalogue, or the `OwnName` of a builder of a user's own.
         num_microbatches: M, of a batch.
         num_chunks: Stages per rank, where the schedule takes several; else None.
         recomputes: Whether every stage keeps only its input, and makes the rest again.
@@ -37,3 +38,9 @@ class SearchCandidate(ABC):
 
 
 CandidateT = TypeVar("CandidateT", bound=SearchCandidate)
+
+
+def own_sources(candidates: Iterable[SearchCandidate]) -> tuple[str, ...]:
+    """Return where the builders of a user's own among candidates are from, with the state of their files."""
+    entries = map(find, dict.fromkeys(candidate.schedule for candidate in candidates))
+    return tuple(sorted(entry.source for entry in entries if entry.is_own))

@@ -27,8 +27,8 @@ class Setting(SearchCandidate):
     """A setting: the schedule, its counts and what else decides how a model is trained.
 
     Attributes:
-        schedule: Name in the catalogue; AvgPipe's with one pipeline has the lists of another schedule, which is its
-            `name`.
+        schedule: Name in the catalogue, or an `OwnName`; AvgPipe's with one pipeline has the lists of another schedule,
+            which is its `name`.
         num_microbatches: M, of a batch.
         num_pipelines: N, each with a batch of its own; 1 but for AvgPipe's schedule.
         advance: Advance of AvgPipe's schedule; None for others.
@@ -105,7 +105,7 @@ class Space:
     """A space of settings: what there is to choose from, one tuple for each choice.
 
     Attributes:
-        schedules: Names of schedules in the catalogue.
+        schedules: Names of schedules in the catalogue, or of builders of a user's own (`OwnName`).
         chunks: Numbers of chunks, for those schedules that take chunks.
         recomputes: Without, with, or both.
     """
@@ -135,9 +135,9 @@ class Space:
                 yield Setting(general.name, m, n, advance, recomputes=recomputes)
         elif entry.traits.takes_chunks:
             for num_chunks in self.chunks:
-                yield Setting(entry.name, m, num_chunks=num_chunks, recomputes=recomputes)
+                yield Setting(entry.searched_name, m, num_chunks=num_chunks, recomputes=recomputes)
         else:
-            yield Setting(entry.name, m, recomputes=recomputes)
+            yield Setting(entry.searched_name, m, recomputes=recomputes)
 
 
 def _distinct(advances: Iterable[int], m: int) -> list[int]:

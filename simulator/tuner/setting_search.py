@@ -73,7 +73,7 @@ def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -
     Raises:
         SimulationError, ProfileError, ScheduleError: As `Journal` does.
     """
-    return Journal(path, SettingOutcome, (problem, how), "this profile, batch, machines and evaluator")
+    return Journal(path, SettingOutcome, (problem, how), "this profile, batch, machines, evaluator and builders")
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:

@@ -14,7 +14,7 @@ from pipesched.schedules.formats import from_json, timeline_to_json, to_json
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.cli.conftest import ROOT
 from tests.hand_runs import run_by_hand
-from tests.profiles.hand_profiles import layer, profile
+from tests.profiles.hand_profiles import layer, measurement, profile
 
 PAGE = (ROOT / "docs" / "own_schedule.md").read_text()
 BUILDER, SCRIPT = re.findall(r"^```python(?: mine.py)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -105,12 +105,75 @@ def test_no_file_has_a_builder_imported(pipesched, page_folder):
     assert (page_folder / "PLANTED").exists(), "so it would have been"
 
 
+SEARCHED = """
+def plain(p, m):
+    return eager(p, m, ahead=1)
+def choosy(p, m):
+    if m < 4:
+        raise ValueError("four at least")
+    return plain(p, m)
+def stepping(p, m):
+    return [[op for i in range(m) for op in (forward(rank, i), backward(rank, i), Step(rank))] for rank in range(p)]
+"""
+TUNE = "tune profile.json -p 2 -b 8 --json --link latency_s=0.25"
+PLAN = "plan profile.json -b 8 --devices 2 --depth 2 --recompute no --json --link latency_s=0.25"
+
+
+@pytest.fixture
+def searched_folder(page_folder):
+    """Write more builders, and a profile of two layers."""
+    (page_folder / "mine.py").write_text(BUILDER.replace("backward, forward", "Step, backward, forward") + SEARCHED)
+    layers = [layer(*(measurement(size, 1.0 * size, 2.0 * size) for size in (1, 2, 4))) for _ in range(2)]
+    (page_folder / "profile.json").write_text(profile_text(profile(*layers), "profile.json"))
+    return page_folder
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tune_and_plan_find_it_as_good_as_the_schedule_that_it_is(pipesched, searched_folder, workers):
+    answer = pipesched(f"{TUNE} -s mine.py:plain,1f1b --workers {workers}")
+    rows = json.loads(answer.out)["settings"]
+    assert answer.code == 0
+    times = {(row["schedule"], row["num_microbatches"]): row["seconds_per_batch"] for row in rows}
+    own_times = {m: time_s for (name, m), time_s in times.items() if name == "mine.py:plain"}
+    assert own_times == {m: times["1f1b", m] for m in (2, 4, 8)}
+    plans = json.loads(pipesched(f"{PLAN} -s mine.py:plain,1f1b --workers {workers}").out)["plans"]
+    assert {plan["candidate"]["schedule"] for plan in plans} == {"mine.py:plain", "1f1b"}
+    assert len({(plan["candidate"]["num_microbatches"], plan["seconds"]) for plan in plans}) == len(plans) / 2 == 3
+
+
+def test_its_plan_has_its_lists_and_goes_wherever_plans_go(pipesched, searched_folder):
+    plans = json.loads(pipesched(f"{PLAN} -s mine.py:eager,1f1b --out plan.json --workers 1").out)["plans"]
+    assert plans[0]["candidate"]["schedule"] == "mine.py:eager"
+    assert json.loads((searched_folder / "plan.json").read_text())["schedule_spec"]["name"] == ""
+    (searched_folder / "mine.py").unlink()
+    line = "simulate --plan plan.json --profile profile.json --link latency_s=0.25 --json"
+    assert json.loads(pipesched(line).out)["makespan_s"] == pytest.approx(plans[0]["seconds"])
+    assert pipesched("check --plan plan.json").code == 0
+
+
 @pytest.mark.parametrize(
-    "line", ["tune profile.json -p 2 -b 4 -s 1f1b,mine:eager", "plan p.json -b 4 --devices 2 -s mine:eager"]
+    ("builder", "batch", "words"),
+    [
+        ("choosy", 2, "schedule mine.py:choosy: got ValueError in line 21 of mine.py: four at least, expected"),
+        ("stepping", 8, "schedule mine.py:stepping: got lists that step before their end"),
+    ],
 )
-def test_searches_refuse_them_with_what_to_do(pipesched, page_folder, line):
-    (page_folder / "profile.json").write_text(profile_text(profile(layer(), layer()), "profile.json"))
+def test_settings_that_it_cannot_have_are_refused_with_the_reason(pipesched, searched_folder, builder, batch, words):
+    rows = json.loads(pipesched(f"{TUNE} -s mine.py:{builder} -m 2").out)["settings"]
+    assert next(row["reason"] for row in rows if row["schedule"] != "1f1b").startswith(words)
+    answer = pipesched(f"{PLAN} -s mine.py:{builder}".replace("-b 8", f"-b {batch}"))
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert f"nothing can be predicted; the first: {words}" in answer.err
+
+
+def test_a_search_goes_on_unless_the_builder_has_changed(pipesched, searched_folder):
+    line = f"{TUNE} -s mine.py:plain --resume found.jsonl"
+    first, lines = pipesched(line), (searched_folder / "found.jsonl").read_text()
+    assert '"schedule": "mine.py:plain"' in lines
+    assert pipesched(line) == first
+    assert (searched_folder / "found.jsonl").read_text() == lines
+    with (searched_folder / "mine.py").open("a") as file:
+        file.write("# another\n")
     answer = pipesched(line)
-    assert answer.code == 2
-    assert "got mine:eager, a builder of your own, expected schedules of the catalogue" in answer.err
-    assert answer.err.endswith("try 'pipesched sweep', which takes any\n")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "found.jsonl: got a search of something else" in answer.err

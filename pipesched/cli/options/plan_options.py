@@ -111,7 +111,10 @@ class RequestOptions:
         int | None, typer.Option("--devices", help="Of --link, or the first of the cluster; else all.", min=1)
     ] = None
     schedules: Annotated[
-        str | None, typer.Option("--schedules", "-s", help="Names, as 1f1b,zb_h1; else gpipe,1f1b,interleaved,zb_h1.")
+        str | None,
+        typer.Option(
+            "--schedules", "-s", help="Names, or builders of yours, as 1f1b,zb_h1; else gpipe,1f1b,interleaved,zb_h1."
+        ),
     ] = None
     asynchronous: Annotated[
         bool,

@@ -122,7 +122,12 @@ class SpaceOptions:
     ] = None
     advance: Annotated[str, typer.Option(help="How far ahead of 1F1B avgpipe's forwards may run.")] = "0-4"
     schedule: Annotated[
-        str, typer.Option("--schedule", "-s", help="Names, as avgpipe,zb_h1; avgpipe has 1f1b and 1f1b_afp in it.")
+        str,
+        typer.Option(
+            "--schedule",
+            "-s",
+            help="Names, or builders of yours, as avgpipe,zb_h1; avgpipe has 1f1b and 1f1b_afp in it.",
+        ),
     ] = "avgpipe"
     chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per device, where a schedule takes them.")] = "2"
     recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "no"
@@ -142,14 +147,14 @@ class SpaceOptions:
         if not names:
             raise InputError(f"--schedule: got {self.schedule!r}, expected names; try avgpipe,zb_h1")
         try:
-            tunable_schedules(names)
+            schedules = tunable_schedules(names)
         except ArgumentError as error:
             raise InputError(f"--schedule{str(error).removeprefix('schedules')}") from error
         return Space(
             microbatches=covered_microbatches(problem, self.given_microbatches()),
             pipelines=self.given_pipelines() or (1, 2, 3, 4),
             advances=counts(self.advance, "--advance", 0),
-            schedules=names,
+            schedules=schedules,
             chunks=counts(self.chunks, "--chunks", 1),
             recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
         )

@@ -27,7 +27,7 @@ from .model_arguments import require_possible as require_possible
 from .own_builder import Builder as Builder
 from .own_builder import names_builder as names_builder
 from .own_builder import own_entry as own_entry
-from .own_builder import require_none_own as require_none_own
+from .own_builder import require_one_step as require_one_step
 from .plan_arguments import is_same_model as is_same_model
 from .plan_arguments import require_as_planned as require_as_planned
 from .schedule_arguments import NamedSchedule as NamedSchedule
@@ -43,3 +43,4 @@ from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_counts as require_counts
 from .schedule_arguments import require_no_counts as require_no_counts
 from .schedule_arguments import require_taken as require_taken
+from .schedule_arguments import searched_entries as searched_entries

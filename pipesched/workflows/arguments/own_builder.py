@@ -8,44 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
-from itertools import islice
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, final
 
 import pipesched
 from pipesched.profiles.processes import prints_to_stderr, users_folders, users_module
-from pipesched.schedules import (
-    MAX_CELLS,
-    MAX_NUMBER,
-    Average,
-    Compute,
-    Message,
-    Op,
-    Overlap,
-    Payload,
-    Phase,
-    Recv,
-    Reduce,
-    Reshard,
-    Schedule,
-    ScheduleError,
-    ScheduleTraits,
-    Send,
-    Step,
-    Unshard,
-    integer,
-    make_schedule,
-    shown,
-    stages_of_op,
-)
-from pipesched.schedules.builders import Entry, Parameter
-from pipesched.schedules.transforms import with_steps
-from pipesched.workflows import ArgumentError
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
+from pipesched.schedules.builders import Entry, OwnName, Parameter
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.transforms import microbatches_per_step
+from pipesched.workflows.arguments.own_lists import builder_rows, builder_schedule
 
 Builder: TypeAlias = Callable[..., Any]
 """Called with (num_ranks, num_microbatches) and keywords; returns a Schedule, or the ops of each rank."""
@@ -62,20 +41,6 @@ def names_builder(schedule: object) -> bool:
     return isinstance(schedule, str) and ":" in schedule
 
 
-def require_none_own(schedules: Iterable[object]) -> None:
-    """Refuse builders of a user's own where schedules are searched whose bounds must be known.
-
-    Raises:
-        ArgumentError: There is one.
-    """
-    for schedule in schedules:
-        if names_builder(schedule):
-            raise ArgumentError(
-                f"schedules: got {schedule}, a builder of your own, expected schedules of the catalogue, of which a "
-                "search knows bounds; try pipesched.sweep, which takes any"
-            )
-
-
 def own_entry(builder: Builder | str) -> Entry:
     """Return a builder of the user's own as an entry; parameters are those behind the first two of its signature.
 
@@ -85,8 +50,11 @@ def own_entry(builder: Builder | str) -> Entry:
     Raises:
         ScheduleError: There is no such function, or it takes no (num_ranks, num_microbatches).
     """
+    if isinstance(builder, OwnName):
+        return builder.entry
+    folder = Path.cwd()
     label = builder if isinstance(builder, str) else _label(builder)
-    function = _imported(builder) if isinstance(builder, str) else builder
+    function = _imported(builder, folder) if isinstance(builder, str) else builder
     try:
         first, second, *others = inspect.signature(function).parameters.values()
         counts_are_taken = all(parameter.kind <= parameter.POSITIONAL_OR_KEYWORD for parameter in (first, second))
@@ -98,13 +66,15 @@ def own_entry(builder: Builder | str) -> Entry:
             "add them"
         )
     named = {parameter.name: parameter for parameter in others if parameter.kind not in _UNNAMED}
-    needed = [name for name, parameter in named.items() if parameter.default is _NONE]
+    needed = tuple(name for name, parameter in named.items() if parameter.default is _NONE)
+    importable = builder if isinstance(builder, str) else _importable(builder)
+    state = _state(function)
     chunks = named.pop("num_chunks", None)
     return Entry(
         label,
-        partial(_built, label, function, needed),
+        _OwnBuilder(label, importable, folder, state, needed, id(function) if importable is None else 0, function),
         text=(inspect.getdoc(function) or "a builder of your own").splitlines()[0],
-        source=label,
+        source=f"{label}, SHA-256 {state}",
         traits=ScheduleTraits(takes_chunks=chunks is not None),
         parameters=tuple(_parameter(parameter) for parameter in named.values()),
         chunks=1 if chunks is None else integer(chunks.default) or 1,
@@ -112,12 +82,54 @@ def own_entry(builder: Builder | str) -> Entry:
     )
 
 
+def searched_entry(entry: Entry, require: Callable[[Schedule], None]) -> Entry:
+    """Return `entry` so that lists of a user's own are held against `require`; what the catalogue builds can run."""
+    if not entry.is_own:
+        return entry
+    assert isinstance(entry.build, _OwnBuilder), "it is a user's own"
+    return replace(entry, build=replace(entry.build, require=require))
+
+
+def require_one_step(lists: Schedule) -> None:
+    """Refuse lists that cannot run, or that are not those of one batch of one pipeline, behind which every stage steps.
+
+    Raises:
+        ScheduleError: They are others.
+    """
+    require_runnable(lists)
+    traits = lists.traits
+    if traits.is_asynchronous or traits.averages or microbatches_per_step(lists) != lists.num_microbatches:
+        raise ScheduleError(
+            f"schedule {lists.name}: got lists that step before their end, expected one Step of every stage, behind "
+            "all micro-batches; try pipesched.sweep, which takes any"
+        )
+
+
 def _label(builder: Builder) -> str:
     name = getattr(builder, "__qualname__", type(builder).__qualname__)
     return f"{getattr(builder, '__module__', None) or '?'}:{name}"
 
 
-def _imported(name: str) -> Builder:
+def _importable(builder: Builder) -> str | None:
+    """Return the name by which another process imports a function; None: none can."""
+    label = _label(builder)
+    module, _, name = label.rpartition(":")
+    is_there = module != "__main__" and getattr(sys.modules.get(module), name, None) is builder
+    return label if is_there else None
+
+
+def _state(builder: Builder) -> str:
+    """Return the SHA-256 of the file of a builder, or of its own source where it has none, as in a notebook."""
+    try:
+        file = Path(inspect.getsourcefile(inspect.unwrap(builder)) or "")
+        source = file.read_bytes() if file.is_file() else inspect.getsource(builder).encode()
+    except (OSError, TypeError):
+        return "unknown"
+    return sha256(source).hexdigest()
+
+
+def _imported(name: str, folder: Path) -> Builder:
+    """Return the function of this name, looked for in `folder` first."""
     module_name, _, function_name = name.rpartition(":")
     is_file = module_name.endswith(".py")
     parts = [function_name] if is_file else [*module_name.split("."), function_name]
@@ -125,13 +137,14 @@ def _imported(name: str) -> Builder:
         raise ScheduleError(
             f"schedule: got {shown(name)}, expected {_FORM}; try mine.py:builder, and give the rest as `parameters`"
         )
-    if is_file and not Path(module_name).is_file():
+    if is_file and not (folder / module_name).is_file():
         raise ScheduleError(f"schedule {name}: got no file {module_name}, expected {_FORM}; check the path")
-    with _users_code(name, *([Path(module_name).resolve().parent] if is_file else [])):
-        module = users_module(module_name)
+    with _users_code(name, (folder / module_name).resolve().parent if is_file else folder):
+        module = users_module(str(folder / module_name) if is_file else module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
-        names = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        functions = inspect.getmembers(module, inspect.isfunction)
+        names = [key for key, value in functions if value.__module__ == module.__name__ and key[0] != "_"]
         near = get_close_matches(function_name, names, n=1)
         expected = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names) or _FORM};"
         raise ScheduleError(
@@ -173,90 +186,72 @@ def _parameter(parameter: inspect.Parameter) -> Parameter:
     return Parameter(parameter.name, default, "of a builder of your own", kind)
 
 
-def _built(
-    label: str, builder: Builder, needed: list[str], num_ranks: int, num_microbatches: int, **keywords: Any
-) -> Schedule:
-    """Call the builder, and return what it says as a Schedule that is called `label`.
+@final
+@dataclass(frozen=True, slots=True)
+class _OwnBuilder:
+    """Calls a builder and makes a Schedule of what it says; another process imports the builder again by its name.
+
+    Attributes:
+        label: What people call the builder, and so its schedules.
+        importable: The name by which another process imports it; None: none can.
+        folder: Folder in which that is looked for first.
+        state: State of its source, as `_state` says it.
+        needed: Parameters that have no default.
+        identity: Tells functions apart that cannot be imported; 0 of others.
+        function: The builder; None in another process.
+        require: Refuses lists that a search cannot have; None: all are taken.
+    """
+
+    label: str
+    importable: str | None
+    folder: Path
+    state: str
+    needed: tuple[str, ...]
+    identity: int
+    function: Builder | None = field(compare=False, repr=False)
+    require: Callable[[Schedule], None] | None = None
+
+    def __reduce__(self) -> tuple[type[_OwnBuilder], tuple[object, ...]]:
+        if self.importable is None:
+            raise ScheduleError(
+                f"schedule {self.label}: got a function that no other process can import, expected one of a module; "
+                "try `num_workers=1`, or put it into a file"
+            )
+        named = (self.label, self.importable, self.folder, self.state, self.needed, self.identity)
+        return _OwnBuilder, (*named, None, self.require)
+
+    def __call__(self, num_ranks: int, num_microbatches: int, **keywords: Any) -> Schedule:
+        """Return the schedule of so many ranks and micro-batches, under the label.
+
+        Raises:
+            ScheduleError: The builder lacks a parameter, raises, or returns something else.
+        """
+        label = self.label
+        missing = [name for name in self.needed if name not in keywords]
+        if missing:
+            where = "`num_chunks`" if missing == ["num_chunks"] else "it in `parameters`, or a default"
+            raise ScheduleError(f"schedule {label}: got no {', '.join(missing)}, expected a value; give {where}")
+        function = self.function or _imported_again(self)
+        with _users_code(label):
+            made = function(num_ranks, num_microbatches, **keywords)
+            rows = builder_rows(made, num_ranks)
+        schedule = builder_schedule(label, made, rows, num_ranks, num_microbatches)
+        if self.require is not None:
+            self.require(schedule)
+        return schedule
+
+
+@lru_cache(maxsize=64)
+def _imported_again(builder: _OwnBuilder) -> Builder:
+    """Return the function of a builder that comes from another process.
 
     Raises:
-        ScheduleError: It lacks a parameter, raises, or returns something else.
+        ScheduleError: It is not there, or not as it was.
     """
-    missing = [name for name in needed if name not in keywords]
-    if missing:
-        where = "`num_chunks`" if missing == ["num_chunks"] else "it in `parameters`"
-        raise ScheduleError(f"schedule {label}: got no {', '.join(missing)}, expected a value; give {where}")
-    with _users_code(label):
-        made = builder(num_ranks, num_microbatches, **keywords)
-        lists = [] if made is None else _lists(made, num_ranks)
-    problem = _problem(made, lists, num_ranks, num_microbatches)
-    if problem is not None:
-        raise ScheduleError(f"schedule {label}: {problem}")
-    if isinstance(made, Schedule):
-        schedule = replace(made, name=label, lists=tuple(map(tuple, lists)), origin=None, layout=None)
-    else:
-        num_stages = 1 + max((stage for ops in lists for op in ops for stage in stages_of_op(op)), default=-1)
-        schedule = make_schedule(label, num_stages, num_microbatches, lists)
-    if schedule.num_stages * num_microbatches > MAX_CELLS:
+    assert builder.importable is not None, "it could be sent"
+    function = _imported(builder.importable, builder.folder)
+    if _state(function) != builder.state:
         raise ScheduleError(
-            f"schedule {label}: got {schedule.num_stages} stages of {num_microbatches} micro-batches, expected at most "
-            f"{MAX_CELLS} in all; number the stages from 0 without gaps"
+            f"schedule {builder.label}: got another source than when the search began, expected the same; search again"
         )
-    return with_steps(schedule)
-
-
-def _lists(made: Any, num_ranks: int) -> list[list[Op]]:
-    """Return the ops of each rank, of one rank too many at most, and no more of them than can be held."""
-    rows = made.lists if isinstance(made, Schedule) else made
-    return [list(islice(iter(row), MAX_CELLS)) for row in islice(iter(rows), num_ranks + 1)]
-
-
-def _problem(made: Any, lists: list[list[Op]], num_ranks: int, num_microbatches: int) -> str | None:
-    """Return why `made` is no schedule of so many ranks and micro-batches, with rank and op; None where it is one."""
-    if made is None or isinstance(made, str):
-        return f"got {shown(made)}, expected a Schedule, or a list of ops for each rank; return it"
-    if isinstance(made, Schedule) and made.num_microbatches != num_microbatches:
-        return (
-            f"got a Schedule of {shown(made.num_microbatches)} micro-batches, expected {num_microbatches}; make so many"
-        )
-    if isinstance(made, Schedule) and not _are_numbers(made.num_stages, made.width, *made.rank_to_device):
-        return (
-            "got a Schedule whose num_stages or rank_to_device are no numbers, expected one of make_schedule; call it"
-        )
-    if len(lists) != num_ranks:
-        count = "more" if len(lists) > num_ranks else len(lists)
-        return f"got lists of {count} ranks, expected {num_ranks}; make one for each of num_ranks"
-    for rank, ops in enumerate(lists):
-        for index, op in enumerate(ops):
-            if not _is_op(op):
-                got = f"rank {rank}, op {index}: got {_shown(op)}"
-                return f"{got}, expected an op of whole numbers; try pipesched.schedules.forward(0, 0)"
-    return None
-
-
-def _shown(op: object) -> str:
-    """Return what stands where an op should, with the parts of what is nearly one."""
-    if not isinstance(op, get_args(Op)):
-        return shown(op)
-    parts = (getattr(op, name) for name in type(op).__slots__)
-    return f"{type(op).__name__}({', '.join(str(part) if isinstance(part, Phase) else shown(part) for part in parts)})"
-
-
-def _is_op(op: object) -> bool:
-    """Return whether `op` is a word of ours whose numbers are numbers."""
-    match op:
-        case Compute():
-            return isinstance(op.phase, Phase) and _are_numbers(op.stage, op.microbatch, op.version, op.lookahead)
-        case Overlap():
-            return all(isinstance(part, Compute) and _is_op(part) for part in (op.first, op.second))
-        case Send() | Recv():
-            message = op.message
-            is_message = isinstance(message, Message) and isinstance(message.payload, Payload)
-            return is_message and _are_numbers(message.stage, message.microbatch, op.peer)
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
-            return _are_numbers(op.stage)
-    return False
-
-
-def _are_numbers(*values: object) -> bool:
-    numbers = map(integer, values)
-    return all(number is not None and 0 <= number <= MAX_NUMBER for number in numbers)
+    return function

@@ -15,9 +15,10 @@ from typing import TypeAlias
 from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import Entry, ParameterValue, build, build_entry, build_generated, find, lookup
+from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
-from pipesched.workflows import ArgumentError, require_integer, require_kind
-from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry
+from pipesched.workflows import ArgumentError, require_each_name, require_integer, require_kind, require_names
+from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
 _STEPS_PER_RANK = 4
 """Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
@@ -124,6 +125,27 @@ def known_entry(schedule: object) -> Entry | None:
     if named is None or (isinstance(named, str) and not names_builder(named)):
         return None if named is None else lookup(named)
     return own_entry(named)
+
+
+def searched_entries(
+    schedules: Sequence[NamedSchedule], example: str, require: Callable[[Schedule], None] = require_runnable
+) -> tuple[Entry, ...]:
+    """Return what is known of the schedules of a search, each once; `Entry.searched_name` is what it knows them by.
+
+    Args:
+        schedules: Names of the catalogue, and builders of a user's own or their names.
+        example: Names that there may be, for messages.
+        require: Refuses lists of a user's own that the search cannot have.
+
+    Raises:
+        ArgumentError: It is no list of them.
+        ScheduleError: There is no such schedule, or no such builder.
+    """
+    texts = [schedule for schedule in require_names("schedules", schedules) if not callable(schedule)]
+    if texts or not schedules:
+        require_each_name("schedules", texts, example)
+    entries = [searched_entry(entry_of(schedule), require) for schedule in schedules]
+    return tuple({entry.searched_name: entry for entry in entries}.values())
 
 
 def label_of(schedule: ScheduleArgument) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import Plan, save_plan
-from pipesched.schedules.builders import find
 from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
@@ -30,7 +29,6 @@ from pipesched.workflows import (
     require_at_least,
     require_choice,
     require_each_at_least,
-    require_each_name,
     require_flag,
     require_flags,
     require_optional,
@@ -40,11 +38,13 @@ from pipesched.workflows import (
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
+    NamedSchedule,
     ProfileArgument,
     read_devices_argument,
     read_profile_argument,
     require_network,
-    require_none_own,
+    require_one_step,
+    searched_entries,
 )
 from pipesched.workflows.exporting import export_setting
 
@@ -182,7 +182,7 @@ def plan(
     batch_size: int,
     *,
     num_devices: int | None = None,
-    schedules: Sequence[str] | None = None,
+    schedules: Sequence[NamedSchedule] | None = None,
     asynchronous: bool = False,
     depths: Sequence[int] | None = None,
     chunks: Sequence[int] = (2,),
@@ -203,7 +203,8 @@ def plan(
             many GPUs as share a layer of the profile.
         batch_size: Samples of an optimizer step.
         num_devices: The first of the cluster; None: all.
-        schedules: Names of the catalogue; None: gpipe, 1f1b, interleaved and zb_h1.
+        schedules: Names of the catalogue, and builders of your own or their names; None: gpipe, 1f1b, interleaved and
+            zb_h1.
         asynchronous: Whether schedules that train on stale weights may be among them; with no names, three such too.
         depths: Ranks of a copy of the pipeline; None: any.
         chunks: Stages per rank, where a schedule takes them.
@@ -282,22 +283,20 @@ def search_request(
     return PlanSearch(request, ranking)
 
 
-def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tuple[str, ...]:
-    """Return the names of the schedules that a plan may have.
+def plannable_schedules(schedules: Sequence[NamedSchedule] | None, asynchronous: bool) -> tuple[str, ...]:
+    """Return the names, as a search knows them, of the schedules that a plan may have.
 
     Args:
-        names: Names in the catalogue; None: the usual ones.
+        schedules: Names in the catalogue, and builders of a user's own or their names; None: the usual ones.
         asynchronous: Whether some may train on stale weights.
 
     Raises:
         ArgumentError: One has several pipelines or none, or trains on stale weights without being asked to.
         ScheduleError: There is no such schedule.
     """
-    if names is None:
+    if schedules is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
-    require_each_name("schedules", names, "['1f1b']")
-    require_none_own(names)
-    entries = [find(name) for name in names]
+    entries = searched_entries(schedules, "['1f1b']", require_one_step)
     for entry in entries:
         if not entry.traits.takes_plans:
             advice = "try pipesched.tune" if entry.traits.averages else "it is the layout of depth 1: leave it out"
@@ -306,4 +305,4 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
             raise ArgumentError(
                 f"schedules: got {entry.name}, which trains on stale weights, expected `asynchronous` with it; add it"
             )
-    return tuple(dict.fromkeys(entry.name for entry in entries))
+    return tuple(entry.searched_name for entry in entries)

@@ -9,7 +9,6 @@ from functools import partial
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
-from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario
@@ -17,7 +16,7 @@ from pipesched.simulator.analysis import metrics, steady_bubble_fraction
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
-from pipesched.workflows.arguments import ScheduleSource, entry_of, read_schedule_argument
+from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
 from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, predict_source, steady_s_per_microbatch
 
 
@@ -99,8 +98,6 @@ class SweepJudge:
         if order not in self._kept:
             self._kept.clear()
             source = _source(order)
-            if entry_of(order.schedule).is_own:  # what the catalogue builds can run
-                require_runnable(source.schedule)
             network, is_batch = self.conditions.network, source.longer is None
             self._kept[order] = source, CaseSweep(lower(source.schedule), network, is_repeated=is_batch), {}
         return self._kept[order]

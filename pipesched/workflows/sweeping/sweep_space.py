@@ -8,10 +8,9 @@ from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
-from pipesched.schedules.builders import Entry
+from pipesched.schedules.builders import Entry, find
 from pipesched.simulator.sweep import SETTING_COLUMNS, SweptSetting
 from pipesched.workflows import ArgumentError
-from pipesched.workflows.arguments import entry_of
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 
 ParameterNumber: TypeAlias = int | float | tuple[int, ...]
@@ -25,7 +24,7 @@ class SweepSpace:
     """Values to combine, at least one of each.
 
     Attributes:
-        schedules: Names in the catalogue, or of builders of the user's own.
+        schedules: Names in the catalogue, or of builders of a user's own (`OwnName`).
         num_ranks: Ranks of the pipeline.
         num_microbatches: Micro-batches.
         num_chunks: Stages per rank of those schedules that take chunks; empty: as many as each has by itself.
@@ -95,7 +94,7 @@ class SweepSpace:
                     yield setting
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
-        return ((name, entry_of(name)) for name in self.schedules)
+        return ((name, find(name)) for name in self.schedules)
 
     def _chunks(self, entry: Entry) -> Sequence[int | None]:
         if not entry.traits.takes_chunks:

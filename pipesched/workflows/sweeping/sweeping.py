@@ -12,14 +12,13 @@ from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Journal, Runner, make_process_runner, search_all
+from pipesched.simulator.search import Journal, Runner, make_process_runner, own_sources, search_all
 from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
     require_choice,
     require_each_at_least,
-    require_each_name,
     require_flag,
     require_flags,
     require_kind,
@@ -32,13 +31,14 @@ from pipesched.workflows.arguments import (
     AnyCosts,
     ClusterArgument,
     CostsArgument,
+    NamedSchedule,
     PartitionArgument,
-    entry_of,
     load_costs,
     partition_text,
     read_cluster_argument,
     read_microbatch_size,
     require_taken,
+    searched_entries,
 )
 from pipesched.workflows.simulating import REFUSED, Conditions
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
@@ -53,7 +53,7 @@ _FEW = 40
 
 
 def sweep(
-    schedules: Sequence[str],
+    schedules: Sequence[NamedSchedule],
     costs: CostsArgument,
     cluster: ClusterArgument = None,
     *,
@@ -79,7 +79,7 @@ def sweep(
     """Predict every combination of what is given, each as `simulate` does; a setting that cannot be says why.
 
     Args:
-        schedules: Names of the catalogue, or of builders of your own (``package.module:builder``).
+        schedules: Names of the catalogue, and builders of your own or their names (``package.module:builder``).
         costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
         cluster: Machines as `simulate` takes them.
         num_ranks: Ranks of the pipeline; of counts one alone will do for a list.
@@ -140,7 +140,7 @@ def sweep(
 
 
 def make_sweep_space(
-    schedules: Sequence[str],
+    schedules: Sequence[NamedSchedule],
     costs: AnyCosts,
     *,
     num_ranks: int | Sequence[int],
@@ -158,14 +158,13 @@ def make_sweep_space(
         ArgumentError: An argument makes no sense, or no schedule takes it.
         ScheduleError: There is no such schedule.
     """
-    names = require_each_name("schedules", schedules, "['1f1b', 'zbv']")
-    entries = {name: entry_of(name) for name in names}
+    entries = searched_entries(schedules, "['1f1b', 'zbv']")
     chunks = None if num_chunks is None else _counts("num_chunks", num_chunks)
     require_kind("parameters", parameters, Mapping | None, "names with lists of values; try {'pipelines': [1, 2]}")
     require_kind("link", link, Mapping | None, "names with lists of values; try {'bandwidth_bytes_per_s': [1e9]}")
-    require_taken([*entries.values()], chunks and ", ".join(map(str, chunks)), parameters or {})
+    require_taken(entries, chunks and ", ".join(map(str, chunks)), parameters or {})
     space = SweepSpace(
-        schedules=tuple(dict.fromkeys(name if entry.is_own else entry.name for name, entry in entries.items())),
+        schedules=tuple(entry.searched_name for entry in entries),
         num_ranks=_counts("num_ranks", num_ranks),
         num_microbatches=_counts("num_microbatches", num_microbatches),
         num_chunks=chunks or (),
@@ -239,8 +238,8 @@ def sweep_settings(
     run = runner or make_process_runner(num_workers or (1 if len(groups) < _FEW else num_cores()))
     journal = None
     if resume is not None:
-        what = judge.conditions, judge.limit_bytes, judge.is_steady
-        journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines and network")
+        what = judge.conditions, judge.limit_bytes, judge.is_steady, *own_sources(settings)
+        journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines, network and builders")
 
     def search(left: Sequence[SweptSetting]) -> Iterator[SweptOutcome]:
         pieces = iter(_groups(left))

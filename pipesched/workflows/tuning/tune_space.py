@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipesched.profiles.costs import Profile
-from pipesched.schedules.builders import find
 from pipesched.simulator.search import divisors, nearest_batch
 from pipesched.simulator.tuner import Problem
-from pipesched.workflows import ArgumentError, require_each_name
-from pipesched.workflows.arguments import require_none_own
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.arguments import NamedSchedule, require_one_step, searched_entries
 
 
-def tunable_schedules(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of schedules that train batch by batch, each once.
+def tunable_schedules(schedules: Sequence[NamedSchedule]) -> tuple[str, ...]:
+    """Return the names, as a search knows them, of schedules that train batch by batch, each once.
 
     Raises:
         ArgumentError: There is none, or one steps without a flush.
         ScheduleError: There is no such schedule.
     """
-    require_each_name("schedules", names, "['avgpipe', 'zb_h1']")
-    require_none_own(names)
-    entries = [find(name) for name in names]
+    entries = searched_entries(schedules, "['avgpipe', 'zb_h1']", require_one_step)
     for entry in entries:
         if entry.traits.is_asynchronous:
             raise ArgumentError(
                 f"schedules: got {entry.name}, which steps without a flush, expected schedules that train batch by "
                 "batch; try avgpipe,zb_h1"
             )
-    return tuple(dict.fromkeys(entry.name for entry in entries))
+    return tuple(entry.searched_name for entry in entries)
 
 
 def covered_microbatches(problem: Problem, asked: Sequence[int] | None) -> tuple[int, ...]:

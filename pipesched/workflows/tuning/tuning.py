@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Runner, evaluate_in_turn
+from pipesched.simulator.search import Runner, evaluate_in_turn, own_sources
 from pipesched.simulator.tuner import (
     AVGPIPE,
     Accounting,
@@ -41,6 +41,7 @@ from pipesched.workflows import (
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
+    NamedSchedule,
     PartitionArgument,
     ProfileArgument,
     partition_text,
@@ -71,7 +72,7 @@ def tune(
     microbatches: Sequence[int] | None = None,
     pipelines: Sequence[int] | None = None,
     advances: Sequence[int] = (0, 1, 2, 3, 4),
-    schedules: Sequence[str] = (AVGPIPE,),
+    schedules: Sequence[NamedSchedule] = (AVGPIPE,),
     chunks: Sequence[int] = (2,),
     recomputes: Sequence[bool] = (False,),
     evaluator: EvaluatorChoice = "simulate",
@@ -97,7 +98,7 @@ def tune(
         microbatches: M of each pipeline's batch; None: all that divide it and that the profile covers.
         pipelines: Parallel pipelines N of avgpipe; None: 1 to 4.
         advances: How far ahead of 1F1B avgpipe's forwards may run.
-        schedules: Names of the catalogue; avgpipe has 1f1b and 1f1b_afp in it.
+        schedules: Names of the catalogue, and builders of your own or their names; avgpipe has 1f1b and 1f1b_afp in it.
         chunks: Stages per device, where a schedule takes them.
         recomputes: Whether stages keep only their input: no, yes, or both are tried.
         evaluator: Who ranks: our model, AvgPipe's equations, a run of every setting here (a `Measurement`), or a
@@ -193,6 +194,7 @@ def search_problem(
     """
     who = Evaluator(evaluator)
     measures = who is Evaluator.MEASURE
+    depends_on = ", ".join([how, *own_sources(settings)])
     is_quick = len(settings) < _FEW or who is Evaluator.AVGPIPE
     outcomes = search_settings(
         problem,
@@ -203,7 +205,7 @@ def search_problem(
         tick=progress,
         judge=judge,
         runner=evaluate_in_turn if measures else runner,
-        journal=None if resume is None else setting_journal(Path(resume), problem, how),
+        journal=None if resume is None else setting_journal(Path(resume), problem, depends_on),
     )
     if all(outcome.seconds is None for outcome in outcomes):
         raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")

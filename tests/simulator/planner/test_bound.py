@@ -1,12 +1,17 @@
 """What a candidate takes at least is never more than it takes."""
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.schedules import backward, backward_input, backward_weight, forward
 from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import predict_candidate
+from pipesched.workflows.arguments import searched_entries
 
 CANDIDATES = (
     Candidate("dualpipe", 4, 1, 8, 1, (1,) * 4),
@@ -48,3 +53,40 @@ def test_what_a_device_must_hold_is_said_of_that_device():
     least = Bounds(cluster).of(Candidate("1f1b", 2, 1, 4, 1, (1, 1)), StageCosts((light, heavy)))
     assert least.peak_bytes == {0: 200, 1: 10_000}  # weights and gradients
     assert least.over_memory == "device 0 holds at least 200 bytes of 150"
+
+
+def shuffled(seed):
+    """Return a builder of lists that nobody would write: stages anywhere, ops in any order that comes to its end."""
+
+    def builder(num_ranks, num_microbatches):
+        chance = Random(seed)
+        homes = [*range(num_ranks), *(chance.randrange(num_ranks) for _ in range(chance.randrange(num_ranks)))]
+        chance.shuffle(homes)
+        halves = (backward_input, backward_weight) if chance.random() < 0.5 else (backward,)
+        rows = [[] for _ in range(num_ranks)]
+        stages = range(len(homes))
+        ways = [
+            [*(forward(stage, i) for stage in stages), *(half(stage, i) for stage in stages[::-1] for half in halves)]
+            for i in range(num_microbatches)
+        ]
+        while waiting := [way for way in ways if way]:
+            op = chance.choice(waiting).pop(0)
+            rows[homes[op.stage]].append(op)
+        return rows
+
+    return builder
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bound_holds_of_any_schedule_of_a_users_own(seed):
+    chance = Random(seed)
+    (entry,) = searched_entries([shuffled(seed)], "")
+    whole = Candidate(entry.searched_name, 3, chance.choice((1, 2)), 4, 1, (), recomputes=chance.random() < 0.5)
+    candidate = replace(whole, partition=(1,) * whole.layout.num_stages)
+    parts = [(chance.random(), 2 * chance.random(), chance.random(), chance.random()) for _ in candidate.partition]
+    costs = StageCosts(tuple(StageCost(*part, output_bytes=10, weight_bytes=9, saved_bytes=50) for part in parts))
+    devices = tuple(Device(chance.choice((0.5, 1.0))) for _ in range(candidate.num_devices))
+    cluster = Cluster(devices, Link(chance.choice((0.0, 0.3)), 100.0))
+    least, predicted = Bounds(cluster).of(candidate, costs), predict_candidate(candidate, costs, cluster)
+    assert 0.1 * predicted.seconds < least.seconds <= predicted.seconds * (1 + 1e-12)
+    assert all(num_bytes <= predicted.peak_bytes[device] for device, num_bytes in least.peak_bytes.items())

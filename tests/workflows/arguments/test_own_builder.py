@@ -1,5 +1,7 @@
 """Builders of the user's own: what they may take and return, and how what they do wrong is told."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,9 @@ from pipesched.schedules import (
     make_generated_schedule,
     make_schedule,
 )
-from pipesched.workflows.arguments import own_entry, read_schedule_argument
+from pipesched.schedules.builders import OwnName
+from pipesched.workflows.arguments import own_entry, read_schedule_argument, searched_entries
+from tests.profiles.hand_profiles import layer, measurement, profile
 
 COUNTS = {"num_ranks": 2, "num_microbatches": 3}
 
@@ -177,3 +181,50 @@ def test_training_runs_its_lists():
         pipesched.train(model, schedule, num_ranks=2, num_steps=3, batch_size=8).losses for schedule in (plain, "gpipe")
     )
     assert own_losses == losses
+
+
+def test_a_search_sends_its_name_to_other_processes_and_not_its_code(tmp_path):
+    path = tmp_path / "sent.py"
+    imports = "from pipesched.schedules import backward, forward"
+    text = f"{imports}\ndef b(p, m): return [[f(0, i) for f in (forward, backward) for i in range(m)]]"
+    path.write_text(text)
+    (entry,) = searched_entries([f"{path}:b"], "")
+    sent = pickle.dumps(entry.searched_name)
+    path.write_text(f"{text}  # another")
+    arrived = pickle.loads(sent)
+    assert (arrived, type(arrived)) == (f"{path}:b", OwnName)
+    with pytest.raises(ScheduleError, match=r"sent.py:b: got another source than when the search began"):
+        pipesched.build(arrived, 1, 3)
+    path.write_text(text)
+    assert pipesched.build(arrived, 1, 3) == pipesched.build(entry.searched_name, 1, 3)
+
+
+def test_a_text_of_the_same_letters_finds_nothing():
+    (entry,) = searched_entries([plain], "")
+    assert entry.searched_name == f"{__name__}:plain"
+    assert pipesched.build(entry.searched_name, 2, 3).ops == pipesched.build("gpipe", 2, 3).ops
+    with pytest.raises(ScheduleError, match="a builder of your own"):
+        pipesched.build(f"{__name__}:plain", 2, 3)
+
+
+def test_functions_are_searched_here_whether_others_can_import_them_or_not():
+    def hidden(p, m):
+        return plain(p, m)
+
+    sweep = pipesched.sweep([plain, hidden, "gpipe"], pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_microbatches=[3])
+    assert [outcome.seconds for outcome in sweep.outcomes] == [12.0] * 3
+    asked = {"schedules": [hidden, plain], "num_workers": 1}
+    two_layers = profile(*[layer(measurement(1), measurement(2, 2.0, 4.0))] * 2)
+    plans = pipesched.plan(two_layers, pipesched.flat(2), 4, depths=[2], recomputes=[False], **asked).ranking.ranked
+    assert [outcome.seconds for outcome in plans] == [
+        15.5,
+        15.5,
+        18.5,
+        18.5,
+    ]  # of (M + 1) 3 s or 6 s, and a Step
+    tuned = pipesched.tune(two_layers, 4, num_devices=2, **asked)
+    own_times = [outcome.seconds for outcome in tuned.outcomes if outcome.setting.advance is None]
+    assert own_times == [15.5, 15.5, 18.5, 18.5]
+    (entry,) = searched_entries([hidden], "")
+    with pytest.raises(ScheduleError, match=r"hidden: got a function that no other process .* `num_workers=1`"):
+        pickle.dumps(entry.searched_name)
