@@ -62,6 +62,8 @@ from .workflows.measuring import profile_from_runs as profile_from_runs
 from .workflows.measuring import profile_links as profile_links
 from .workflows.measuring import profile_of_layers as profile_of_layers
 from .workflows.measuring import run as run
+from .workflows.optimizing import Optimum as Optimum
+from .workflows.optimizing import optimize as optimize
 from .workflows.planning import PartitionedModel as PartitionedModel
 from .workflows.planning import PlanSearch as PlanSearch
 from .workflows.planning import partition as partition

@@ -3,6 +3,7 @@ from . import engine as engine
 from . import fast as fast
 from . import fidelity as fidelity
 from . import memory as memory
+from . import optimum as optimum
 from . import planner as planner
 from . import search as search
 from . import sweep as sweep

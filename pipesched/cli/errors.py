@@ -38,6 +38,8 @@ _FLAGS = {
     "latency_factor": "--link latency",
     "slow_devices": "--slow",
     "slow_links": "--slow",
+    "is_split": "--split",
+    "bound_seconds": "--bound",
 }
 """Options that are not called as the arguments of the library."""
 

@@ -73,6 +73,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "      --where 'm % p == 0' --out sweep.png",
         "sweep -s zbv -p 4 -m 16 --layer-costs layers.csv \\\n      --link bandwidth=1GB/s:64GB/s:x2 --out sweep.csv",
     ),
+    "optimize": (
+        "optimize -s zb_h1 -p 4 -m 8 --uniform f=1,i=1,w=1",
+        "optimize -s 1f1b -p 4 -m 8 --layer-costs layers.csv --split \\\n"
+        "      --in-flight 4 --seconds 60 --out best.csv",
+    ),
     "tune": (
         "tune gpt.json -p 2 -b 32 --memory-limit 8GB",
         "tune gpt:layers=4 -p 2 -b 32 -s avgpipe,zb_h1 --verify 3",

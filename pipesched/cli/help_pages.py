@@ -67,7 +67,7 @@ class ProgramPage(TyperGroup):
         "Schedules": ("list", "show", "check", "versions"),
         "Predict": ("simulate", "compare", "gantt", "trace", "what-if"),
         "Measure": ("profile", "profile-links", "import", "run", "replay", "verify"),
-        "Choose": ("partition", "plan", "tune", "sweep", "export"),
+        "Choose": ("partition", "plan", "tune", "sweep", "optimize", "export"),
     }
     """Groups of commands; one that is in none stands with the others at the end."""
 

@@ -45,6 +45,7 @@ COMMANDS = {
     "profile-links": "profile_links:profile_links",
     "run": "run:run",
     "train": "train:train",
+    "optimize": "optimize:optimize",
     "tune": "tune:tune",
     "sweep": "sweep:sweep",
     "verify": "verify:verify",
@@ -54,6 +55,9 @@ COMMANDS = {
 """The module in `commands` and the function of every command; it is loaded when it is asked for, so that none waits for
 the others."""
 
+
+_EXTRAS = {"torch": "run", "safetensors": "run", "ortools": "optimize"}
+"""The extra of ours with which a package comes."""
 
 _COMPLETION = "_PIPESCHED_COMPLETE"
 """Variable of the environment by which a shell asks how a line may go on."""
@@ -141,7 +145,8 @@ def _say(error: BaseException) -> int:
         case NotThereError():
             return _print(str(error), NOT_THERE)
         case ModuleNotFoundError(name=str(name)):
-            package = '"pipesched[run]"' if name in ("torch", "safetensors") else name
+            extra = _EXTRAS.get(name)
+            package = name if extra is None else f'"pipesched[{extra}]"'
             return _print(f"{name} is not installed; try pip install {package}", NOT_THERE)
         case OSError():
             return _print(

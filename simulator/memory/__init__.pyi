@@ -1,4 +1,5 @@
 from .activations import Part as Part
+from .activations import activation_bytes as activation_bytes
 from .activations import activations as activations
 from .instants import NEVER as NEVER
 from .instants import Instant as Instant

@@ -32,6 +32,14 @@ def simulate(
             min=0,
         ),
     ] = 0,
+    bound: Annotated[
+        float | None,
+        typer.Option(
+            help="Say how far it is above the least time of any order of its ops under the same memory, searched for "
+            "so many seconds; 0: by simple bounds alone.",
+            min=0,
+        ),
+    ] = None,
     buffers: BuffersOption = "pooled",
     timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv, .parquet or .html.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
@@ -47,7 +55,14 @@ def simulate(
     source = schedule.source()
     conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
-        result = simulate_source(source, conditions, runs, tick or (lambda fraction: None), spread=spread)  # noqa: ARG005
+        result = simulate_source(
+            source,
+            conditions,
+            runs,
+            tick or (lambda fraction: None),  # noqa: ARG005
+            spread=spread,
+            bound_seconds=bound,
+        )
         data = result.to_dict()  # which works out memory and pace
     notes = doubts_of_prediction(result, costs.machines)
     if memory is not None:

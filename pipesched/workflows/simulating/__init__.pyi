@@ -1,3 +1,6 @@
+from .least_time import LeastTime as LeastTime
+from .least_time import OrderSearch as OrderSearch
+from .least_time import order_search as order_search
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import cut_text as cut_text

@@ -14,7 +14,7 @@ from pipesched.simulator import Buffers, NetworkOptions
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.fast import Distribution, distribution, makespans
 from pipesched.simulator.fidelity import makespan_range
-from pipesched.workflows import ArgumentError, require_at_least
+from pipesched.workflows import ArgumentError, require_at_least, require_number
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -33,7 +33,7 @@ from pipesched.workflows.simulating.prediction import (
 from pipesched.workflows.simulating.simulation_result import Simulation
 
 if TYPE_CHECKING:
-    pass
+    from pipesched.workflows.simulating.least_time import LeastTime
 
 _LONG = 2_000_000
 """Ops that take about half a minute."""
@@ -59,6 +59,7 @@ def simulate(
     seed: int = 0,
     num_runs: int = 1,
     spread: int = 0,
+    bound_seconds: float | None = None,
 ) -> Simulation:
     """Predict time, bubbles, idle time by cause and memory of a schedule.
 
@@ -86,9 +87,12 @@ def simulate(
         num_runs: Runs with jitter, with seeds from `seed` on, whose makespans are the `distribution`.
         spread: How often seconds are drawn as they varied when the profile, or the runs, were measured, for a range
             of the makespan; 0: no range.
+        bound_seconds: Seconds of a search for what no order of the ops under the same memory takes less than, as
+            `optimize` does it; 0: by simple bounds alone; None: not asked for.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
+        ModuleNotFoundError: OR-tools is not installed, and there is something to search for a bound.
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, or a bad file.
         ProfileError: A file is bad, or does not fit the schedule.
@@ -110,7 +114,7 @@ def simulate(
         jitter=jitter,
         seed=seed,
     )
-    return simulate_source(source, conditions, num_runs, spread=spread)
+    return simulate_source(source, conditions, num_runs, spread=spread, bound_seconds=bound_seconds)
 
 
 def simulate_source(
@@ -120,6 +124,7 @@ def simulate_source(
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     *,
     spread: int = 0,
+    bound_seconds: float | None = None,
 ) -> Simulation:
     """Do what `simulate` does; `progress` is told which share of several runs is over."""
     num_runs = require_at_least("num_runs", num_runs, 1)
@@ -129,6 +134,10 @@ def simulate_source(
         )
     spread = require_at_least("spread", spread, 0)
     variation = _variation(conditions) if spread else None
+    if bound_seconds is not None:
+        require_number("bound_seconds", bound_seconds)
+        if conditions.jitter:
+            raise ArgumentError("bound_seconds: got `jitter` too, expected one of them; leave one out")
     prediction = predict_source(source, conditions)
     return Simulation(
         source,
@@ -149,7 +158,15 @@ def simulate_source(
             spread,
             conditions.seed,
         ),
+        least=None if bound_seconds is None else _least_time(prediction, bound_seconds),
     )
+
+
+def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
+    from pipesched.workflows.simulating.least_time import order_search
+
+    search = order_search(prediction.schedule, prediction.costs, prediction.cluster, has_device_limits=False)
+    return search.least_time(search.prove(seconds), prediction.makespan_s)
 
 
 def _variation(conditions: Conditions) -> Variation:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from pipesched.workflows.simulating.least_time import LeastTime
+
 
 @dataclass(frozen=True, slots=True)
 class ReducedStage:
@@ -56,11 +58,13 @@ class Simulation(Prediction):
         bare_metrics: What its `metrics` say, but of memory.
         distribution: Distribution of the makespans of several runs with jitter; None where there is one run.
         spread: Where the makespans of runs lie, as far as the profile says how seconds vary; None: not asked for.
+        least: What no order of its ops under the same memory takes less than; None: not asked for.
     """
 
     bare_metrics: Metrics
     distribution: Distribution | None = None
     spread: MakespanRange | None = None
+    least: LeastTime | None = None
 
     def __repr__(self) -> str:
         metrics = self.bare_metrics
@@ -131,6 +135,8 @@ class Simulation(Prediction):
             data["distribution"] = self.distribution.to_dict()
         if self.spread is not None:
             data["spread"] = self.spread.to_dict()
+        if self.least is not None:
+            data["least"] = self.least.to_dict()
         peaks = self.peak_microbatches
         for device in data["devices"]:
             device["peak_microbatches"] = peaks[device["device"]]
@@ -193,4 +199,6 @@ class Simulation(Prediction):
                 f"steady, when it goes on: {readable_s(self.steady_s_per_microbatch)} per micro-batch, "
                 f"steady_bubble_fraction {readable_share(self.steady_bubble_fraction)}"
             )
+        if self.least is not None:
+            lines.append(self.least.sentence)
         return lines

@@ -1,0 +1,85 @@
+"""``pipesched optimize``: the order of a schedule's ops that takes the least time, and its proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.simulation_options import MessageOptions, SimulationOptions
+from pipesched.cli.output.doubts import doubts_of_prediction
+from pipesched.cli.output.memory_lines import end_if_over, limit_lines
+from pipesched.cli.output.output_files import CSV, JSON, check_outputs
+from pipesched.cli.terminal import print_json, print_result, progress_bar
+from pipesched.workflows import MAX_PROCESSES
+
+_SEARCH = "Search"
+
+
+@grouped
+def optimize(
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    messages: MessageOptions = MessageOptions(),  # noqa: B008 -- frozen
+    in_flight: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            help="Micro-batches in flight on a rank, at most; unless given, what the devices hold, or as many as the "
+            "schedule has.",
+        ),
+    ] = None,
+    split: Annotated[
+        bool, typer.Option("--split", rich_help_panel=_SEARCH, help="Split whole backwards into I and W.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(rich_help_panel=_SEARCH, help="To search at most; 0: only simple bounds.", min=0)
+    ] = 20.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=_SEARCH, help="Threads; unless given, as many as cores.", min=1, max=MAX_PROCESSES
+        ),
+    ] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg, .pdf or a page, .html.")] = None,
+    json: Json = False,
+    out: Annotated[list[Path] | None, out_option("Write the lists: .json, or PyTorch's .csv; repeatable.")] = None,
+) -> None:
+    """Order the ops of a schedule anew, so that they take the least time, and prove how near that is to the least.
+
+    The ops stay on their ranks, and no rank has more in flight than it may. With OR-tools: pip install
+    "pipesched[optimize]". Exit code 1 when what is found does not fit into --memory-limit.
+    """
+    from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
+    from pipesched.workflows.optimizing import optimize_source
+
+    outputs = out or []
+    check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
+    source = schedule.source()
+    conditions = costs.conditions(source, SimulationOptions(messages=messages))
+    with progress_bar(f"ordering {source.schedule.name}") as tick:
+        result = optimize_source(
+            source,
+            conditions,
+            in_flight=in_flight,
+            is_split=split or None,
+            seconds=seconds,
+            num_workers=workers,
+            progress=tick,
+        )
+    for path in outputs:
+        result.save(path)
+    simulation = result.simulation
+    if gantt is not None:
+        draw_gantt([result.timeline], gantt, details=[simulation.details])
+    notes = doubts_of_prediction(simulation, costs.machines)
+    if json:
+        print_json("optimize", result.to_dict(), notes)
+    else:
+        print_result(result.table(), [*limit_lines(costs.machines, simulation), *costs.shares(result.schedule), *notes])
+    end_if_over(simulation.over)

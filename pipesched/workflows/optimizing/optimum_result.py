@@ -1,0 +1,135 @@
+"""The best order of a schedule's ops, what is proven of it, and how far known schedules are from that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.formats import suffix_of, to_json, write_csv, write_text
+from pipesched.simulator.analysis import readable_s, readable_share
+from pipesched.workflows import ArgumentError, Table, require_path
+from pipesched.workflows.simulating import LeastTime, Simulation
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedSchedule:
+    """A known order of the ops that keeps to the limit.
+
+    Attributes:
+        schedule: Its lists.
+        makespan_s: Its makespan [s].
+        in_flight: The most micro-batches that a rank has in flight.
+    """
+
+    schedule: Schedule
+    makespan_s: float
+    in_flight: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Optimum:
+    """The fastest order that is known of a schedule's ops, under a memory limit.
+
+    Attributes:
+        simulation: The prediction of the order.
+        least: What no order takes less than, and how far this one may be from the least.
+        known: Known orders that keep to the limit, the fastest first.
+        of: Name of the schedule whose ops they are.
+    """
+
+    simulation: Simulation
+    least: LeastTime
+    known: tuple[OrderedSchedule, ...]
+    of: str
+
+    def __repr__(self) -> str:
+        return f"Optimum(of={self.of!r}, makespan_s={self.makespan_s:.6g}, gap={self.gap:.4g})"
+
+    @property
+    def schedule(self) -> Schedule:
+        """The lists, as any others."""
+        return self.simulation.schedule
+
+    @property
+    def timeline(self) -> Timeline:
+        """The predicted Timeline, with memory where the costs have bytes."""
+        return self.simulation.timeline
+
+    @property
+    def makespan_s(self) -> float:
+        """Its makespan, as the engine predicts it [s]."""
+        return self.simulation.makespan_s
+
+    @property
+    def gap(self) -> float:
+        """How much longer it is than the bound, as a share of the bound; 0: it is proven to be the least."""
+        return self.least.gap
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return plain data: a row for the optimum, and for each known order, with its distance from the bound."""
+        peaks = self.simulation.peak_microbatches.values()
+        best = OrderedSchedule(self.schedule, self.makespan_s, max(peaks, default=0.0))
+        return [
+            {
+                "name": order.schedule.name,
+                "makespan_s": order.makespan_s,
+                "gap": self.least.gap_of(order.makespan_s),
+                "in_flight": order.in_flight,
+            }
+            for order in (best, *self.known)
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for the optimum, and for each known order."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows()).set_index("name")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched optimize --json`` prints it."""
+        return {
+            "of": self.of,
+            "makespan_s": self.makespan_s,
+            **self.least.to_dict(),
+            "orders": self.to_rows(),
+            "fits": self.simulation.fits,
+        }
+
+    def plot(self) -> Figure:
+        """Draw the Timeline."""
+        return self.simulation.plot()
+
+    def save(self, path: str | Path) -> None:
+        """Write the lists, .json, or as PyTorch's compute-only .csv.
+
+        Raises:
+            ArgumentError: `path` is no name of a file, or has another suffix.
+            ScheduleError: The file cannot be written.
+        """
+        file = require_path(path)
+        writers = {".json": to_json, ".csv": write_csv}
+        if suffix_of(file) not in writers:
+            raise ArgumentError(f"path: got {file}, expected .json or .csv; try {file.stem}.json")
+        write_text(file, writers[suffix_of(file)](self.schedule))
+
+    def table(self) -> Table:
+        """Return a row for the optimum, and for each known order, as people read it."""
+        rows = tuple(
+            {
+                "schedule": row["name"],
+                "makespan": readable_s(row["makespan_s"]),
+                "above bound": readable_share(row["gap"]),
+                "in flight": f"{row['in_flight']:.4g}",
+            }
+            for row in self.to_rows()
+        )
+        return Table(f"orders of the ops of {self.of}", rows, self.least.sentence)
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()

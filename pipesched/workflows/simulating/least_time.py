@@ -1,0 +1,161 @@
+"""The least time that the ops of a schedule take in any order, under the memory of their ranks: a proven bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule
+from pipesched.simulator import SAME
+from pipesched.simulator.analysis import readable_s, readable_share
+from pipesched.simulator.optimum import (
+    KnownOrder,
+    OrderProblem,
+    OrderProof,
+    bytes_room,
+    counted_room,
+    known_orders,
+    least_ticks,
+    most_in_flight,
+    order_problem,
+    orderable,
+    prove_order,
+    split_backwards,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastTime:
+    """What no order of a schedule's ops on their ranks takes less than.
+
+    Attributes:
+        bound_s: The least makespan that is possible as far as is proven [s].
+        in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
+        resolution_s: What times are rounded down to for the bound [s]; None where that changes none of them.
+        makespan_s: The makespan of the schedule that is judged by it [s].
+    """
+
+    bound_s: float
+    in_flight: float | None
+    resolution_s: float | None
+    makespan_s: float
+
+    @property
+    def gap(self) -> float:
+        """How much longer the makespan is than the bound, as a share of the bound; 0: it is proven to be the least."""
+        return self.gap_of(self.makespan_s)
+
+    def gap_of(self, makespan_s: float) -> float:
+        """Return how much longer another makespan [s] of the same ops is than the bound."""
+        return makespan_s / self.bound_s - 1 if makespan_s > (1 + SAME) * self.bound_s else 0.0
+
+    @property
+    def memory(self) -> str:
+        """The limit, in words."""
+        if self.in_flight is None:
+            return "in the memory of the devices"
+        return f"with {self.in_flight:.4g} micro-batches in flight at most"
+
+    @property
+    def sentence(self) -> str:
+        """What is proven, in a line."""
+        orders = f"no order of its ops {self.memory}"
+        if not self.gap:
+            return f"{orders} takes less time: proven"
+        rounded = "" if self.resolution_s is None else f" (times rounded down to {readable_s(self.resolution_s)})"
+        above = f"it is at most {readable_share(self.gap)} above the least possible"
+        return f"{orders} takes less than {readable_s(self.bound_s)}{rounded}: {above}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "bound_s": self.bound_s,
+            "gap": self.gap,
+            "in_flight": self.in_flight,
+            "resolution_s": self.resolution_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSearch:
+    """The ops of a schedule to be ordered anew, and the orders that are known.
+
+    Attributes:
+        lists: The schedule's lists, with its backwards whole or split as asked.
+        problem: What is to be ordered.
+        orders: Orders that keep to the limits, the shortest first.
+        in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
+    """
+
+    lists: Schedule
+    problem: OrderProblem
+    orders: tuple[KnownOrder, ...]
+    in_flight: float | None
+
+    def prove(
+        self,
+        seconds: float,
+        num_workers: int | None = None,
+        progress: Callable[[float], None] = lambda share: None,  # noqa: ARG005
+    ) -> OrderProof:
+        """Look for a shorter order than the known ones, and for a proof that there is none.
+
+        Args:
+            seconds: How long CP-SAT looks at most [s]; 0: the simple bounds of each rank alone are all.
+            num_workers: Threads; None: one for each core.
+            progress: Told the share of the seconds that is over.
+
+        Raises:
+            ModuleNotFoundError: OR-tools is not installed, and the simple bounds leave something open.
+        """
+        return prove_order(
+            self.problem,
+            self.orders[0].starts,
+            least_ticks(self.problem),
+            seconds=seconds,
+            num_workers=num_workers,
+            progress=lambda passed_s, ticks, bound: progress(min(1.0, passed_s / seconds)),  # noqa: ARG005
+        )
+
+    def least_time(self, proof: OrderProof, makespan_s: float) -> LeastTime:
+        """Return what is proven, for a schedule of this makespan [s]."""
+        resolution_s = None if self.problem.is_exact else self.problem.tick_s
+        return LeastTime(proof.bound * self.problem.tick_s, self.in_flight, resolution_s, makespan_s)
+
+
+def order_search(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    *,
+    in_flight: float | None = None,
+    is_split: bool | None = None,
+    has_device_limits: bool = True,
+) -> OrderSearch:
+    """Return what there is to order of a schedule.
+
+    Args:
+        schedule: One pipeline and one batch, each stage on one rank.
+        costs: What its stages cost.
+        cluster: The machines.
+        in_flight: The most micro-batches in flight on a rank; None: what the devices hold, if that is known and
+            `has_device_limits`, or as many as the schedule has on the rank where it has most.
+        is_split: Whether the backward is I and W; None: as the schedule has it.
+        has_device_limits: Whether the devices' memory is a limit where `in_flight` is None.
+
+    Raises:
+        SimulationError: The schedule is of another kind, or a rank has no room for one micro-batch.
+        ProfileError: The costs do not say the seconds of an op.
+    """
+    lists = orderable(schedule, costs)
+    if is_split:
+        lists = split_backwards(lists)
+    room = bytes_room(lists, costs, cluster) if in_flight is None and has_device_limits else None
+    if room is None:
+        in_flight = most_in_flight(lists, costs) if in_flight is None else in_flight
+        room = counted_room(lists, costs, in_flight)
+    problem = order_problem(lists, costs, cluster, room)
+    return OrderSearch(lists, problem, tuple(known_orders(problem, lists, costs)), in_flight)

@@ -1,0 +1,99 @@
+"""Orders that are known before any search: those of the catalogue that an order problem allows, and the planner's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import NamedTuple
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Compute, Phase, Schedule, ScheduleError
+from pipesched.schedules.builders import CATALOGUE, Entry, ParameterValue, build
+from pipesched.simulator import SimulationError
+from pipesched.simulator.optimum.list_planner import planned_times
+from pipesched.simulator.optimum.op_times import OpTimes, listed_times, makespan, schedule_of_times
+from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.orderable_lists import is_split, orderable, split_backwards
+
+PLANNER = "list planner"
+"""The name of the order that `planned_times` makes."""
+
+
+class KnownOrder(NamedTuple):
+    """An order that keeps to the limits.
+
+    Attributes:
+        schedule: Its lists.
+        starts: When each op starts [ticks].
+        ticks: The end of the last one.
+    """
+
+    schedule: Schedule
+    starts: OpTimes
+    ticks: int
+
+
+def known_orders(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -> list[KnownOrder]:
+    """Return the known orders of the ops of a schedule that hold no more than they may, the shortest first.
+
+    Args:
+        problem: The schedule's order problem.
+        schedule: As `orderable` returns it; it is among them where it holds no more than it may.
+        costs: The costs of its stages.
+    """
+    lists = [schedule, *_of_catalogue(problem, schedule, costs)]
+    planned = planned_times(problem)
+    orders = [_known(problem, known) for known in lists if problem.room.holds(known)]
+    orders.append(
+        KnownOrder(schedule_of_times(problem, schedule, planned, PLANNER), planned, makespan(problem, planned))
+    )
+    return sorted(orders, key=lambda order: order.ticks)
+
+
+def _known(problem: OrderProblem, schedule: Schedule) -> KnownOrder:
+    starts = listed_times(problem, schedule)
+    return KnownOrder(schedule, starts, makespan(problem, starts))
+
+
+def _of_catalogue(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -> Iterator[Schedule]:
+    """Yield the schedules of the catalogue whose stages lie as those of `schedule`, backwards split as there."""
+    for entry in CATALOGUE.values():
+        if entry.name == schedule.origin or entry.traits.is_asynchronous or entry.traits.averages or entry.replicas > 1:
+            continue
+        chunks = schedule.num_stages // schedule.num_ranks
+        try:
+            built = build(
+                entry.name,
+                schedule.num_ranks,
+                schedule.num_microbatches,
+                chunks if entry.traits.takes_chunks else None,
+                **_settings(entry, problem, chunks),
+            )
+            if built.homes != schedule.homes:
+                continue
+            lists = orderable(built, costs)
+        except (ScheduleError, SimulationError):
+            continue
+        if is_split(schedule) and not is_split(lists):
+            lists = split_backwards(lists)
+        if is_split(schedule) == is_split(lists):
+            yield lists
+
+
+def _settings(entry: Entry, problem: OrderProblem, chunks: int) -> dict[str, ParameterValue]:
+    """Return the parameters by which an entry comes nearest to the problem."""
+    if entry.takes("waves"):
+        return {"waves": chunks // 2}
+    if chunks > 1 or not entry.takes("limit"):
+        return {}
+    room = problem.room
+    phases = {"f": Phase.FORWARD, "i": Phase.BACKWARD_INPUT, "w": Phase.BACKWARD_WEIGHT}
+    known: dict[str, ParameterValue] = {name: round(_mean_ticks(problem, phase), 3) for name, phase in phases.items()}
+    limits = [limit / size for limit, size in zip(room.limits, room.saved, strict=True) if size]
+    kept = min((kept / saved for kept, saved in zip(room.kept, room.saved, strict=True) if saved), default=1.0)
+    return known | {"limit": min(limits), "kept": min(1.0, kept)} if limits else known
+
+
+def _mean_ticks(problem: OrderProblem, phase: Phase) -> float:
+    ticks = [kind.ticks for kind in problem.kinds if isinstance(kind.op, Compute) and kind.op.phase is phase]
+    return fmean(ticks) if ticks else 0.0

@@ -1,0 +1,51 @@
+"""A lower bound of an order problem, by each rank alone: Jackson's preemptive schedule.
+
+Every op of a rank has a head, before which nothing can have brought it what it needs, and a tail, which must follow it.
+A rank that may interrupt its ops, and always works on the one with the longest tail of those that are there, ends all
+ops and tails as early as can be; no rank that may not interrupt is earlier (Carlier, EJOR 1982). Heads and tails are
+longest paths in which memory counts as well: the forward that finds no room waits for a backward.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+
+from pipesched.simulator.optimum.op_times import earliest_starts, least_tails
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+
+def least_ticks(problem: OrderProblem) -> int:
+    """Return ticks that no order is shorter than."""
+    heads, tails = earliest_starts(problem), least_tails(problem)
+    return max(
+        _least_of_rank(
+            [
+                (heads[kind][microbatch], problem.kinds[kind].ticks, tails[kind][microbatch])
+                for kind in kinds
+                for microbatch in range(problem.first(kind), problem.num_microbatches)
+            ]
+        )
+        for kinds in problem.of_rank
+    )
+
+
+def _least_of_rank(jobs: list[tuple[int, int, int]]) -> int:
+    """Return the end of Jackson's preemptive schedule of (head, length, tail)."""
+    jobs.sort()
+    waiting: list[tuple[int, int]] = []
+    now = end = position = 0
+    while position < len(jobs) or waiting:
+        if not waiting:
+            now = max(now, jobs[position][0])
+        while position < len(jobs) and jobs[position][0] <= now:
+            _, length, tail = jobs[position]
+            heappush(waiting, (-tail, length))
+            position += 1
+        tail, left = heappop(waiting)
+        worked = int(min(left, jobs[position][0] - now if position < len(jobs) else inf))
+        now += worked
+        if worked < left:
+            heappush(waiting, (tail, left - worked))
+        end = max(end, now - tail)
+    return end

@@ -1,0 +1,167 @@
+"""The integer program of an order problem, for CP-SAT of OR-tools: the least makespan, and a bound that is proven.
+
+    an interval for each op, of fixed length                 no two of a rank at once
+    a difference for each arc                                start after >= end before + what lies between
+    where arcs do not say all of a rank's limit: an interval for each micro-batch of a stage, from the start of F to the
+    end of what lets go of it, and no more of them at once than there is room for
+    the end of all                                           at least what is known already, and to be the least
+
+It starts from an order that is known (a hint), and only looks for better ones.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from pipesched.schedules import Compute, Phase
+from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, makespan
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+OnOrder: TypeAlias = Callable[[float, int, int], None]
+"""Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderProof:
+    """The best order that is known, and how much shorter another could be.
+
+    Attributes:
+        starts: Starts of all ops [ticks].
+        ticks: The end of the last one.
+        bound: Ticks that no order is shorter than.
+    """
+
+    starts: OpTimes
+    ticks: int
+    bound: int
+
+
+def prove_order(
+    problem: OrderProblem,
+    starts: OpTimes,
+    bound: int,
+    *,
+    seconds: float,
+    num_workers: int | None = None,
+    progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
+) -> OrderProof:
+    """Look for a shorter order than one that is known, and for a proof that there is none.
+
+    Args:
+        problem: What is to be ordered.
+        starts: Starts of an order that keeps to the limits [ticks].
+        bound: Ticks that no order is shorter than, as `least_ticks` knows.
+        seconds: How long to look at most [s]; 0: not at all.
+        num_workers: Threads; None: one for each core.
+        progress: Told of each better order and bound.
+
+    Raises:
+        ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
+    """
+    known = makespan(problem, starts)
+    if known <= bound or seconds <= 0:
+        return OrderProof(starts, known, min(bound, known))
+    cp_model: Any = import_module("ortools.sat.python.cp_model")
+    model, variables = _model(cp_model, problem, starts, bound)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = num_workers or os.cpu_count() or 1
+    solver.parameters.cp_model_probing_level = 0  # it takes seconds, and the order is known to be possible
+    begun_s, best = time.monotonic(), [known, bound]
+
+    def tell(ticks: int, least: int) -> None:
+        best[0], best[1] = min(best[0], ticks), max(best[1], least)
+        progress(time.monotonic() - begun_s, *best)
+
+    solver.best_bound_callback = lambda least: tell(known, round(least))
+    status = solver.solve(model, _on_solution(cp_model, lambda ticks: tell(ticks, bound)))
+    least = max(bound, round(solver.best_objective_bound))
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        shorter = [[solver.value(variable) for variable in row] for row in variables]
+        if makespan(problem, shorter) < known:
+            starts = shorter
+    ticks = makespan(problem, starts)
+    return OrderProof(starts, ticks, min(least, ticks))
+
+
+def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
+    class Callback(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            tell(round(self.objective_value))
+
+    return Callback()
+
+
+def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes, bound: int) -> tuple[Any, list[list[Any]]]:
+    """Return the program, and the variables of the starts."""
+    model, horizon = cp_model.CpModel(), makespan(problem, hint)
+    heads, tails = earliest_starts(problem), least_tails(problem)
+    starts: list[list[Any]] = []
+    for index, kind in enumerate(problem.kinds):
+        first = problem.first(index)
+        starts.append([0] * first)
+        for microbatch in range(first, problem.num_microbatches):
+            latest = horizon - tails[index][microbatch] - kind.ticks
+            starts[-1].append(model.new_int_var(heads[index][microbatch], latest, ""))
+            model.add_hint(starts[-1][-1], hint[index][microbatch])
+    end = model.new_int_var(bound, horizon, "")
+    model.add_hint(end, horizon)
+    for index, kind in enumerate(problem.kinds):
+        model.add(end >= starts[index][-1] + kind.ticks)
+    for arc in problem.arcs:
+        length = problem.kinds[arc.before].ticks + arc.ticks
+        first = max(problem.first(arc.before), problem.first(arc.after) - arc.distance)
+        for microbatch in range(first, problem.num_microbatches - arc.distance):
+            model.add(starts[arc.after][microbatch + arc.distance] >= starts[arc.before][microbatch] + length)
+    for rank, kinds in enumerate(problem.of_rank):
+        works = [
+            model.new_fixed_size_interval_var(start, problem.kinds[kind].ticks, "")
+            for kind in kinds
+            for start in starts[kind][problem.first(kind) :]
+        ]
+        model.add_no_overlap(works)
+        if rank in problem.counts_room:
+            _limit(model, problem, rank, starts, hint)
+    model.minimize(end)
+    return model, starts
+
+
+def _limit(model: Any, problem: OrderProblem, rank: int, starts: list[list[Any]], hint: OpTimes) -> None:
+    """Let a rank hold no more than it may."""
+    intervals, sizes = list[Any](), list[int]()
+    for (begin, delay), close, size in _holds(problem, rank):
+        ticks = problem.kinds[close].ticks
+        for microbatch in range(problem.num_microbatches):
+            since, until = starts[begin][microbatch] + delay, starts[close][microbatch] + ticks
+            length = model.new_int_var(0, makespan(problem, hint), "")
+            model.add_hint(length, hint[close][microbatch] + ticks - hint[begin][microbatch] - delay)
+            intervals.append(model.new_interval_var(since, length, until, ""))
+            sizes.append(size)
+    model.add_cumulative(intervals, sizes, problem.room.limits[rank])
+
+
+def _holds(problem: OrderProblem, rank: int) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """Yield what a micro-batch holds: since (ticks after the start of a kind's op), until a kind's end, how much."""
+    room = problem.room
+    for kind in problem.of_rank[rank]:
+        op = problem.kinds[kind].op
+        if not isinstance(op, Compute) or op.phase is not Phase.FORWARD:
+            continue
+        saved, kept = room.saved[op.stage], room.kept[op.stage]
+        whole, first, last = (
+            problem.index_of.get(Compute(phase, op.stage, 0))
+            for phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+        )
+        if first is None or last is None:
+            assert whole is not None, "a backward is whole or split"
+            yield (kind, 0), whole, saved
+        elif saved == kept:
+            yield (kind, 0), last, saved
+        else:
+            yield (kind, 0), first, saved
+            yield (first, problem.kinds[first].ticks), last, kept

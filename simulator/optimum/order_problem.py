@@ -1,0 +1,243 @@
+"""An order problem: the ops of a schedule on their ranks, without their order, and what they wait for.
+
+    0F ──> 1F ──> 1I ──> 0I         an arc: one op of every micro-batch after another, and what lies between them
+                   └─> 1W └─> 0W
+    0W of micro-batch k ──> 0F of micro-batch k + n, where the rank has room for n micro-batches
+
+All micro-batches are alike, so those of one phase on one stage are worked through in their order: numbering them anew
+in that order changes no time and no memory. What is left open is how a rank's phases and stages take turns.
+
+Times are whole ticks, rounded down. An order of the real ops is then one of the rounded ones that ends no later
+(round every start down, too), so a bound of the rounded problem is one of the real problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple, final
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Compute, Message, Phase, Schedule, Step, gives, needs
+from pipesched.simulator.optimum.activation_room import ActivationRoom
+
+_FINEST, _MOST_PARTS, _TICKS = 1000, 100_000, 1_000_000
+"""Parts of the shortest time that others are tried to be multiples of; the most ticks of a time that is; ticks of the
+busiest rank's work where none is found."""
+_NOISE, _SAME = 1e-9, 1e-12
+"""Ticks by which a quotient may be below a whole number that it is; how far apart equal times may be, relatively."""
+
+
+class OrderKind(NamedTuple):
+    """The ops of one phase on one stage, one of every micro-batch; a Step is of the last one alone.
+
+    Attributes:
+        op: The op of micro-batch 0, or the Step.
+        rank: Rank of the stage.
+        ticks: How long each takes.
+    """
+
+    op: Compute | Step
+    rank: int
+    ticks: int
+
+
+class OrderArc(NamedTuple):
+    """Each op of a kind after one of another.
+
+    Attributes:
+        before: Index of the kind that comes first.
+        after: Index of the kind that waits.
+        ticks: Ticks from the end of one to the start of the other, at least.
+        distance: The op of micro-batch k + `distance` waits for that of micro-batch k.
+    """
+
+    before: int
+    after: int
+    ticks: int
+    distance: int
+
+
+@final
+@dataclass(frozen=True)
+class OrderProblem:
+    """Ops to be ordered on their ranks.
+
+    Attributes:
+        kinds: In an order in which what others wait for, of the same micro-batch, comes before them. A Step that takes
+            no time is none: it can always be done at the end.
+        arcs: All waits; those of memory say all of it where `counts_room` is empty.
+        num_microbatches: Micro-batches.
+        num_ranks: Ranks.
+        room: What ranks may hold.
+        counts_room: Ranks whose limit says more than the arcs.
+        tick_s: Seconds of a tick.
+        is_exact: Whether all times are whole ticks, but for the rounding of floating-point numbers.
+    """
+
+    kinds: tuple[OrderKind, ...]
+    arcs: tuple[OrderArc, ...]
+    num_microbatches: int
+    num_ranks: int
+    room: ActivationRoom
+    counts_room: frozenset[int]
+    tick_s: float
+    is_exact: bool
+
+    @cached_property
+    def incoming(self) -> tuple[tuple[OrderArc, ...], ...]:
+        """The arcs that each kind waits for."""
+        return tuple(tuple(arc for arc in self.arcs if arc.after == kind) for kind in range(len(self.kinds)))
+
+    @cached_property
+    def of_rank(self) -> tuple[tuple[int, ...], ...]:
+        """The kinds of each rank."""
+        ranks = range(self.num_ranks)
+        return tuple(tuple(i for i, kind in enumerate(self.kinds) if kind.rank == rank) for rank in ranks)
+
+    @cached_property
+    def index_of(self) -> Mapping[Compute | Step, int]:
+        """The index of each kind by its op."""
+        return {kind.op: index for index, kind in enumerate(self.kinds)}
+
+    def first(self, kind: int) -> int:
+        """Return the first micro-batch that has an op of a kind."""
+        return self.num_microbatches - 1 if isinstance(self.kinds[kind].op, Step) else 0
+
+    def op(self, kind: int, microbatch: int) -> Compute | Step:
+        """Return an op of a kind."""
+        op = self.kinds[kind].op
+        return op if isinstance(op, Step) else Compute(op.phase, op.stage, microbatch)
+
+
+def order_problem(schedule: Schedule, costs: StageCosts, cluster: Cluster, room: ActivationRoom) -> OrderProblem:
+    """Return what is to be ordered, and what takes how long.
+
+    Messages take what they take on links of their own; waiting for others on a link, and hand-over, are left out. That
+    makes nothing longer, so that a bound stays one.
+
+    Args:
+        schedule: As `orderable` returns it.
+        costs: Seconds of every op, and bytes of messages.
+        cluster: Speeds and links.
+        room: What ranks may hold.
+
+    Raises:
+        ProfileError: The costs do not say the seconds of an op.
+    """
+    rows = (of_one_kind(op) for row in schedule.ops for op in row if isinstance(op, Compute | Step))
+    ops = sorted({op for op in rows if costs.seconds(op) > 0 or isinstance(op, Compute)}, key=_depth_in(schedule))
+    ranks = [schedule.homes[op.stage][0] for op in ops]
+    speeds = [cluster.devices[device].speed for device in schedule.rank_to_device]
+    seconds = [costs.seconds(op) / speeds[rank] for op, rank in zip(ops, ranks, strict=True)]
+    waits = list(_waits(ops, ranks, schedule, costs, cluster))
+    work_s = [0.0] * schedule.num_ranks
+    for op, rank, op_s in zip(ops, ranks, seconds, strict=True):
+        work_s[rank] += op_s * (1 if isinstance(op, Step) else schedule.num_microbatches)
+    tick_s, is_exact = _tick({*seconds, *(wait_s for _, _, wait_s in waits)}, max(work_s))
+    kinds = tuple(OrderKind(op, rank, _ticks(op_s, tick_s)) for op, rank, op_s in zip(ops, ranks, seconds, strict=True))
+    arcs = [OrderArc(before, after, _ticks(wait_s, tick_s), 0) for before, after, wait_s in waits]
+    arcs += [OrderArc(kind, kind, 0, 1) for kind, op in enumerate(ops) if isinstance(op, Compute)]
+    arcs += _room_arcs(kinds, room)
+    counting = frozenset(rank for rank in range(schedule.num_ranks) if _counts(kinds, rank, room))
+    return OrderProblem(
+        kinds, tuple(arcs), schedule.num_microbatches, schedule.num_ranks, room, counting, tick_s, is_exact
+    )
+
+
+def of_one_kind(op: Compute | Step) -> Compute | Step:
+    """Return the op that stands for all of its kind: that of micro-batch 0, or the Step."""
+    return op if isinstance(op, Step) else Compute(op.phase, op.stage, 0)
+
+
+def _depth_in(schedule: Schedule) -> Callable[[Compute | Step], tuple[int, int]]:
+    """Return what tells how late in a micro-batch an op is."""
+    last = 2 * schedule.num_stages
+
+    def depth(op: Compute | Step) -> tuple[int, int]:
+        if isinstance(op, Step):
+            return last + 1, op.stage
+        match op.phase:
+            case Phase.FORWARD:
+                return op.stage, 0
+            case Phase.BACKWARD_WEIGHT:
+                return last, op.stage
+            case _:
+                return last - 1 - op.stage, 0
+
+    return depth
+
+
+def _waits(
+    ops: list[Compute | Step], ranks: list[int], schedule: Schedule, costs: StageCosts, cluster: Cluster
+) -> Iterator[tuple[int, int, float]]:
+    """Yield (kind before, kind after, seconds between them) of each two that follow one another in a micro-batch."""
+    maker = {gives(op): index for index, op in enumerate(ops) if isinstance(op, Compute)}
+    for after, op in enumerate(ops):
+        if isinstance(op, Step):
+            ends = (before for before, o in enumerate(ops) if isinstance(o, Compute) and o.stage == op.stage)
+            yield from ((before, after, 0.0) for before in ends)
+            continue
+        for message in needs(op, schedule.num_stages):
+            before = maker[message]
+            yield before, after, _travel_s(message, ranks[before], ranks[after], schedule, costs, cluster)
+
+
+def _travel_s(
+    message: Message, source: int, target: int, schedule: Schedule, costs: StageCosts, cluster: Cluster
+) -> float:
+    if source == target:
+        return 0.0
+    link = cluster.link(schedule.rank_to_device[source], schedule.rank_to_device[target])
+    return link.transfer_s(costs.message_bytes(message))
+
+
+def _tick(seconds: Collection[float], work_s: float) -> tuple[float, bool]:
+    """Return seconds of a tick, and whether all of `seconds` are whole ticks."""
+    known = [value for value in seconds if value > 0]
+    if not known:
+        return 1.0, True
+    least = min(known)
+    ratios = [Fraction(value / least).limit_denominator(_FINEST) for value in known]
+    parts = math.lcm(*(ratio.denominator for ratio in ratios))
+    is_whole = all(abs(ratio * least / value - 1) <= _SAME for ratio, value in zip(ratios, known, strict=True))
+    if is_whole and parts * max(ratios) <= _MOST_PARTS:
+        return least / parts, True
+    return work_s / _TICKS, False
+
+
+def _ticks(seconds: float, tick_s: float) -> int:
+    return math.floor(seconds / tick_s + _NOISE)
+
+
+def _backward(kinds: tuple[OrderKind, ...], forward: OrderKind) -> list[tuple[int, Compute]]:
+    """Return the backward passes of a forward's stage, by index."""
+    return [
+        (index, kind.op)
+        for index, kind in enumerate(kinds)
+        if isinstance(kind.op, Compute) and kind.op.stage == forward.op.stage and kind.op.phase is not Phase.FORWARD
+    ]
+
+
+def _room_arcs(kinds: tuple[OrderKind, ...], room: ActivationRoom) -> Iterator[OrderArc]:
+    """Yield what the limits say of each stage by itself: the forward of k + n after the backward of k."""
+    for index, kind in enumerate(kinds):
+        if not isinstance(kind.op, Compute) or kind.op.phase is not Phase.FORWARD:
+            continue
+        stage = kind.op.stage
+        for before, op in _backward(kinds, kind):
+            is_last = op.phase is Phase.BACKWARD_WEIGHT
+            size = min(room.saved[stage], room.kept[stage]) if is_last else room.saved[stage]
+            if size:
+                yield OrderArc(before, index, 0, room.limits[kind.rank] // size)
+
+
+def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
+    """Whether a rank's limit says more than the arcs of its stages: it has several, or keeps another size for W."""
+    stages = {kind.op.stage for kind in kinds if kind.rank == rank}
+    is_split = any(isinstance(kind.op, Compute) and kind.op.phase is Phase.BACKWARD_WEIGHT for kind in kinds)
+    return len(stages) > 1 or (is_split and any(room.saved[stage] != room.kept[stage] for stage in stages))

@@ -1,0 +1,110 @@
+"""Lists whose ops may be ordered anew: what they must be, so that every order of them does the same work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import (
+    Compute,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reshard,
+    Schedule,
+    Send,
+    Step,
+    Unshard,
+    backward_input,
+    backward_weight,
+)
+from pipesched.simulator import SAME, SimulationError
+
+_WHOLE, _SPLIT = {Phase.FORWARD, Phase.BACKWARD}, {Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}
+
+
+def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
+    """Return the lists as F, B, I, W and Steps alone, backwards all whole or all split.
+
+    Messages are left out, as a lowering puts them in again. An Overlap that hides nothing is its two ops, one after the
+    other. Of lists with whole and split backwards the whole ones are split where that takes no longer.
+
+    Args:
+        schedule: One pipeline, one batch, each stage on one rank, each rank on a device of its own.
+        costs: Say what an Overlap hides, and what B takes beside I and W.
+
+    Raises:
+        SimulationError: It is something else, or another order would not do the same.
+    """
+    if len(set(schedule.rank_to_device)) < schedule.num_ranks:
+        raise SimulationError(f"{schedule.name}: got ranks that share a device, expected a device for each; try 1f1b")
+    lists = replace(
+        schedule, lists=tuple(tuple(_plain(row, schedule, costs)) for row in schedule.ops), is_lowered=False
+    )
+    phases = {op.phase for row in lists.ops for op in row if isinstance(op, Compute)}
+    if phases > _WHOLE:
+        for stage, cost in enumerate(costs.stages):
+            parts_s = (cost.backward_input_s or 0.0) + (cost.backward_weight_s or 0.0)
+            if abs((cost.whole_backward_s or 0.0) - parts_s) > SAME * parts_s:
+                raise SimulationError(
+                    f"{schedule.name}: got B beside I and W, and stage {stage} takes another time for B than for both, "
+                    "expected the same time; order lists with one kind of backward"
+                )
+        lists = split_backwards(lists)
+    _require_complete(lists)
+    return lists
+
+
+def is_split(schedule: Schedule) -> bool:
+    """Whether a schedule has I and W."""
+    return any(isinstance(op, Compute) and op.phase is Phase.BACKWARD_INPUT for row in schedule.ops for op in row)
+
+
+def split_backwards(schedule: Schedule) -> Schedule:
+    """Return `schedule` with I and W, one right after the other, in the place of every B."""
+    return replace(schedule, lists=schedule.changed(lambda row: (part for op in row for part in _split(op))))
+
+
+def _split(op: Op) -> tuple[Op, ...]:
+    if isinstance(op, Compute) and op.phase is Phase.BACKWARD:
+        return backward_input(op.stage, op.microbatch), backward_weight(op.stage, op.microbatch)
+    return (op,)
+
+
+def _plain(row: tuple[Op, ...], schedule: Schedule, costs: StageCosts) -> Iterator[Compute | Step]:
+    for op in row:
+        match op:
+            case Send() | Recv() | Unshard() | Reshard():
+                continue
+            case Overlap() if not costs.overlap:
+                yield from (op.first, op.second)
+            case Compute() if op.phase is not Phase.RECOMPUTE and not op.version and not op.lookahead:
+                yield op
+            case Step():
+                yield op
+            case _:
+                raise SimulationError(
+                    f"{schedule.name}: got {op}, expected F, B, I, W and steps alone: one pipeline, one batch, nothing "
+                    "recomputed or overlapped; try 1f1b, zb_h1, interleaved or zbv"
+                )
+
+
+def _require_complete(schedule: Schedule) -> None:
+    counts = Counter(op for row in schedule.ops for op in row)
+    phases = _SPLIT if is_split(schedule) else _WHOLE
+    for stage in range(schedule.num_stages):
+        for phase in sorted(phases):
+            for microbatch in range(schedule.num_microbatches):
+                op = Compute(phase, stage, microbatch)
+                if counts[op] != 1:
+                    raise SimulationError(f"{schedule.name}: got {op} {counts[op]} times, expected it once")
+        if counts[Step(stage)] > 1:
+            raise SimulationError(f"{schedule.name}: got {counts[Step(stage)]} steps of stage {stage}, expected one")
+        if len(schedule.replicas(stage)) > 1:
+            raise SimulationError(
+                f"{schedule.name}: got stage {stage} on ranks {', '.join(map(str, schedule.replicas(stage)))}, "
+                "expected each stage on one rank; try 1f1b, zb_h1, interleaved or zbv"
+            )

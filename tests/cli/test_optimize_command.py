@@ -1,0 +1,38 @@
+"""``pipesched optimize``, and ``simulate --bound``."""
+
+from tests.cli.json_answers import data
+
+COSTS = "--uniform f=1,i=1,w=1"
+
+
+def test_a_table_has_the_optimum_above_the_known_orders_and_says_what_is_proven(pipesched, folder):
+    answer = pipesched(f"optimize -s 1f1b -p 2 -m 4 --split {COSTS} --workers 1 --out best.csv --gantt best.html")
+    assert (answer.code, answer.err) == (0, "")
+    assert "optimum" in answer.out.splitlines()[4]
+    assert "proven" in answer.out
+    assert pipesched("check -f best.csv").code == 0
+    again = data(pipesched, f"simulate -f best.csv {COSTS} --bound 0")
+    assert again["least"]["gap"] == 0
+    assert (folder / "best.html").stat().st_size > 0
+
+
+def test_data_say_bound_gap_and_orders(pipesched):
+    answer = data(pipesched, f"optimize -s zb_h1 -p 2 -m 4 --seconds 0 {COSTS}")
+    assert answer["bound_s"] <= answer["makespan_s"] <= answer["orders"][-1]["makespan_s"]
+    assert {"1f1b", "zb_h1"} <= {order["name"] for order in answer["orders"]}
+
+
+def test_what_takes_more_than_the_least_says_how_much(pipesched):
+    out = pipesched(f"simulate -s 1f1b -p 2 -m 4 {COSTS} --bound 0").out
+    assert "no order of its ops with 2 micro-batches in flight at most takes less time: proven" in " ".join(out.split())
+
+
+def test_or_tools_are_told_where_they_are_missing(pipesched, monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name=name.partition(".")[0])
+
+    monkeypatch.setattr("pipesched.simulator.optimum.order_model.import_module", missing)
+    answer = pipesched(f"optimize -s v_half -p 4 -m 4 {COSTS}")
+    assert (answer.code, answer.err) == (
+        4, 'pipesched: ortools is not installed; try pip install "pipesched[optimize]"\n'
+    )  # fmt: skip

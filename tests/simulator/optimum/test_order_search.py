@@ -1,0 +1,203 @@
+"""The least time of a schedule's ops in any order: closed forms, all orders of a small batch, and never above a run."""
+
+import random
+from itertools import permutations, product
+
+import pytest
+
+from pipesched.profiles.clusters import Cluster as Machines
+from pipesched.profiles.clusters import Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Compute, Overlap, Phase, Schedule, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.check import find_faults
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import SimulationError
+from pipesched.simulator.fast import simulate_arrays
+from pipesched.simulator.memory import in_flight, peak_in_flight
+from pipesched.simulator.optimum import (
+    bytes_room,
+    counted_room,
+    known_orders,
+    least_ticks,
+    makespan,
+    most_in_flight,
+    order_problem,
+    orderable,
+    planned_times,
+    prove_order,
+    schedule_of_times,
+)
+
+SPLIT = StageCost(1.0, None, 1.0, 1.0)
+
+
+def problem_of(schedule: Schedule, costs: StageCosts, cluster=None, most=None):
+    """Return the schedule's lists and their order problem, with as many micro-batches in flight as it has."""
+    lists = orderable(schedule, costs)
+    room = counted_room(lists, costs, most_in_flight(lists, costs) if most is None else most)
+    return lists, order_problem(lists, costs, flat(schedule.num_devices) if cluster is None else cluster, room)
+
+
+def proven_s(schedule: Schedule, costs: StageCosts, cluster=None, most=None):
+    """Return the makespan of the best order [s], proven to be the least, and its lists."""
+    lists, problem = problem_of(schedule, costs, cluster, most)
+    start = known_orders(problem, lists, costs)[-1]  # the worst: so there is something to search
+    proof = prove_order(problem, start.starts, least_ticks(problem), seconds=20, num_workers=1)
+    assert proof.ticks == proof.bound
+    best = schedule_of_times(problem, lists, proof.starts, "best")
+    assert not find_faults(best)
+    return proof.bound * problem.tick_s, best
+
+
+def simulated_s(schedule: Schedule, costs: StageCosts, cluster=None):
+    machines = flat(schedule.num_devices) if cluster is None else cluster
+    return simulate_arrays(lower(schedule), costs, machines).makespan_s
+
+
+@pytest.mark.parametrize(("p", "m", "forward_s", "backward_s"), [(2, 3, 1.0, 2.0), (4, 8, 1.0, 1.0), (3, 5, 0.3, 0.7)])
+def test_no_order_of_whole_backwards_is_faster_than_1f1b(p, m, forward_s, backward_s):
+    """(m + p - 1)(F + B): the last rank waits for (p - 1) F, does m of both, and (p - 1) B come behind."""
+    costs = uniform(p, forward_s, backward_s)
+    lists, problem = problem_of(build("gpipe", p, m), costs)
+    least_s = (m + p - 1) * (forward_s + backward_s)
+    assert least_ticks(problem) * problem.tick_s == pytest.approx(least_s, rel=1e-12)
+    assert makespan(problem, planned_times(problem)) == least_ticks(problem)
+    assert problem.is_exact
+    assert known_orders(problem, lists, costs)[0].ticks == least_ticks(problem)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8)])
+def test_with_twice_the_memory_only_the_way_to_the_last_rank_is_lost(p, m):
+    """(p - 1) F + m (F + I + W): zero bubble, 2 p - 1 micro-batches in flight."""
+    costs = StageCosts((SPLIT,) * p)
+    _, problem = problem_of(build("zb_h2", p, m), costs)
+    assert least_ticks(problem) == p - 1 + 3 * m
+    assert makespan(problem, planned_times(problem)) == p - 1 + 3 * m
+
+
+def all_orders_s(costs, delay_s, is_split, most):
+    """Return the least makespan of p = 2, m = 2 over all orders of both ranks that hold at most so many at once."""
+    names = ("F0", "F1", *(("I0", "I1", "W0", "W1") if is_split else ("B0", "B1")))
+    opens, closes = "F", "W" if is_split else "B"
+    allowed = [
+        order
+        for order in permutations(names)
+        if order.index("F0") < order.index("F1")  # which of two like micro-batches comes first is but a name
+        and all(order.index(f"F{i}") < order.index(n) for n in names for i in (0, 1) if n[1] == str(i) and n[0] != "F")
+        and (not is_split or all(order.index(f"I{i}") < order.index(f"W{i}") for i in (0, 1)))
+        and max(sum((n[0] == opens) - (n[0] == closes) for n in order[:i]) for i in range(len(order) + 1)) <= most
+    ]
+    best_s = float("inf")
+    for orders in product(allowed, repeat=2):
+        ends, at, free = {}, [0, 0], [0.0, 0.0]
+        while moved := [r for r in (0, 1) if at[r] < len(names) and ready(r, orders[r][at[r]], ends)]:
+            r = moved[0]
+            name = orders[r][at[r]]
+            other = (1 - r, name)
+            waits = [ends[other] + delay_s] if (name[0], r) in {("F", 1), ("B", 0), ("I", 0)} else []
+            free[r] = ends[r, name] = max(free[r], *waits, 0.0) + costs[r][name[0]]
+            at[r] += 1
+        if len(ends) == 2 * len(names):
+            best_s = min(best_s, max(free))
+    return best_s
+
+
+def ready(rank, name, ends):
+    return (1 - rank, name) in ends or (name[0], rank) not in {("F", 1), ("B", 0), ("I", 0)}
+
+
+@pytest.mark.parametrize(("is_split", "most"), [(False, 2), (False, 1), (True, 2), (True, 1)])
+def test_the_least_of_two_ranks_and_two_micro_batches_is_that_of_all_orders(is_split, most):
+    draw = random.Random(most)
+    stages = [{letter: draw.randint(1, 9) / 8 for letter in "FIW"} for _ in range(2)]
+    for stage in stages:
+        stage["B"] = stage["I"] + stage["W"]
+    costs = StageCosts(tuple(StageCost(s["F"], s["B"], s["I"], s["W"]) for s in stages))
+    cluster = flat(2, Link(0.25))
+    best_s, best = proven_s(build("zb_h1" if is_split else "1f1b", 2, 2), costs, cluster, most)
+    assert best_s == all_orders_s(stages, 0.25, is_split, most) == simulated_s(best, costs, cluster)
+    assert most_in_flight(best, costs) <= most
+
+
+def test_an_order_of_a_v_is_found_that_no_builder_has():
+    """29 chunk times in place of V-Half's 31, and nobody can do it in less."""
+    costs = StageCosts((SPLIT,) * 8)
+    schedule = build("v_half", 4, 4)
+    best_s, best = proven_s(schedule, costs)
+    assert (best_s, simulated_s(best, costs), simulated_s(schedule, costs)) == (29.0, 29.0, 31.0)
+    assert most_in_flight(best, costs) <= most_in_flight(schedule, costs) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m", "chunks"),
+    [
+        ("gpipe", 3, 4, None),
+        ("zb_auto", 3, 5, None),
+        ("interleaved", 2, 4, 2),
+        ("zbv", 3, 4, None),
+        ("hanayo", 2, 2, None),
+    ],
+)
+def test_what_is_proven_is_never_above_what_takes_place(name, p, m, chunks):
+    """Random costs, links that messages share, hand-over, speeds: no whole ticks, and more than the model has."""
+    schedule = build(name, p, m, chunks)
+    for seed in range(5):
+        draw = random.Random(seed)
+        seconds = [[draw.random() for _ in "FIW"] for _ in range(schedule.num_stages)]
+        step_s = draw.choice([0.0, 0.3])
+        costs = StageCosts(tuple(StageCost(f, None, i, w, step_s=step_s, output_bytes=9) for f, i, w in seconds))
+        link = Link(draw.random() / 9, 90.0, send_s=draw.choice([0.0, 0.1]))
+        cluster = Machines(tuple(Device(speed=draw.uniform(0.5, 2.0)) for _ in range(p)), link)
+        lists, problem = problem_of(schedule, costs, cluster)
+        assert not problem.is_exact
+        bound_s = least_ticks(problem) * problem.tick_s
+        for order in known_orders(problem, lists, costs):
+            assert order.ticks * problem.tick_s <= simulated_s(order.schedule, costs, cluster) * (1 + 1e-9)
+            assert bound_s <= order.ticks * problem.tick_s
+            assert not find_faults(order.schedule)
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("zb_h1", None), ("v_half", None), ("interleaved", 2)])
+def test_a_list_holds_what_its_timeline_shows(name, chunks):
+    schedule = build(name, 4, 8, chunks)
+    costs = StageCosts((StageCost(1.0, None, 1.0, 1.0, saved_bytes=4, saved_for_weight_bytes=1),) * schedule.num_stages)
+    timeline = simulate_arrays(lower(schedule), costs, flat(4))
+    peaks = peak_in_flight(in_flight(timeline, costs, schedule)).values()
+    assert most_in_flight(schedule, costs) == max(peak.microbatches for peak in peaks)
+
+
+def test_bytes_leave_room_for_activations_beside_weights_gradients_and_state():
+    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=3, optimizer_bytes=4),) * 2)
+    lists = orderable(build("1f1b", 2, 4), costs)
+    room = bytes_room(lists, costs, Machines((Device(memory_bytes=31), Device(memory_bytes=30))))
+    assert [limit * 10 // room.saved[0] for limit in room.limits] == [20, 20]
+    assert room.holds(lists)
+    assert bytes_room(lists, costs, flat(2)) is None
+    with pytest.raises(SimulationError, match=r"rank 1: got room for 0.9 micro-batches, expected room for one"):
+        bytes_room(lists, costs, Machines((Device(memory_bytes=31), Device(memory_bytes=19))))
+
+
+OVERLAPPING = make_schedule("pair", 1, 2, [[Overlap(Compute(Phase.FORWARD, 0, 0), Compute(Phase.FORWARD, 0, 1))]])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "text"),
+    [
+        (build("pipedream", 2, 4), r"got .*@1, expected F, B, I, W and steps alone"),
+        (build("chimera", 2, 4), r"got 0REDUCE_GRAD, expected F, B, I, W and steps alone"),
+        (build("avgpipe", 2, 4), r"got ranks that share a device"),
+        (OVERLAPPING, r"got \(0F0;0F1\)OVERLAP_F_B"),
+        (make_schedule("short", 1, 2, [[Compute(Phase.FORWARD, 0, 0)]]), "got 0B0 0 times, expected it once"),
+    ],
+    ids=["versions", "replicas", "shared", "overlap", "short"],
+)
+def test_lists_that_cannot_be_ordered_anew_are_refused(schedule, text):
+    with pytest.raises(SimulationError, match=text):
+        orderable(schedule, uniform(schedule.num_stages, 1.0, 2.0, overlap=0.5))
+
+
+def test_an_overlap_that_hides_nothing_is_two_ops():
+    lists = orderable(build("dualpipe_v", 2, 4), StageCosts((SPLIT,) * 4))
+    assert not any(isinstance(op, Overlap) for row in lists.ops for op in row)
+    assert not find_faults(lists)

@@ -1,0 +1,71 @@
+"""Optimize as a library: lists like any others, a proof, and refusals that name arguments."""
+
+import pytest
+
+import pipesched
+from pipesched.schedules.formats import read_schedule
+
+COSTS = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, weight_bytes=10**8)
+SMALL = {"num_ranks": 3, "num_microbatches": 4}
+
+
+def test_the_lists_run_and_are_written_and_read(tmp_path):
+    result = pipesched.optimize("zb_h1", COSTS, **SMALL, in_flight=4, num_workers=1)
+    assert (result.gap, result.makespan_s) == (0.0, 14.0)
+    assert result.least.memory == "with 4 micro-batches in flight at most"
+    assert max(result.simulation.peak_microbatches.values()) <= 4
+    assert pipesched.check(result.schedule).runs_on("gloo")
+    for name in ("best.json", "best.csv"):
+        result.save(tmp_path / name)
+        assert read_schedule(tmp_path / name).num_microbatches == 4
+        assert pipesched.simulate(tmp_path / name, COSTS).makespan_s == 14.0
+    assert result.to_frame().index[0] == "optimum"
+    assert result.to_frame()["gap"].min() == 0
+    assert "proven" in result.table().caption
+
+
+def test_a_whole_backward_may_be_split_and_devices_may_be_the_limit():
+    assert pipesched.optimize("1f1b", COSTS, **SMALL, seconds=0).makespan_s == 18.0
+    assert pipesched.optimize("1f1b", COSTS, **SMALL, is_split=True, in_flight=4, num_workers=1).makespan_s == 14.0
+    cluster = pipesched.Cluster((pipesched.Device(memory_bytes=23 * 10**8),) * 3)
+    result = pipesched.optimize("1f1b", COSTS, cluster, **SMALL, num_workers=1)
+    assert result.least.memory == "in the memory of the devices"
+    assert max(result.simulation.peak_microbatches.values()) == 2
+    assert result.simulation.fits
+    assert result.gap == 0
+
+
+def test_a_simulation_says_how_far_it_is_from_the_least():
+    result = pipesched.simulate("gpipe", COSTS, **SMALL, bound_seconds=0)
+    assert (result.least.bound_s, result.least.gap, result.least.in_flight) == (18.0, 0.0, 4.0)
+    naive = pipesched.simulate("naive", COSTS, num_ranks=2, num_microbatches=2, bound_seconds=5)
+    assert naive.least.gap == 0, "one micro-batch at a time takes as long in any order"
+    zb_h1 = pipesched.simulate("zb_h1", COSTS, **SMALL, bound_seconds=0)
+    assert zb_h1.to_dict()["least"]["bound_s"] <= zb_h1.makespan_s
+
+
+def test_without_or_tools_only_a_search_is_refused(monkeypatch):
+    monkeypatch.setattr("pipesched.simulator.optimum.order_model.import_module", missing)
+    assert pipesched.optimize("1f1b", COSTS, **SMALL).gap == 0
+    assert pipesched.optimize("v_half", COSTS, num_ranks=4, num_microbatches=4, seconds=0).gap > 0
+    with pytest.raises(ModuleNotFoundError):
+        pipesched.optimize("v_half", COSTS, num_ranks=4, num_microbatches=4)
+
+
+def missing(name):
+    raise ModuleNotFoundError(name=name.partition(".")[0])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        ({"in_flight": 0}, "in_flight: got 0, expected a number above 0"),
+        ({"in_flight": 0.5}, "rank 0: got room for 0.5 micro-batches, expected room for one at least"),
+        ({"seconds": -1}, "seconds: got -1, expected a finite number of at least 0"),
+        ({"is_split": "yes"}, "is_split: got 'yes', expected True or False"),
+        ({"num_workers": 0}, "num_workers: got 0, expected at least 1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(keywords, text):
+    with pytest.raises(ValueError, match=text):
+        pipesched.optimize("1f1b", COSTS, **SMALL, **keywords)
