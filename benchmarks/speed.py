@@ -20,11 +20,11 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import compile_lists, event_loop, program_times, simulate_arrays
+from pipesched.simulator.fast import compile_lists, loop_runner, program_times, simulate_arrays
 from pipesched.simulator.memory import memory
 from pipesched.simulator.tuner import Problem, Space, search_settings
 
-BREAK_EVEN = event_loop.BREAK_EVEN
+BREAK_EVEN = loop_runner.BREAK_EVEN
 PROFILE = Path(__file__).parents[1] / "profiles/data/gpt-10m-epyc.json"
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
@@ -56,11 +56,11 @@ def engine_rows(p: int, m: int, rounds: int) -> Iterator[str]:
     program = compile_lists(schedule, USUAL_NETWORK, has_hand_over=False)
 
     def times(break_even: int) -> None:
-        event_loop.BREAK_EVEN = break_even
+        loop_runner.BREAK_EVEN = break_even
         program_times(program, costs, cluster)
 
     def timeline(break_even: int) -> None:
-        event_loop.BREAK_EVEN = break_even
+        loop_runner.BREAK_EVEN = break_even
         simulate_arrays(schedule, costs, cluster)
 
     runs: dict[str, Callable[[], object]] = {
@@ -68,7 +68,7 @@ def engine_rows(p: int, m: int, rounds: int) -> Iterator[str]:
         "arrays, Timeline, plain Python": lambda: timeline(sys.maxsize),
         "arrays, times of compiled lists, plain Python": lambda: times(sys.maxsize),
     }
-    if event_loop.has_numba():
+    if loop_runner.has_numba():
         times(0)  # machine code is loaded, or made
         runs["arrays, Timeline, numba"] = lambda: timeline(0)
         runs["arrays, times of compiled lists, numba"] = lambda: times(0)
@@ -109,13 +109,13 @@ def main() -> None:
     print("| (p, m) | what | ops/s | times as quick |\n|---|---|---|---|")
     for row in chain(engine_rows(8, 64, 9), engine_rows(64, 512, 3)):
         print(row)
-    event_loop.BREAK_EVEN = BREAK_EVEN
+    loop_runner.BREAK_EVEN = BREAK_EVEN
     settings = Space((8, 16, 32, 64), (1, 2, 4, 8), (0, 4), recomputes=(False, True)).settings()
     problem = Problem(load_profile(PROFILE), 64, flat(8, Link(1e-4, 1e9)))
     gc.set_threshold(200_000)  # as in the tuner's processes
     search_settings(problem, settings[:4])  # machine code is loaded, or made
     took_s = median_s(lambda: search_settings(problem, settings), 3)
-    loop = "compiled by numba" if event_loop.has_numba() else "plain Python"
+    loop = "compiled by numba" if loop_runner.has_numba() else "plain Python"
     print(f"\n{len(settings)} settings of the tuner, p = 8, one process, {loop}: {took_s / len(settings):.4f} s each")
 
 

@@ -6,11 +6,8 @@ from .contention import is_unshared as is_unshared
 from .distribution import Distribution as Distribution
 from .distribution import distribution as distribution
 from .distribution import makespans as makespans
-from .drift_arrays import DriftArrays as DriftArrays
-from .drift_arrays import arrays_of_lists as arrays_of_lists
-from .drift_pace import drift_arrays_of as drift_arrays_of
-from .drift_pace import predict_drifting as predict_drifting
-from .drift_pace import steady_s as steady_s
+from .equal_pipelines import EqualPipelines as EqualPipelines
+from .equal_pipelines import predict_drifting as predict_drifting
 from .event_graph import EventGraph as EventGraph
 from .exact_estimate import predict_scenario as predict_scenario
 from .list_compiler import compile_lists as compile_lists

@@ -19,7 +19,7 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable, simulate_lists
-from pipesched.simulator.fast.event_loop import times_of
+from pipesched.simulator.fast.loop_runner import is_hot, times_of
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import LoopArrays
 from pipesched.simulator.fast.program import Program

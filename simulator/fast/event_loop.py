@@ -19,10 +19,7 @@ An event is (when, number, who): a rank from 0 on, and below that `loop_parts.ev
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from heapq import heappop, heappush
-from importlib.util import find_spec
 from typing import Any
 
 from pipesched.simulator.fast.loop_arrays import (
@@ -35,16 +32,12 @@ from pipesched.simulator.fast.loop_arrays import (
     SEND,
     SHARED,
     WAIT,
-    LoopArrays,
-    State,
-    in_numpy,
 )
 from pipesched.simulator.fast.loop_parts import (
     ALARM,
     CHUNK,
     KNOWN,
     LEFT,
-    LOOP_PARTS,
     ROUND,
     SLOW,
     SLOWED,
@@ -58,59 +51,6 @@ from pipesched.simulator.fast.loop_parts import (
     tell_start,
     wait,
 )
-
-BREAK_EVEN = 1_000_000
-"""Instructions of a process from which on loading machine code pays."""
-
-_instructions_run = 0
-
-
-def times_of(arrays: LoopArrays) -> list[float]:
-    """Return when each instruction is reached, each transfer and reduction starts, and each is over [s].
-
-    Returns:
-        One behind the other; nothing if a rank waits forever.
-    """
-    global _instructions_run
-    _instructions_run += len(arrays.instructions.kinds)
-    state = arrays.state()
-    if _instructions_run < BREAK_EVEN or not has_numba():
-        is_over = run_events(*arrays, state)
-        return [*state.at_s, *state.start_s, *state.end_s] if is_over else []
-    return _times_by_machine(arrays, state)
-
-
-def _times_by_machine(arrays: LoopArrays, state: State) -> list[float]:
-    import numpy as np
-
-    instructions, transfers, reductions, rules = arrays
-    numbers = State(*in_numpy(state))
-    if not compiled_loop()(in_numpy(instructions), in_numpy(transfers), in_numpy(reductions), rules, numbers):
-        return []
-    times: list[float] = np.concatenate((numbers.at_s, numbers.start_s, numbers.end_s)).tolist()
-    return times
-
-
-@cache
-def has_numba() -> bool:
-    """Whether there is something that compiles the loop."""
-    return find_spec("numba") is not None
-
-
-@cache
-def compiled_loop() -> Callable[..., bool]:
-    """Return the loop as machine code, which is kept on disk; without fast mathematics, so the sums are the same.
-
-    Raises:
-        ImportError: There is no numba.
-    """
-    import numba
-    from numba.extending import register_jitable
-
-    for part in LOOP_PARTS:
-        register_jitable(part)
-    loop: Callable[..., bool] = numba.njit(cache=True)(run_events)
-    return loop
 
 
 def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more than the work

@@ -96,6 +96,8 @@ class _Compiler:
         self._channels: dict[Channel, tuple[int, list[int]]] = {}  # its number, and its transfers
         self._channel_of: list[int] = []
         self._messages: list[Message] = []
+        self._message_kinds: dict[tuple[Payload, int], int] = {}
+        self._sizes: list[int] = []
         self._sides: list[int] = []  # of each transfer those that are posted: 1 the receiver's, 2 the sender's
         self._reductions: dict[_Reduction, list[int]] = {}  # the ranks of each
         self._reduced: list[tuple[list[int], int, _Reduction]] = []  # where the number of a reduction is still wanted
@@ -126,7 +128,8 @@ class _Compiler:
         ends = [end if end >= 0 else over + ~end for end in self._ends]
         return Program(
             schedule, begins, self._kinds, self._targets, self._takes, tuple(self._durations), tuple(self._channels),
-            self._channel_of, following, self._messages, [stage for stage, _ in self._reductions],
+            self._channel_of, following, tuple(Message(*kind, 0) for kind in self._message_kinds), self._sizes,
+            [stage for stage, _ in self._reductions],
             (self._posted, starts, ends), self._has_hand_over, self._hand_overs,
         )  # fmt: skip
 
@@ -230,6 +233,7 @@ class _Compiler:
             transfers.append(transfer)
             self._sides.append(0)
             self._messages.append(op.message)
+            self._sizes.append(self._message_kinds.setdefault(op.message[:2], len(self._message_kinds)))
             self._channel_of.append(channel[0])
         if is_send:
             self._sides[transfer] |= 2

@@ -1,7 +1,9 @@
-"""The arrays that the event loop works on: lists of numbers for plain Python, NumPy's arrays for numba."""
+"""The arrays that the event loop works on: lists of numbers for plain Python, NumPy's arrays for numba; or both."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 WORK, OWN, PAUSE, SEND, RECV, REDUCE, WAIT, MARK, END = range(9)
@@ -170,32 +172,47 @@ class LoopArrays(NamedTuple):
     reductions: Reductions
     rules: Rules
 
-    def state(self) -> State:
-        """Return the beginning."""
+    def state(self, full: Callable[[int, float], Any]) -> State:
+        """Return the beginning; `full` makes so many of a number."""
         instructions, transfers, reductions, rules = self
-        num_ranks, num_channels, num_reductions = (
-            len(instructions.sharers),
-            len(transfers.wires),
-            len(reductions.members),
-        )
+        num_ranks, num_channels = len(instructions.sharers), len(transfers.wires)
+        num_reductions, num_shared = len(reductions.members), rules.num_shared
         num_posted = len(transfers.following) + num_reductions
         return State(
             instructions.begins[:-1],
-            *([UNKNOWN] * len(instructions.kinds), [UNKNOWN] * num_posted, [UNKNOWN] * num_posted),
-            *([0.0] * num_posted, [0] * num_posted, [-1] * num_posted),
-            [-1] * (num_ranks + (num_posted if rules.slowdown else 0)),
-            *([0] * num_channels, [0] * num_channels, [0.0] * num_channels),
-            *([0] * num_reductions, [0] * num_reductions),
-            [0.0] * rules.num_queues,
-            *([0.0] * rules.num_shared, [0.0] * rules.num_shared, [1.0] * rules.num_shared),
-            *([0] * rules.num_shared, [0] * rules.num_shared),
+            *(full(len(instructions.kinds), UNKNOWN), full(num_posted, UNKNOWN), full(num_posted, UNKNOWN)),
+            *(full(num_posted, 0.0), full(num_posted, 0), full(num_posted, -1)),
+            full(num_ranks + (num_posted if rules.slowdown else 0), -1),
+            *(full(num_channels, 0), full(num_channels, 0), full(num_channels, 0.0)),
+            *(full(num_reductions, 0), full(num_reductions, 0)),
+            full(rules.num_queues, 0.0),
+            *(full(num_shared, 0.0), full(num_shared, 0.0), full(num_shared, 1.0)),
+            *(full(num_shared, 0), full(num_shared, 0)),
         )
 
 
 def in_numpy(group: Any) -> tuple[Any, ...]:
-    """Return the lists of one of these tuples as NumPy's arrays."""
+    """Return one of these tuples as NumPy's arrays."""
     import numpy as np
 
     kinds = {Integers: np.int64, Reals: np.float64}
-    hints = get_type_hints(type(group)).values()
-    return tuple(np.array(numbers, kinds[hint]) for numbers, hint in zip(group, hints, strict=True))
+    return tuple(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(group, _hints(type(group)), strict=True))
+
+
+@cache
+def _hints(group: Hashable) -> tuple[Any, ...]:
+    return tuple(get_type_hints(group).values())
+
+
+def in_lists(group: Any) -> tuple[Any, ...]:
+    """Return one of these tuples as lists."""
+    return tuple(numbers if isinstance(numbers, list) else numbers.tolist() for numbers in group)
+
+
+def gathered(numbers: list[float], indices: Any) -> Any:
+    """Return the number of each index, in what the indices are in."""
+    if isinstance(indices, list):
+        return [numbers[index] for index in indices]
+    import numpy as np
+
+    return np.array(numbers, np.float64)[indices]

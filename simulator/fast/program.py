@@ -10,10 +10,10 @@ from what is given op by op. What they take is up to costs and cluster (`simulat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, compress, repeat
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pipesched.profiles.clusters import Hop
 from pipesched.schedules import HandOver, Message, Op, Recv, Schedule, Send, Span, Timeline, WorkOp
@@ -61,7 +61,8 @@ class Program:
         channels: Channels by number.
         channel_of: T numbers of channels.
         following: T transfers: the next of the same channel; -1 behind the last.
-        messages: T messages.
+        messages: Every different message once, whatever its micro-batch.
+        sizes: T indices into `messages`.
         reductions: Of each reduction its stage.
         spans: (posted, start, end) of the spans of all ops, in order of rank and then of the rank's list, as numbers of
             times. Of n instructions, time k is when number k is reached; time n + t when transfer or reduction t
@@ -79,11 +80,21 @@ class Program:
     channels: tuple[Channel, ...]
     channel_of: list[int]
     following: list[int]
-    messages: list[Message]
+    messages: tuple[Message, ...]
+    sizes: list[int]
     reductions: list[int]
     spans: tuple[list[int], list[int], list[int]]
     has_hand_over: bool
     hand_overs: list[tuple[int, Op, int]]
+
+    @cached_property
+    def in_numpy(self) -> Program:
+        """The program with long columns as NumPy's arrays, for machine code."""
+        import numpy as np
+
+        names = "kinds", "targets", "takes", "channel_of", "following", "sizes"
+        columns: dict[str, Any] = {name: np.array(getattr(self, name), np.int64) for name in names}
+        return replace(self, **columns)
 
     @cached_property
     def works(self) -> tuple[list[int], list[int]]:

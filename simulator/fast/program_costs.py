@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import assert_never
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts, WorkPiece
+from pipesched.profiles.costs import StageCosts, WorkPiece, shared_slowdown
 from pipesched.schedules import Overlap
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.engine import first_factors
-from pipesched.simulator.fast.loop_arrays import Instructions
+from pipesched.simulator.fast.loop_arrays import Instructions, gathered
 from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, WorkTime
 
 
@@ -21,6 +21,7 @@ def instructions_of(
     sharers: list[int],
     jitter: float = 0.0,
     seed: int = 0,
+    num_pipelines: int = 1,
 ) -> Instructions:
     """Return the instructions with what they take.
 
@@ -31,17 +32,18 @@ def instructions_of(
         sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
         jitter: Sigma of a log-normal factor on the seconds of each op.
         seed: Seed of the factors.
+        num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
 
     Raises:
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     pieces = [_piece(duration, costs, cluster) for duration in program.durations]
-    table_s, shares = [piece.seconds for piece in pieces], [piece.utilisation for piece in pieces]
-    seconds = [table_s[takes] for takes in program.takes]
+    table_s = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
+    seconds = gathered(table_s, program.takes)
     if jitter:
         _vary(seconds, program, costs, cluster, jitter, seed)
     has_sharers = any(sharer >= 0 for sharer in sharers)
-    utilisations = [shares[takes] for takes in program.takes] if has_sharers else seconds
+    utilisations = gathered([piece.utilisation for piece in pieces], program.takes) if has_sharers else seconds
     return Instructions(program.begins, program.kinds, program.targets, seconds, utilisations, sharers)
 
 

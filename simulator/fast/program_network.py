@@ -12,7 +12,7 @@ from pipesched.profiles.clusters import AllReduce, Cluster, Hop, all_reduce
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import LinkQueue, Wire, Wires
-from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers
+from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers, gathered
 from pipesched.simulator.fast.program import Program
 
 
@@ -29,22 +29,27 @@ class ProgramNetwork(NamedTuple):
     rules: Rules
 
 
-def network_of(program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> ProgramNetwork:
-    """Return the network of a program on a cluster."""
-    return _Network(program, costs, cluster, network).numbers()
+def network_of(
+    program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions, num_pipelines: int = 1
+) -> ProgramNetwork:
+    """Return the network of a program on a cluster, as it is for one of several pipelines on the same devices."""
+    return _Network(program, costs, cluster, network, num_pipelines).numbers()
 
 
 @final
 class _Network:
-    def __init__(self, program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> None:
+    def __init__(
+        self, program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions, num_pipelines: int
+    ) -> None:
         self._program = program
         self._costs = costs
         self._cluster = cluster
         self._options = network
         self._devices = program.schedule.rank_to_device
-        self._wires = Wires(cluster, self._devices)
+        everybodys = self._devices * num_pipelines
+        self._wires = Wires(cluster, everybodys)
         self._queue_numbers: dict[LinkQueue, int] = {}
-        num_ranks = Counter(self._devices)
+        num_ranks = Counter(everybodys)
         shared = [device for device in num_ranks if num_ranks[device] > 1 or network.slowdown]
         self._sharers = {device: number for number, device in enumerate(shared)}
 
@@ -64,12 +69,12 @@ class _Network:
         way_of = {stage: number for number, stage in enumerate(stages)}
         groups: list[Iterable[int]] = [*hops, *(_devices(plan.hops) for plan in plans.values())]
         slowed = [[self._sharers[device] for device in group if device in self._sharers] for group in groups]
-        alike = {message[:2]: message for message in program.messages}  # but for the micro-batch
-        sizes = {key: float(costs.message_bytes(message)) for key, message in alike.items()}
+        sizes = [float(costs.message_bytes(message)) for message in program.messages]
+        ways = [len(hops) + way_of[stage] for stage in program.reductions]
         transfers = Transfers(
-            [*program.channel_of, *(len(hops) + way_of[stage] for stage in program.reductions)],
+            [*program.channel_of, *ways] if ways else program.channel_of,
             program.following,
-            [sizes[message[:2]] for message in program.messages],
+            gathered(sizes, program.sizes),
             [wire_of[hop] for hop in hops],
             modes,
             sharers,

@@ -13,9 +13,9 @@ from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario
+from pipesched.simulator import USUAL_NETWORK, Estimate, NetworkOptions, Scenario, is_usual
 from pipesched.simulator.engine import predict_by_events
-from pipesched.simulator.fast import DriftArrays, Lockstep, contention_of, drift_arrays_of, lockstep_of, steady_s
+from pipesched.simulator.fast import EqualPipelines, Lockstep, contention_of, lockstep_of
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
@@ -110,20 +110,19 @@ def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Est
 def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_together_s: float) -> float:
     """Return the seconds of an iteration, of which one that all pipelines begin together takes `begun_together_s`.
 
-    That is what there is where nobody is slowed, or where the loop of drifting pipelines would leave something out.
+    That is what there is where nobody is slowed.
     What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
     of the others adds what it takes on the busiest device.
     """
     number, cluster = setting.num_pipelines, problem.cluster
     if all(number * cost.utilisation <= 1 for cost in costs.stages):
         return begun_together_s
-    followed, each_s = setting.num_microbatches, _busiest_s(costs, cluster, setting)
+    followed = setting.num_microbatches
+    each_s = _busiest_s(costs, cluster, setting) if is_usual(problem.network) and not cluster.nics else None
     if each_s is not None:
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
-    arrays = _arrays(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
-    if isinstance(arrays, Inexact):
-        return begun_together_s
-    return steady_s(arrays, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+    pipelines = _pipelines(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
+    return pipelines.pace_s(number) + (setting.num_microbatches - followed) * (each_s or 0.0)
 
 
 def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
@@ -182,9 +181,8 @@ def _lockstep(setting: Setting, costs: StageCosts, cluster: Cluster, network: Ne
 
 
 @lru_cache(maxsize=8)
-def _arrays(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> DriftArrays | Inexact:
-    schedule = _one_pipeline(setting, len(cluster.devices))
-    return drift_arrays_of(Scenario(schedule, costs, cluster, network, setting.num_pipelines))
+def _pipelines(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> EqualPipelines:
+    return EqualPipelines(_one_pipeline(setting, len(cluster.devices)), costs, cluster, network)
 
 
 def _by_simpy(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:

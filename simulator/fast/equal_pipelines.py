@@ -1,0 +1,187 @@
+"""Equal pipelines that share devices: one of them is compiled, and stands for any number.
+
+Nobody waits at the end of an iteration for the other pipelines. So they do not stay in lockstep: whichever is ahead
+finds the device free for a moment, runs at full speed and gets further ahead, until one computes where another waits
+for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in lockstep, and at best:
+
+    lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
+    drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
+
+So all of them are run for some iterations, with ops that vary a little.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, final
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import (
+    USUAL_NETWORK,
+    Estimate,
+    Inexact,
+    Meaning,
+    NetworkOptions,
+    Precision,
+    Scenario,
+    SimulationError,
+)
+from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
+from pipesched.simulator.fast.list_compiler import compile_lists
+from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays
+from pipesched.simulator.fast.loop_runner import run_loop
+from pipesched.simulator.fast.program_costs import instructions_of
+from pipesched.simulator.fast.program_network import network_of
+from pipesched.simulator.fast.side_by_side import side_by_side
+
+_JITTER = 0.05
+"""Sigma of the factor on a work's seconds: without it nothing would tell equal pipelines apart."""
+_WORKS = 3000
+_LEAST, _MOST = 6, 24
+"""Iterations: of short lists as many as make up so many works, for each drives pipelines a bit further apart."""
+
+
+@final
+class EqualPipelines:
+    """Equal pipelines on the same devices, whose number is open.
+
+    Args:
+        schedule: Schedule of one pipeline, without reductions.
+        costs: What each op takes when it is alone on its device.
+        cluster: Devices and links.
+        network: How messages go.
+
+    Raises:
+        ScheduleError, SimulationError: The lists cannot run, or costs or devices are missing.
+    """
+
+    def __init__(
+        self, schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+    ) -> None:
+        require_simulable(schedule, costs, cluster, network, 0.0)
+        self._costs, self._cluster, self._network = costs, cluster, network
+        self._program = compile_lists(lower(schedule), network, has_hand_over=cluster.has_hand_over)
+        self._known: dict[bool, LoopArrays] = {}  # of one that is alone, and of one of several
+
+    def pace_s(self, num_pipelines: int) -> float:
+        """Return the seconds of an iteration in the long run, in which every pipeline does a batch.
+
+        They begin together; the first half of the iterations, in which they drift apart, does not count. Of long lists
+        there are few, of which parts count too; however it comes out, no device or link does more than it can.
+
+        Raises:
+            SimulationError: The lists deadlock.
+            ProfileError: The costs do not say the seconds of a phase that the lists have.
+        """
+        works = num_pipelines * self._program.kinds.count(WORK)
+        iterations = min(_MOST, max(_LEAST, round(_WORKS / max(1, works))))
+        ends_s = self.ends_s(num_pipelines, iterations, _JITTER)
+        from_s = min(ends[iterations // 2 - 1] for ends in ends_s)
+        until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
+        done = sum(_done(ends, until_s) - _done(ends, from_s) for ends in ends_s)
+        measured_s = num_pipelines * (until_s - from_s) / done if done else 0.0
+        return max(measured_s, self._busiest_s(num_pipelines))
+
+    def ends_s(self, num_pipelines: int, iterations: int = 1, jitter: float = 0.0, seed: int = 0) -> list[list[float]]:
+        """Run pipelines that begin together, so many times each.
+
+        Args:
+            num_pipelines: At least 1.
+            iterations: At least 1.
+            jitter: Sigma of a log-normal factor on the seconds of each work; 0 for none.
+            seed: Seed of the factors.
+
+        Returns:
+            For each pipeline, when each iteration was over on all its devices [s].
+
+        Raises:
+            As `pace_s` does.
+        """
+        import numpy as np
+
+        arrays = side_by_side(self._arrays(num_pipelines), num_pipelines, iterations)
+        instructions: Any = arrays.instructions
+        if jitter:
+            is_work = instructions.kinds == WORK
+            num_works = int(np.count_nonzero(is_work))
+            instructions.seconds[is_work] *= _factors(jitter, seed, 1 << num_works.bit_length())[:num_works]
+        state = run_loop(arrays)
+        if state is None:
+            name = self._program.schedule.name
+            raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
+        begins = np.array(instructions.begins)
+        lengths = (np.diff(begins) - 1) // iterations
+        ends = begins[:-1, None] + lengths[:, None] * np.arange(1, iterations + 1)
+        by_rank = np.asarray(state.at_s)[ends].reshape(num_pipelines, -1, iterations)
+        ends_s: list[list[float]] = by_rank.max(axis=1).tolist()
+        return ends_s
+
+    def _arrays(self, num_pipelines: int) -> LoopArrays:
+        """Return the arrays of one of so many."""
+        is_several = num_pipelines > 1
+        if is_several not in self._known:
+            program = self._program.in_numpy
+            wiring = network_of(program, self._costs, self._cluster, self._network, num_pipelines)
+            instructions = instructions_of(program, self._costs, self._cluster, wiring.sharers)
+            self._known[is_several] = LoopArrays(instructions, wiring.transfers, wiring.reductions, wiring.rules)
+        return self._known[is_several]
+
+    def _busiest_s(self, num_pipelines: int) -> float:
+        """Return what the busiest rank, device or link has to do in an iteration of all pipelines [s]."""
+        import numpy as np
+
+        arrays = self._arrays(num_pipelines)
+        instructions: Any = arrays.instructions
+        transfers: Any = arrays.transfers
+        ranks = np.repeat(np.arange(len(instructions.sharers)), np.diff(instructions.begins))
+        work_s = np.where(instructions.kinds <= OWN, instructions.seconds, 0.0)
+        most_s = [*np.bincount(ranks, work_s)]
+        if num_pipelines > 1:
+            devices = np.array(instructions.sharers)[ranks]
+            most_s += [*(num_pipelines * np.bincount(devices, work_s * instructions.utilisations))]
+        wires = np.array(transfers.wires, np.int64)[transfers.channels]
+        occupied_s = transfers.bytes / np.array(transfers.bandwidths)[wires]
+        most_s += [*(num_pipelines * np.bincount(wires, occupied_s))]
+        return float(max(most_s, default=0.0))
+
+
+def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
+    """Predict the pace of pipelines that drift apart; nothing is said of their memory.
+
+    Raises:
+        ScheduleError, SimulationError: The lists cannot come to their end.
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+    """
+    schedule, number = scenario.schedule, scenario.num_pipelines
+    if schedule.reducers:
+        return Inexact(f"{schedule.name}: got Reduces, expected none where pipelines drift apart; try simulate")
+    reason = obstacle_of_several(scenario)
+    if reason is not None:
+        return Inexact(reason)
+    lists = lists_of_all(schedule, 1) if number == 1 else schedule
+    seconds = EqualPipelines(lists, scenario.costs, scenario.cluster, scenario.network).pace_s(number)
+    return Estimate(Meaning.PACE, seconds, {}, precision=Precision.APPROXIMATE)
+
+
+@lru_cache(maxsize=8)
+def _factors(jitter: float, seed: int, count: int) -> Any:
+    """Return so many factors, as an array of NumPy."""
+    import numpy as np
+
+    draw = random.Random(seed).lognormvariate
+    return np.array([draw(0.0, jitter) for _ in range(count)])
+
+
+def _done(ends_s: Sequence[float], now_s: float) -> float:
+    """Return how many iterations of a pipeline are over at a time, with the part of the one that is going on."""
+    whole = bisect_right(ends_s, now_s)
+    if whole == len(ends_s):
+        return whole
+    begin_s = ends_s[whole - 1] if whole else 0.0
+    return whole + (now_s - begin_s) / (ends_s[whole] - begin_s)

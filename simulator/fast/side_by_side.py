@@ -1,0 +1,75 @@
+"""Arrays several times over: equal pipelines on the same devices, each of which does its lists again and again.
+
+    one        rank 0  F0 B0 END                transfers 0 .. T - 1 of channels 0 .. C - 1
+    2 x 2      rank 0  F0 B0 F0 B0 END          transfers (k N + n) T + t of channels n C + c, k being the iteration
+               rank 1  F0 B0 F0 B0 END          rank n R + r is rank r of pipeline n, on the same device
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+from pipesched.simulator.fast.loop_arrays import Instructions, LoopArrays, Transfers
+
+
+def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> LoopArrays:
+    """Return the arrays of N pipelines that do their lists K times, in NumPy's arrays.
+
+    Args:
+        arrays: Arrays of one of the pipelines, without reductions; devices and wires as they are for several.
+        num_pipelines: N.
+        iterations: K.
+    """
+    assert not arrays.reductions.members, "nobody says who reduces with whom"
+    num_sent = len(arrays.transfers.following)
+    return LoopArrays(
+        _instructions(arrays.instructions, num_sent, num_pipelines, iterations),
+        _transfers(arrays.transfers, num_pipelines, iterations),
+        arrays.reductions,
+        arrays.rules,
+    )
+
+
+def _instructions(one: Instructions, num_sent: int, num_pipelines: int, iterations: int) -> Instructions:
+    import numpy as np
+
+    places, turns, lengths = [], [], []
+    for begin, end in pairwise(one.begins):
+        places += [np.tile(np.arange(begin, end - 1), iterations), [end - 1]]
+        turns += [np.repeat(np.arange(iterations), end - 1 - begin), [0]]
+        lengths.append((end - 1 - begin) * iterations + 1)
+    place, turn = np.concatenate(places), np.concatenate(turns)
+
+    def several(column: Any) -> Any:
+        return np.tile(np.asarray(column)[place], num_pipelines)
+
+    targets = np.asarray(one.targets, np.int64)[place] + num_sent * num_pipelines * turn
+    return one._replace(
+        begins=[*accumulate(lengths * num_pipelines, initial=0)],
+        kinds=several(one.kinds),
+        targets=(targets + num_sent * np.arange(num_pipelines)[:, None]).ravel(),
+        seconds=several(one.seconds),
+        utilisations=several(one.utilisations),
+        sharers=one.sharers * num_pipelines,
+    )
+
+
+def _transfers(one: Transfers, num_pipelines: int, iterations: int) -> Transfers:
+    import numpy as np
+
+    times, num_sent, num_channels = num_pipelines * iterations, len(one.following), len(one.wires)
+    channels, following = np.asarray(one.channels, np.int64), np.asarray(one.following, np.int64)
+    is_last, (_, firsts) = following < 0, np.unique(channels, return_index=True)
+    nexts = np.where(is_last, num_pipelines * num_sent + firsts[channels], following)
+    all_following = nexts + num_sent * np.arange(times)[:, None]
+    all_following[-num_pipelines:, is_last] = -1
+    several_channels = (channels + num_channels * np.arange(num_pipelines)[:, None]).ravel()
+    return one._replace(
+        channels=np.tile(several_channels, iterations),
+        following=all_following.ravel(),
+        bytes=np.tile(np.asarray(one.bytes, np.float64), times),
+        wires=one.wires * num_pipelines,
+        slowed_begins=[*accumulate([b - a for a, b in pairwise(one.slowed_begins)] * num_pipelines, initial=0)],
+        slowed=one.slowed * num_pipelines,
+    )
