@@ -18,6 +18,8 @@ from .errors import waiting_for as waiting_for
 from .run_settings import RunSettings as RunSettings
 from .run_settings import setting_choices as setting_choices
 from .settings import LAUNCHER_S as LAUNCHER_S
+from .settings import PAUSE_SIGNALS as PAUSE_SIGNALS
+from .settings import PAUSED as PAUSED
 from .settings import STACKS as STACKS
 from .settings import START_S as START_S
 from .settings import STOP_SIGNALS as STOP_SIGNALS

@@ -9,15 +9,24 @@ import argparse
 import faulthandler
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipesched.executor import LAUNCHER_S, STACKS
+from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED, STACKS
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
-from pipesched.executor.launch import PeerWatch, ProgressPage, RunSpec, Train, is_under_agent, job_from_json
+from pipesched.executor.launch import (
+    PeerWatch,
+    ProgressPage,
+    RunSpec,
+    Train,
+    is_under_agent,
+    job_from_json,
+    pause_requests,
+)
 from pipesched.executor.runs import Measured, RankListener, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
@@ -55,12 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = _run_for_launcher(spec, number, folder)
         else:
             with prints_to_stderr():
-                result = _run_under_agent(spec) if is_under_agent() else run_rank(spec)
+                result = _run_unlaunched(spec)
         match result:
             case Measured():
                 _report(result, folder, asked.out)
             case Trained() if not folder:  # else the scores are in their files
                 _report_training(spec, result, asked.out)
+                return PAUSED if result.is_paused else 0
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
@@ -96,10 +106,13 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
     return replace(job, model=name)
 
 
-def _run_under_agent(spec: RunSpec) -> Measured | Trained | None:
-    """Run the rank of a process of torchrun, whose peers and itself watch each other."""
-    watch = PeerWatch(spec.timeout_s)
-    return run_rank(_patient(spec), RankListener(watch.at), watch=watch)
+def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
+    """Run the rank of a process without a launcher of ours; under torchrun its peers and it watch each other."""
+    with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how the agent ends all ranks
+        if not is_under_agent():
+            return run_rank(spec, RankListener(is_asked=is_asked))
+        watch = PeerWatch(spec.timeout_s)
+        return run_rank(_patient(spec), RankListener(watch.at, is_asked=is_asked), watch=watch)
 
 
 def _patient(spec: RunSpec) -> RunSpec:
@@ -119,7 +132,7 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
 
 
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
-    from pipesched.executor.runs import phase_line, phases_file, scores_file, scores_line
+    from pipesched.executor.runs import pause_file, phase_line, phases_file, scores_file, scores_line
 
     at, meet = ProgressPage(folder / "progress").writer(number), f"file://{folder}/store"
     if not isinstance(spec.job, Train):
@@ -135,7 +148,9 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
         def on_scores(microbatch: int, scores: Scores) -> None:
             file.write(scores_line(microbatch, scores))
 
-        return run_rank(spec, RankListener(at, on_scores, on_phase), meet)
+        for told in PAUSE_SIGNALS if spec.job.checkpoints is not None else ():
+            signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
+        return run_rank(spec, RankListener(at, on_scores, on_phase, pause_file(folder).exists), meet)
 
 
 def _require_writable(out: Path) -> None:

@@ -19,6 +19,14 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What ends a run early; held back while its processes are being started."""
 
 
+PAUSE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""What lets a training run with checkpoints write one and leave."""
+
+
+PAUSED = 75
+"""The exit code of a training run that has left so: what sysexits.h calls a temporary failure, to be tried again."""
+
+
 STACKS = signal.SIGUSR2
 """What lets a rank write the Python stacks of its threads."""
 

@@ -100,10 +100,15 @@ class ElasticAverager(Averager):
         self.is_first = rank == min(shared.slots)
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """Set the reference to this rank's weights, as all pipelines begin with the same."""
-        for reference, parameter in zip(self._reference, self._parameters, strict=True):
-            reference.copy_(parameter)
+    def begin(self, first_reference: Sequence[Tensor] | None = None) -> None:
+        """Set the reference to these tensors, or to this rank's weights, as all pipelines begin with the same."""
+        for reference, first in zip(self._reference, first_reference or self._parameters, strict=True):
+            reference.copy_(first)
+
+    def held_reference(self) -> Sequence[Tensor]:
+        if not self.is_complete():
+            raise ExecutionError("not all pipelines have given their updates; run their lists to the end")
+        return self._reference if self.is_first else ()
 
     def resident_bytes(self) -> int:
         """Return the bytes held on the device of the weights; the reference counts at the first rank."""
@@ -199,4 +204,4 @@ def average_locally(
             averager = ElasticAverager(stage, rank, module.parameters, shared, pool, averaging)
             module.averager = averager
             if averager.is_first:
-                averager.begin()
+                averager.begin(module.first_reference)

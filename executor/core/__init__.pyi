@@ -23,8 +23,11 @@ from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage
 from .stage_building import build_stages as build_stages
 from .stage_building import check_fits as check_fits
+from .stage_building import count_from as count_from
 from .stage_building import follow as follow
 from .stage_building import make_batch as make_batch
+from .stage_state import load_stage_state as load_stage_state
+from .stage_state import stage_state as stage_state
 from .transport_interface import PendingReduction as PendingReduction
 from .transport_interface import Transport as Transport
 from .transport_interface import require_expected as require_expected

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
 
 
 class Averager(ABC):
@@ -38,3 +41,13 @@ class Averager(ABC):
     @abstractmethod
     def resident_bytes(self) -> int:
         """Return the bytes held on the device of the weights."""
+
+    @abstractmethod
+    def held_reference(self) -> Sequence[Tensor]:
+        """Return the reference between two runs of the lists, by parameter, with the updates of all pipelines.
+
+        Empty on all ranks but the first that averages the stage.
+
+        Raises:
+            ExecutionError: Some update is missing.
+        """

@@ -44,9 +44,10 @@ class LayerGenerators:
         self._microbatch: int | None = None
         self._current = -1
 
-    def begin(self) -> None:
-        """Start the op list anew: the same micro-batch draws other numbers now."""
-        self._run += 1
+    def begin(self, *, goes_on: bool = False) -> None:
+        """Start the op list anew: the same micro-batch draws other numbers now, unless the run goes on with others."""
+        if self._run < 0 or not goes_on:
+            self._run += 1
 
     def of(self, microbatch: int) -> AbstractContextManager[None]:
         """Let the layers draw what belongs to `microbatch`; afterwards the generators are as they were."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -116,6 +116,8 @@ class ModuleStage(Stage):
 
     Attributes:
         averager: Draws the weights to a reference model; None where they are alone.
+        first_reference: What the reference begins with, by parameter; None: the weights themselves.
+        first_microbatch: The number in the run of the micro-batch that is number 0 of the list.
         parameters: The parameters that learn.
     """
 
@@ -134,7 +136,7 @@ class ModuleStage(Stage):
     ) -> None:
         self.module = module
         self.weights = weights
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._loss = loss
         self._mean = mean
         self._needs_input_gradient = needs_input_gradient
@@ -143,6 +145,8 @@ class ModuleStage(Stage):
         self._on_loss = on_loss
         self._on_step = on_step
         self.averager: Averager | None = None
+        self.first_reference: Sequence[Tensor] | None = None
+        self.first_microbatch = 0
         self.parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
         self._inputs: dict[int, tuple[Tensor, Tensor | None]] = {}  # from F to R
         self._saved: dict[int, _Graph] = {}  # from F, or R, to B or I
@@ -156,16 +160,16 @@ class ModuleStage(Stage):
         self.weights.begin()
         self._mean.begin()
         if self._draws is not None:
-            self._draws.begin()
+            self._draws.begin(goes_on=self.first_microbatch > 0)
 
     def watch(self, note: Callable[[], None]) -> None:
         self.weights.note = note
 
-    def follow(self, weights: Weights, mean: GradientMean, on_loss: OnLoss) -> None:
+    def follow(self, weights: Weights, mean: GradientMean, recomputed: Container[int]) -> None:
         """Continue with other lists, which are read from `begin` on."""
         self.weights = weights
         self._mean = mean
-        self._on_loss = on_loss
+        self._recomputed = recomputed
 
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
         match op.phase:
@@ -190,7 +194,7 @@ class ModuleStage(Stage):
         self._mean.divide(self.parameters)
         if self.averager is not None:
             self.averager.remember()
-        self.weights.step(self._optimizer)
+        self.weights.step(self.optimizer)
         if self._on_step is not None:
             self._on_step(self.weights.version)
 
@@ -211,7 +215,7 @@ class ModuleStage(Stage):
     def resident_bytes(self) -> int:
         parameters = list(self.module.parameters())
         tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
-        for state in self._optimizer.state.values() if self._optimizer else ():
+        for state in self.optimizer.state.values() if self.optimizer else ():
             tensors += [value for value in state.values() if isinstance(value, Tensor)]
         if self.weights.predictor is not None:
             tensors += self.weights.predictor.tensors()
@@ -234,7 +238,7 @@ class ModuleStage(Stage):
         if self._on_loss is None:
             self._losses[op.microbatch] = loss
         else:
-            self._on_loss(op.microbatch, output.detach(), target, loss)
+            self._on_loss(self.first_microbatch + op.microbatch, output.detach(), target, loss)
         return None
 
     def _forward_once(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -256,7 +260,8 @@ class ModuleStage(Stage):
         """Return the stage's output and what its backward starts from: the output, or the loss on the last stage."""
         if self._needs_input_gradient:
             x.requires_grad_()
-        with self.weights.forward(op), self._draws.of(op.microbatch) if self._draws else _NOTHING:
+        number = self.first_microbatch + op.microbatch
+        with self.weights.forward(op), self._draws.of(number) if self._draws else _NOTHING:
             output = self.module(x)
             if not isinstance(output, Tensor):
                 raise ExecutionError(

@@ -51,7 +51,7 @@ def build_stages(
     """
     require_untied(model, bounds)
     stages = dict[int, Stage]()
-    scales = loss_scales(schedule) if schedule.is_held else None
+    scales = _scales(schedule)
     for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         parameters = list(module.parameters())
@@ -78,16 +78,21 @@ def build_stages(
     return stages
 
 
-def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int, on_loss: OnLoss) -> None:
-    """Let the `stages` of `rank` go on with other lists, which do not look ahead; they keep their weights.
-
-    Args:
-        on_loss: Told of each forward of the last stage from now on.
-    """
+def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int) -> None:
+    """Let the `stages` of `rank` go on with other lists of the same run; they keep all else."""
+    scales = _scales(schedule)
     for index, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
-        weights = Weights(stage.module, _uses(schedule, rank, index))
-        stage.follow(weights, GradientMean(None, partial(step_sizes, schedule, rank, index)), on_loss)
+        weights = Weights(stage.module, _uses(schedule, rank, index), stage.weights.predictor)
+        mean = GradientMean(scales, partial(step_sizes, schedule, rank, index))
+        stage.follow(weights, mean, _recomputed(schedule, _known_parts(schedule, rank, index)))
+
+
+def count_from(stages: Mapping[int, Stage], first: int) -> None:
+    """Let `stages` take micro-batch 0 of their lists for micro-batch `first` of the run."""
+    for stage in stages.values():
+        assert isinstance(stage, ModuleStage), "what trains has weights"
+        stage.first_microbatch = first
 
 
 def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
@@ -102,6 +107,10 @@ def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
         elif not schedule.is_held:
             break
     return parts
+
+
+def _scales(schedule: Schedule) -> Mapping[int, float] | None:
+    return loss_scales(schedule) if schedule.is_held else None
 
 
 def _recomputed(schedule: Schedule, parts: Sequence[Compute]) -> frozenset[int] | range:

@@ -122,6 +122,35 @@ class Predictor:
         for moments in self._moments.values():
             yield from (moments.first, moments.second)
 
+    def state(self) -> dict[str, Tensor]:
+        """Return what decides what is predicted next, beside the optimizer: by name and number of the parameter."""
+        numbers = {parameter: number for number, (_, parameter) in enumerate(self._parameters())}
+        state = {f"gradient.{numbers[parameter]}": gradient for parameter, gradient in self._gradients.items()}
+        for parameter, moments in self._moments.items():
+            number, num_steps = numbers[parameter], torch.tensor(moments.num_steps)
+            state |= {f"first.{number}": moments.first, f"second.{number}": moments.second}
+            state[f"num_steps.{number}"] = num_steps
+        return state | {f"seen.{numbers[parameter]}": torch.tensor(data=True) for parameter in self._seen}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state`, which the predictor of the same parameters has given.
+
+        Raises:
+            LookupError: It is that of others.
+        """
+        for number, (_, parameter) in enumerate(self._parameters()):
+            here = {
+                name.partition(".")[0]: tensor.to(parameter.device)
+                for name, tensor in state.items()
+                if name.endswith(f".{number}")
+            }
+            if "seen" in here:
+                self._seen.add(parameter)
+            if "gradient" in here:
+                self._gradients[parameter] = here["gradient"]
+            if "first" in here:
+                self._moments[parameter] = _Moments(here["first"], here["second"], int(here["num_steps"]))
+
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:

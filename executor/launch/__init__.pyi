@@ -8,12 +8,14 @@ from .fork_client import prepare as prepare
 from .injected_fault import InjectedFault as InjectedFault
 from .injected_fault import read_fault as read_fault
 from .injected_fault import require_there as require_there
+from .pause_request import pause_requests as pause_requests
 from .peer_watch import PeerWatch as PeerWatch
 from .peer_watch import is_under_agent as is_under_agent
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as
 from .reference_setup import references as references
+from .run_spec import CheckpointSettings as CheckpointSettings
 from .run_spec import Job as Job
 from .run_spec import Measure as Measure
 from .run_spec import RunSpec as RunSpec

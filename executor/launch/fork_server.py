@@ -31,7 +31,7 @@ from pipesched.profiles.processes import adopt_orphans, can_fork, command, end_c
 _LOOK_S = 1.0
 """How often it looks whether the launcher is there: another process may hold its end of the connection open."""
 
-_TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 """What a terminal, or who stops a job, tells all processes; the launcher says what becomes of this one."""
 
 ModuleRunner: TypeAlias = Callable[[str, list[str]], int]

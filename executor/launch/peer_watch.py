@@ -13,19 +13,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import final
 
-from pipesched.executor.core import lists_of
 from pipesched.executor.launch.control import gather_texts
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.rank_context import RankContext
 from pipesched.executor.launch.standstill import Stillness, standstill, state_of
 from pipesched.profiles.processes import end_with, is_stopped
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Op
 
 _LOOK_S = 0.2
 _FAILED = 3
@@ -56,8 +55,13 @@ class PeerWatch:
             self._write(index)
 
     @contextmanager
-    def beside(self, context: RankContext, lists: Schedule) -> Iterator[None]:
-        """Watch while the lists run, if all ranks are on this machine; all ranks call this together."""
+    def beside(self, context: RankContext, ops_of: Callable[[int], Iterable[Op]]) -> Iterator[None]:
+        """Watch while the lists run, if all ranks are on this machine; all ranks call this together.
+
+        Args:
+            context: Context of this rank.
+            ops_of: Returns the lowered list of a rank.
+        """
         file = os.memfd_create("pipesched-progress")
         own = Path(f"/proc/{os.getpid()}/fd/{file}")
         places = [text.split(" ", 1) for text in gather_texts(f"{socket.gethostname()} {own}", context.control)]
@@ -71,7 +75,7 @@ class PeerWatch:
         self._write = page.writer(context.rank)
         context.meet()
         os.close(file)
-        self._rank, self._lists = context.rank, lists
+        self._rank, self._num_ranks, self._ops_of = context.rank, len(places), ops_of
         bell, ring = socket.socketpair()
         ring.setblocking(False)
         before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
@@ -102,7 +106,7 @@ class PeerWatch:
 
     def _places(self) -> list[Whereabouts]:
         assert self._page is not None, "it watches"
-        return [self._page.read(rank) for rank in range(self._lists.num_ranks)]
+        return [self._page.read(rank) for rank in range(self._num_ranks)]
 
     def _end(self) -> None:
         """End the rank at which all stand still, and this one, if this is the one to do it."""
@@ -124,4 +128,4 @@ class PeerWatch:
                     os.kill(place.pid, told)
 
     def _op_at(self, rank: int, index: int) -> Op | None:
-        return None if index < 0 else next(islice(lists_of(self._lists, {rank})[rank], index, None), None)
+        return None if index < 0 else next(islice(self._ops_of(rank), index, None), None)

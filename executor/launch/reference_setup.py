@@ -103,5 +103,5 @@ def _attach(
             stage.averager = averager
             made.append(averager)
             if averager.is_first:
-                averager.begin()
+                averager.begin(stage.first_reference)
     return made

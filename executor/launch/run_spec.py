@@ -55,6 +55,27 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """When a training run writes checkpoints, where, and which one it goes on from.
+
+    A run without a flush is drained at each, and filled again: so `every` is part of what it computes.
+
+    Attributes:
+        folder: Folder of the checkpoints.
+        every: Steps from one checkpoint to the next.
+        keep: How many of the newest are kept.
+        start: Folder of the checkpoint that the run goes on from; None: from the beginning.
+    """
+
+    folder: str
+    every: int = 100
+    keep: int = 3
+    start: str | None = None
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """Train a model for some steps.
 
@@ -65,6 +86,7 @@ class Train:
         advance: ``auto``: the forwards run further ahead until that is no faster (`advance_policy`); None: as the
             specification says.
         limit_bytes: Bytes that a device may hold while forwards run ahead; None for no limit.
+        checkpoints: Checkpoints on the way; None for none.
     """
 
     kind: Literal["train"] = "train"
@@ -73,6 +95,7 @@ class Train:
     batch_size: int
     advance: Literal["auto"] | None = None
     limit_bytes: int | None = None
+    checkpoints: CheckpointSettings | None = None
 
     __pydantic_config__ = STRICT
 
@@ -150,6 +173,10 @@ class RunSpec(RunSettings):
         """Yield what is wrong with the job, or does not go with it."""
         if isinstance(self.job, Train):
             yield from _count_faults(self.job, num_steps=(1, _MOST), batch_size=(1, _MOST))
+            if self.job.checkpoints is not None:
+                yield from _count_faults(self.job.checkpoints, every=(1, _MOST), keep=(1, _MOST))
+                if self.job.advance is not None:
+                    yield "advance: got auto with checkpoints, expected none: what it measures cannot be repeated"
             advance, schedule_spec = self.job.advance, self.job.schedule_spec
             if advance is not None and not schedule_spec.takes("advance"):
                 yield f"advance: got {advance} for {schedule_spec.name or 'lists'}, expected none; try avgpipe"
@@ -166,7 +193,7 @@ class RunSpec(RunSettings):
             yield "averaging: got synchronous with emulate, expected none: emulated stages have no reference"
 
 
-def _count_faults(part: RunSpec | Job, **limits: tuple[int, int]) -> Iterator[str]:
+def _count_faults(part: RunSpec | Job | CheckpointSettings, **limits: tuple[int, int]) -> Iterator[str]:
     """Yield which fields are not within their (least, most)."""
     for name, (least, most) in limits.items():
         value = getattr(part, name)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from pipesched.executor.core import HostClock, OnLoss, Recorder, Stage, follow, lists_of, make_meter
+from pipesched.executor.core import HostClock, Recorder, Stage, count_from, follow, lists_of, make_meter
 from pipesched.executor.launch import RankContext, Train, all_gather
 from pipesched.executor.runs.local_training import TrainingSetup
 from pipesched.executor.runs.rank_job import RankListener
@@ -35,7 +35,6 @@ def train_in_phases(
     context: RankContext,
     stages: Mapping[int, Stage],
     shapes: Mapping[int, TensorShape],
-    on_loss: OnLoss,
     listener: RankListener,
 ) -> AdvanceTrials:
     """Run all steps of the job that trains; return what was found.
@@ -45,7 +44,6 @@ def train_in_phases(
         context: Context of this rank.
         stages: Stages of this rank, built for lists of all steps.
         shapes: Shapes of the tensors between stages.
-        on_loss: Told of each forward of the last stage, micro-batches counted over all phases.
         listener: Told before each op how many came before it, in all phases; and of each phase.
     """
     job = training.spec.job
@@ -59,7 +57,8 @@ def train_in_phases(
         listener.on_phase(policy.advance_trials, num_steps)
         lists = lists_ahead(job, policy.advance, num_steps)
         first = num_done * training.run.microbatches_per_step
-        follow(stages, lists, context.rank, _from(first, on_loss))
+        follow(stages, lists, context.rank)
+        count_from(stages, first)
         recorder = Recorder(HostClock(), None if policy.is_settled else meter, keeps=not policy.is_settled)
         me = context.join(lists, stages, shapes, recorder, _after(num_ops, listener.at), training.spec.compression)
         context.run(me, training.batch(lists, first))
@@ -68,10 +67,6 @@ def train_in_phases(
         num_done += num_steps
         num_ops += len(recorder)
     return policy.advance_trials
-
-
-def _from(first: int, on_loss: OnLoss) -> OnLoss:
-    return lambda microbatch, output, target, loss: on_loss(first + microbatch, output, target, loss)
 
 
 def _after(count: int, at: Callable[[int], None]) -> Callable[[int], None]:

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from pipesched.executor.core import Batch, ModuleStage, OnLoss, Stage, build_stages, check_fits
+from pipesched.executor.core import (
+    Batch,
+    ModuleStage,
+    OnLoss,
+    Rank,
+    Stage,
+    build_stages,
+    check_fits,
+    count_from,
+    follow,
+    lists_of,
+)
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.held_out_looks import HeldOutLooks
 from pipesched.executor.runs.local_runner import local_ranks, run_local
-from pipesched.executor.training import LossHistory, OnStep, RunDiverged, Scores, Trained, make_feeds, score_model
+from pipesched.executor.runs.training_parts import TrainingParts
+from pipesched.executor.training import (
+    FileDigest,
+    LossHistory,
+    OnStep,
+    RunDiverged,
+    Scores,
+    Trained,
+    export_weights,
+    make_feeds,
+    score_model,
+)
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, draw_held_out, resolve_model, torch_dtype
 from pipesched.schedules import Schedule
@@ -98,6 +121,15 @@ class TrainingSetup:
         )
         return Batch(inputs, targets)
 
+    def parts(self) -> TrainingParts | None:
+        """Return the parts of the run and its checkpoints; None if it has none.
+
+        Raises:
+            ExecutionError: The checkpoint that it goes on from is damaged, or of another run.
+        """
+        assert isinstance(self.spec.job, Train), "as the class says"
+        return None if self.spec.job.checkpoints is None else TrainingParts(self.spec, self.run)
+
     def judge(self, stages: Iterable[nn.Module]) -> Scores | None:
         """Return the scores of all stages in a row on the samples kept from training; None if there are none."""
         samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
@@ -124,7 +156,13 @@ def training_of(spec: RunSpec, device: torch.device, model: Model | None = None)
 
 
 def train_locally(
-    lists: Schedule, training: TrainingSetup, on_step: OnStep | None = None, held_out_every: int | None = None
+    lists: Schedule,
+    training: TrainingSetup,
+    on_step: OnStep | None = None,
+    held_out_every: int | None = None,
+    *,
+    is_asked: Callable[[], bool] = lambda: False,
+    export: Path | None = None,
 ) -> Trained:
     """Run `lists`, all ranks in this process on one device.
 
@@ -133,13 +171,18 @@ def train_locally(
         training: What they train.
         on_step: Told of each step.
         held_out_every: Steps from one look at the held-out samples to the next; None: only the end is judged.
+        is_asked: Returns whether the run is to end behind the next checkpoint, of a run that has any.
+        export: File that gets the final weights of the whole model; None: none.
 
     Raises:
-        ExecutionError: The samples cannot be cut, or an op failed: with rank, op and micro-batch.
+        ExecutionError: The samples cannot be cut, an op failed (with rank, op and micro-batch), or a file of a
+            checkpoint cannot be written or read.
         ProfileError: A layer cannot be built, or there are no samples.
     """
     history = LossHistory(training.run.microbatches_per_step, on_step)
     looks = HeldOutLooks(held_out_every, lists.num_stages, training.judge)
+    parts = training.parts()
+    history.restore(() if parts is None else parts.scores)
 
     def build(rank: int) -> dict[int, Stage]:
         def on_stage_step(stage: int, version: int) -> None:
@@ -148,19 +191,61 @@ def train_locally(
             looks.look(stage, version, stepped.module)
 
         stages = training.stages(lists, history.listen, on_stage_step)(rank)
+        if parts is not None:
+            parts.load(rank, stages)
         return stages
 
     transport = partial(LocalTransport, compression=training.spec.compression)
     ranks = local_ranks(lists, build, training.spec.averaging, transport)
     try:
-        run_local(ranks, training.batch(lists))
+        if parts is None:
+            run_local(ranks, training.batch(lists))
+        elif _run_parts(parts, ranks, training, history, is_asked):
+            return replace(history.end(), is_paused=True)
     except RunDiverged:
         return replace(history.end(), looks=looks.scores)
+    stages = _final_stages(ranks)
+    if export is not None:
+        export_weights(export, stages, training.spec.bounds)
+    return replace(history.end(training.judge(stages)), looks=looks.scores)
+
+
+def _final_stages(ranks: Sequence[Rank]) -> list[nn.Module]:
+    """Return the layers of all stages in order, with the weights that the run ends with."""
+    modules = dict[int, nn.Module]()
     for rank in ranks:
-        for stage in rank.stages.values():
+        for index, stage in rank.stages.items():
+            assert isinstance(stage, ModuleStage), "what trains has weights"
             stage.settle()
-    modules = {
-        index: stage.module for rank in ranks for index, stage in rank.stages.items() if isinstance(stage, ModuleStage)
-    }
-    trained = history.end(training.judge(modules[index] for index in range(lists.num_stages)))
-    return replace(trained, looks=looks.scores)
+            modules[index] = stage.module
+    return [modules[index] for index in sorted(modules)]
+
+
+def _run_parts(
+    parts: TrainingParts,
+    ranks: Sequence[Rank],
+    training: TrainingSetup,
+    history: LossHistory,
+    is_asked: Callable[[], bool],
+) -> bool:
+    """Run a training run part by part, and write its checkpoints; return whether it ended early, as was asked for."""
+    lists = None
+    parts.begin()
+    for part in parts:
+        if part.lists is not lists:
+            lists, lowered = part.lists, lists_of(part.lists, range(len(ranks)))
+            ranks = [replace(rank, ops=lowered[rank.rank]) for rank in ranks]
+            for rank in ranks:
+                follow(rank.stages, lists, rank.rank)
+        for rank in ranks:
+            count_from(rank.stages, part.first_microbatch)
+        run_local(ranks, training.batch(lists, part.first_microbatch))
+        is_last = is_asked()
+        if is_last or parts.is_due(part.steps):
+            files = dict[str, FileDigest]()
+            for rank in ranks:
+                files |= parts.write(part.steps, rank.rank, rank.stages)
+            parts.finish(files, history.steps)
+        if is_last and len(history.steps) < parts.num_steps:
+            return True
+    return False

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from pipesched.executor import starting
-from pipesched.executor.core import Batch, Stage
+from pipesched.executor.core import Batch, Stage, lists_of
 from pipesched.executor.launch import RankContext, RunSpec, references
 from pipesched.executor.training import AdvanceTrials, Scores, save_stages
 from pipesched.executor.transport import TensorShape
-from pipesched.schedules import Schedule
+from pipesched.schedules import Op, Schedule
 
 _Result = TypeVar("_Result")
 
@@ -34,11 +34,13 @@ class RankListener:
         at: Told the position in the lowered list before each op.
         on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
+        is_asked: Returns whether a training run is to end behind the next checkpoint; asked in every process.
     """
 
     at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
     on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
     on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
+    is_asked: Callable[[], bool] = lambda: False
 
 
 class RankJob(ABC, Generic[_Result]):
@@ -72,6 +74,10 @@ class RankJob(ABC, Generic[_Result]):
     @abstractmethod
     def gather(self, context: RankContext) -> _Result | None:
         """Return what came out, in the first process; all ranks call this together."""
+
+    def ops_of(self, rank: int) -> Iterable[Op]:
+        """Return the lowered list that `rank` works through, from the first op that the listener is told of."""
+        return lists_of(self.lists, {rank})[rank]
 
     def run(self, context: RankContext) -> _Result | None:
         """Do all of it; what came out is known to the first process, None elsewhere.

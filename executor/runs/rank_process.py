@@ -48,7 +48,7 @@ def run_rank(
     job: RankJob[Any] = kind(spec, listener, model)
     with (
         connected_as(spec, job.lists, meet) as context,
-        nullcontext() if watch is None else watch.beside(context, job.lists),
+        nullcontext() if watch is None else watch.beside(context, job.ops_of),
     ):
         result: Measured | Trained | None = job.run(context)
         if is_shared:

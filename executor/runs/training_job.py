@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import final
 
 import torch
 from torch import Tensor
 
-from pipesched.executor.core import Batch, HostClock, Recorder, Stage
-from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather
+from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
+from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather, gather_texts
 from pipesched.executor.runs.advance_phases import train_in_phases
 from pipesched.executor.runs.local_training import training_of
 from pipesched.executor.runs.rank_job import RankJob, RankListener
-from pipesched.executor.training import AdvanceTrials, LossHistory, RunDiverged, Scores, Trained, score
+from pipesched.executor.runs.training_parts import TrainingParts
+from pipesched.executor.training import AdvanceTrials, FileDigest, LossHistory, RunDiverged, Scores, Trained, score
 from pipesched.executor.transport import TensorShape, find_shapes
 from pipesched.profiles.models import Model
+from pipesched.schedules import Op
 
 
 @final
@@ -37,10 +40,19 @@ class TrainingJob(RankJob[Trained]):
         super().__init__(spec, self._lists, listener)
         self._scores: dict[int, Scores] = {}
         self._ahead: AdvanceTrials | None = None
+        self._parts: TrainingParts | None = None
+        self._history = LossHistory(self._run.microbatches_per_step)
+        self._is_paused = False
 
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         self._training = training_of(self.spec, context.device, self._model)
+        self._parts = self._training.parts()
         stages = self._training.stages(self._lists, self._on_loss)(context.rank)
+        if self._parts is not None:
+            if context.is_first:
+                self._parts.begin()
+            self._parts.load(context.rank, stages)
+            self._history.restore(self._parts.scores)
         return stages, self._training.batch(self._lists)
 
     def _on_loss(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
@@ -54,30 +66,70 @@ class TrainingJob(RankJob[Trained]):
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
         if self._job.advance is not None:
-            self._ahead = train_in_phases(self._training, context, stages, shapes, self._on_loss, self.listener)
+            self._ahead = train_in_phases(self._training, context, stages, shapes, self.listener)
+            return
+        if self._parts is not None:
+            self._is_paused = self._run_parts(self._parts, context, stages, shapes)
             return
         recorder = Recorder(HostClock(), keeps=False)
         rank = context.join(self._lists, stages, shapes, recorder, self.listener.at, self.spec.compression)
         context.run(rank, batch)
 
+    def _run_parts(
+        self, parts: TrainingParts, context: RankContext, stages: Mapping[int, Stage], shapes: Mapping[int, TensorShape]
+    ) -> bool:
+        """Run part by part, and write checkpoints; return whether the run ended early, as some process was asked."""
+        lists, num_ops = None, 0
+        recorder = Recorder(HostClock(), keeps=False)
+
+        def at(index: int) -> None:
+            self.listener.at(num_ops + index)
+
+        for part in parts:
+            if part.lists is not lists:
+                lists = part.lists
+                follow(stages, lists, context.rank)
+                rank = context.join(lists, stages, shapes, recorder, at, self.spec.compression)
+            count_from(stages, part.first_microbatch)
+            context.run(rank, self._training.batch(lists, part.first_microbatch))
+            num_ops += len(recorder)
+            asked = torch.tensor([int(self.listener.is_asked())])
+            is_last = bool(torch.cat(all_gather(asked, context.control)).any())
+            if is_last or parts.is_due(part.steps):
+                self._take_scores(context)
+                if self._history.diverged is not None:
+                    return False
+                files = parts.write(part.steps, context.rank, stages)
+                texts = gather_texts(json.dumps({name: asdict(file) for name, file in files.items()}), context.control)
+                if context.is_first:
+                    told = {name: FileDigest(**file) for text in texts for name, file in json.loads(text).items()}
+                    parts.finish(told, self._history.steps)
+            if is_last and part.steps < parts.num_steps:
+                return True
+        return False
+
+    def ops_of(self, rank: int) -> Iterable[Op]:
+        return super().ops_of(rank) if self._parts is None else self._parts.ops_of(rank)
+
+    def _take_scores(self, context: RankContext) -> None:
+        """Take the scores of all ranks since the last time into the history, of which each process has its own."""
+        tables = torch.cat(all_gather(_table(self._scores), context.control))
+        self._scores.clear()
+        try:
+            for microbatch, loss, accuracy in sorted(tables.tolist()):
+                self._history.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
+        except RunDiverged:
+            pass
+
     def gather(self, context: RankContext) -> Trained | None:
-        tables = all_gather(_table(self._scores), context.control)
+        if self._history.diverged is None:
+            self._take_scores(context)
         if not context.is_first:
             return None
-        return replace(_loss_history(tables, self._run.microbatches_per_step), ahead=self._ahead)
+        return replace(self._history.end(), ahead=self._ahead, is_paused=self._is_paused)
 
 
 def _table(scores: dict[int, Scores]) -> Tensor:
     """Return (micro-batch, loss, accuracy) as float64, shape (micro-batches, 3); NaN stands for no accuracy."""
     rows = [(i, score.loss, math.nan if score.accuracy is None else score.accuracy) for i, score in scores.items()]
     return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
-
-
-def _loss_history(tables: list[Tensor], microbatches_per_step: int) -> Trained:
-    history = LossHistory(microbatches_per_step)
-    try:
-        for microbatch, loss, accuracy in sorted(torch.cat(tables).tolist()):
-            history.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
-    except RunDiverged:
-        pass
-    return history.end()

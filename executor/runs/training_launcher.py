@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -18,23 +18,43 @@ from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.advance_phases import lists_ahead
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.local_training import TrainingSetup, training_of
-from pipesched.executor.training import AdvanceTrials, LossHistory, OnStep, RunDiverged, Scores, Trained, Trial
+from pipesched.executor.runs.training_parts import TrainingParts
+from pipesched.executor.training import (
+    AdvanceTrials,
+    LossHistory,
+    OnStep,
+    RunDiverged,
+    Scores,
+    Trained,
+    Trial,
+    export_weights,
+)
 from pipesched.profiles.models import build_layers
 from pipesched.schedules import Op, Schedule
 
 
-def launch_training(spec: RunSpec, on_step: OnStep | None = None) -> Trained:
+def launch_training(
+    spec: RunSpec,
+    on_step: OnStep | None = None,
+    *,
+    is_asked: Callable[[], bool] = lambda: False,
+    export: Path | None = None,
+) -> Trained:
     """Run `spec`, whose job trains, with one process per rank on this machine.
 
     Args:
         spec: Specification of the run.
         on_step: Told of each step, soon after it was; may raise to end the run.
+        is_asked: Returns whether the run is to end behind the next checkpoint, of a run that has any.
+        export: File that gets the final weights of the whole model; None: none.
 
     Raises:
+        ExecutionError: The checkpoint that it goes on from is damaged, or of another run; or `export` cannot be
+            written.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
         ProfileError: There is no such model, it cannot be built, or a file names what is imported.
     """
-    job = _Training(spec, on_step)
+    job = _Training(spec, on_step, is_asked, export)
     try:
         return run_watched(job)
     except RunDiverged:
@@ -45,20 +65,29 @@ def launch_training(spec: RunSpec, on_step: OnStep | None = None) -> Trained:
 class _Training(WatchedJob[Trained]):
     """Reads the scores that the ranks write, as they come."""
 
-    def __init__(self, spec: RunSpec, on_step: OnStep | None) -> None:
+    def __init__(
+        self, spec: RunSpec, on_step: OnStep | None, is_asked: Callable[[], bool], export: Path | None
+    ) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
         self._run = spec.job.run
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists)
         self.history = LossHistory(self._run.microbatches_per_step, on_step)
+        self._is_asked, self._export = is_asked, export
+        self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
+        if self._parts is not None:
+            self.history.restore(self._parts.scores)
 
     def begin(self, folder: Path) -> None:
         self.spec = replace(self.spec, save=self.spec.save or str(folder / "weights"))
         self._tails = [_Tail(scores_file(folder, number), self.history) for number in range(self.lists.num_ranks)]
+        self._folder = folder
         super().begin(folder)
 
     def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
+        if self._parts is not None:
+            return next(islice(self._parts.ops_of(rank), index, None), None)
         phases = [self._lists] if self._job.advance is None else _phases(self._job, folder)
         ops = chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
         return next(islice(ops, index, None), None)
@@ -66,11 +95,18 @@ class _Training(WatchedJob[Trained]):
     def on_move(self, num_ops: int) -> None:  # noqa: ARG002 -- what is new is in the files
         for tail in self._tails:
             tail.read()
+        if self._is_asked():
+            pause_file(self._folder).touch()
 
     def result(self, folder: Path) -> Trained:
         self.on_move(0)
+        if len(self.history.steps) < self._job.num_steps:
+            return replace(self.history.end(), is_paused=True)
         training = training_of(self.spec, torch.device("cpu"))
-        trained = self.history.end(training.judge(_load(training, Path(self.spec.save or ""))))
+        stages = _load(training, Path(self.spec.save or ""))
+        if self._export is not None:
+            export_weights(self._export, stages, self.spec.bounds)
+        trained = self.history.end(training.judge(stages))
         return trained if self._job.advance is None else replace(trained, ahead=_found(folder))
 
 
@@ -82,6 +118,11 @@ def scores_file(folder: Path, number: int) -> Path:
 def scores_line(microbatch: int, scores: Scores) -> str:
     """Return one line of that file."""
     return json.dumps([microbatch, scores.loss, scores.accuracy]) + "\n"
+
+
+def pause_file(folder: Path) -> Path:
+    """Return what is there when the run is to end behind the next checkpoint."""
+    return folder / "pause"
 
 
 def phases_file(folder: Path) -> Path:

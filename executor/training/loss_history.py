@@ -54,6 +54,7 @@ class Trained:
             diverged.
         ahead: How far ahead the forwards came to run; None where that was not sought.
         looks: The held-out scores on the way, by the number of steps taken; empty where nobody looked.
+        is_paused: Whether it ended early because that was asked for, behind a checkpoint.
     """
 
     steps: tuple[Scores, ...]
@@ -61,6 +62,7 @@ class Trained:
     held_out: Scores | None
     ahead: AdvanceTrials | None = None
     looks: Mapping[int, Scores] = field(default_factory=dict)
+    is_paused: bool = False
 
 
 class RunDiverged(RunEnded):
@@ -77,14 +79,17 @@ class LossHistory:
     Args:
         microbatches_per_step: Micro-batches of each step.
         on_step: Told of each step.
+
+    Attributes:
+        diverged: Where the run was lost; None so far.
     """
 
     def __init__(self, microbatches_per_step: int, on_step: OnStep | None = None) -> None:
         self._per_step = microbatches_per_step
         self._on_step = on_step
-        self._waiting: dict[int, list[Scores]] = {}
+        self._waiting: dict[int, dict[int, Scores]] = {}
         self._steps: list[Scores] = []
-        self._diverged: Diverged | None = None
+        self.diverged: Diverged | None = None
 
     def add(self, microbatch: int, scores: Scores) -> None:
         """Take note of one micro-batch.
@@ -92,13 +97,20 @@ class LossHistory:
         Raises:
             RunDiverged: The loss of its step has diverged.
         """
-        self._waiting.setdefault(microbatch // self._per_step, []).append(scores)
+        self._waiting.setdefault(microbatch // self._per_step, {})[microbatch] = scores
         while len(self._waiting.get(len(self._steps), ())) == self._per_step:
-            step = len(self._steps)
-            self._steps.append(mean(self._waiting.pop(step)))
-            if self._on_step is not None:
-                self._on_step(step, self._steps[step])
-            self._stop_if_diverged(step, self._steps[step].loss)
+            come = self._waiting.pop(len(self._steps))
+            self._take(mean([come[number] for number in sorted(come)]))  # in one order, whoever came first
+
+    def restore(self, steps: Sequence[Scores]) -> None:
+        """Begin behind the scores of `steps`; each is told of as if it came now."""
+        for scores in steps:
+            self._take(scores)
+
+    @property
+    def steps(self) -> Sequence[Scores]:
+        """The scores of all steps so far."""
+        return self._steps
 
     def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
         """Take note of one forward of the last stage."""
@@ -106,13 +118,20 @@ class LossHistory:
 
     def end(self, held_out: Scores | None = None) -> Trained:
         """Return what the run gave, with the scores of the final weights on held-out samples."""
-        if self._diverged is None and held_out is not None and not math.isfinite(held_out.loss):
-            self._diverged = Diverged(len(self._steps), held_out.loss)
-        return Trained(tuple(self._steps), self._diverged, held_out if self._diverged is None else None)
+        if self.diverged is None and held_out is not None and not math.isfinite(held_out.loss):
+            self.diverged = Diverged(len(self._steps), held_out.loss)
+        return Trained(tuple(self._steps), self.diverged, held_out if self.diverged is None else None)
+
+    def _take(self, scores: Scores) -> None:
+        step = len(self._steps)
+        self._steps.append(scores)
+        if self._on_step is not None:
+            self._on_step(step, scores)
+        self._stop_if_diverged(step, scores.loss)
 
     def _stop_if_diverged(self, step: int, loss: float) -> None:
         if not math.isfinite(loss) or loss > DIVERGED * abs(self._steps[0].loss):
-            self._diverged = Diverged(step, loss)
+            self.diverged = Diverged(step, loss)
             raise RunDiverged
 
 

@@ -8,6 +8,16 @@ PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
 EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
 AccountingChoice: TypeAlias = Literal["paper", "consistent"]
 FormatName: TypeAlias = Literal[
-    "schedule", "timeline", "profile", "run-costs", "stage-costs", "layer-costs", "cluster", "plan", "job", "search"
+    "schedule",
+    "timeline",
+    "profile",
+    "run-costs",
+    "stage-costs",
+    "layer-costs",
+    "cluster",
+    "plan",
+    "job",
+    "checkpoint",
+    "search",
 ]
 TrainerName: TypeAlias = Literal["torchtitan", "megatron", "deepspeed"]

@@ -220,13 +220,13 @@ _PARTS = ("profile", "costs", "plan", "cluster", "timeline", "schedule")
 """What results of some functions have in them, and other functions take."""
 
 
-def require_path(path: object) -> Path:
-    """Return the name of a file as a Path; refuse what is none.
+def require_path(path: object, name: str = "path") -> Path:
+    """Return the name of a file or folder as a Path; refuse what is none.
 
     Raises:
         ArgumentError: It is none.
     """
-    require_kind("path", path, str | Path, "the name of a file")
+    require_kind(name, path, str | Path, "the name of a file")
     assert isinstance(path, str | Path), "its kind"
     return Path(path)
 

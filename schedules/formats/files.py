@@ -126,7 +126,7 @@ def require_folder(folder: Path, path: Path | str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path]:
+def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool = False) -> Iterator[Path]:
     """Yield a name to write to: in the end that file takes the place of `path`, or of the file that `path` links to.
 
     Every file that is written as a whole is written through here, so that all are refused in the same words.
@@ -134,6 +134,7 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
     Args:
         path: Where the file belongs; it is as it was if anything goes wrong.
         makes_folder: Whether its folder is made, if there is none; the folder around that must be there.
+        is_lasting: Whether it is on the disk in the end, and not only with the system, which a machine may lose.
 
     Raises:
         ScheduleError: There is no such folder, or it cannot be written.
@@ -150,13 +151,26 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
         try:
             yield temporary
+            if is_lasting:
+                _to_disk(temporary)
             temporary.replace(target)
+            if is_lasting:
+                _to_disk(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
     except ScheduleError:
         raise
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         raise _not_written(path, error) from error
+
+
+def _to_disk(path: Path) -> None:
+    """Let a file, or the names in a folder, come to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def append_text(path: Path | str, text: str) -> None:

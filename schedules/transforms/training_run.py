@@ -38,14 +38,21 @@ class TrainingRun:
         lists: Makes the lists of so many steps.
         beginning: Makes lists of at least so many, which go as a longer run does in its first steps: what a parameter
             counts over the whole run is counted as far as they reach.
+        part: Makes the lists of so many steps of the run behind its first ones: of (steps before, steps).
         pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
+        flush_steps: Steps of the lists that are gone through again and again, behind which nothing is in flight; None:
+            something always is, until the run is over.
+        counts_run: Whether a parameter counts micro-batches of the whole run, so that its parts differ.
     """
 
     name: str
     microbatches_per_step: int
     lists: Callable[[int], Schedule]
     beginning: Callable[[int], Schedule]
+    part: Callable[[int, int], Schedule]
     pipelines: int = 1
+    flush_steps: int | None = None
+    counts_run: bool = False
 
     def microbatch_size(self, batch_size: int) -> int:
         """Return the samples of a micro-batch, given those of a batch."""
@@ -57,6 +64,7 @@ class TrainingRun:
             self,
             lists=lambda steps: change(self.lists(steps)),
             beginning=lambda steps: change(self.beginning(steps)),
+            part=lambda first, steps: change(self.part(first, steps)),
         )
 
 
@@ -101,8 +109,22 @@ def training_run(
     def lists(steps: int) -> Schedule:
         return build_generated(name, num_ranks, steps * per_step, num_chunks, **parameters)
 
+    def part(first: int, steps: int) -> Schedule:
+        left = dict(parameters)
+        for key in counting:
+            value = parameters.get(key)
+            if not isinstance(value, int):
+                raise ScheduleError(
+                    f"{entry.name}: got no {key}, expected one: a run in parts has to know it; try "
+                    f"{key}={num_steps * per_step // 2}"
+                )
+            left[key] = max(0, min(value - first * per_step, steps * per_step))
+        return build_generated(name, num_ranks, steps * per_step, num_chunks, **left)
+
     lists(num_steps)  # what counts over the run is refused here, however few of it are looked at
-    return TrainingRun(entry.name, per_step, lists, lambda steps: reaching(steps * per_step))
+    return TrainingRun(
+        entry.name, per_step, lists, lambda steps: reaching(steps * per_step), part, counts_run=bool(counting)
+    )
 
 
 def repeated_run(schedule: Schedule) -> TrainingRun:
@@ -128,7 +150,15 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
     def beginning(steps: int) -> Schedule:
         return repeat(schedule, ceil(steps / steps_per_list))
 
-    return TrainingRun(schedule.name, per_step, lists, beginning, pipelines=schedule.pipelines)
+    return TrainingRun(
+        schedule.name,
+        per_step,
+        lists,
+        beginning,
+        part=lambda first, steps: lists(steps),  # noqa: ARG005 -- all are alike
+        pipelines=schedule.pipelines,
+        flush_steps=steps_per_list,
+    )
 
 
 def with_steps(schedule: Schedule) -> Schedule:

@@ -9,6 +9,7 @@ import pytest
 import pipesched
 from docs.make_files import PAGE, page
 from pipesched.executor.launch import job_from_json
+from pipesched.executor.training import index_from_json
 from pipesched.profiles.io import load_cost_table, load_plan, load_profile, load_run_costs
 from pipesched.schedules.formats import read_schedule, read_timeline
 
@@ -24,6 +25,7 @@ LOADERS = {
     "cluster": pipesched.load_cluster,
     "plan": load_plan,
     "job": lambda path: job_from_json(path.read_text(), str(path)),
+    "checkpoint": lambda path: index_from_json(path.read_text(), str(path)),
 }
 
 

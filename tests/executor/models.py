@@ -1,5 +1,8 @@
 """Tiny models for the tests, also by name: ``tests.executor.models:dropping:layers=6``."""
 
+import os
+import signal
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -37,3 +40,15 @@ def plain(layers: int):
 
 def dropping(layers: int):
     return _model("dropping", layers, 0.5)
+
+
+def signalling(layers: int, at: int):
+    """Send SIGUSR1 to the process that draws the samples for the `at`-th time, and to no other."""
+    quiet, count = plain(layers), iter(range(1, 10**9))
+
+    def batch(num_samples, seed):
+        if next(count) == at:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return quiet.batch(num_samples, seed)
+
+    return replace(quiet, batch=batch)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.common_options import OUTPUT, Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_training
@@ -26,12 +26,14 @@ from pipesched.cli.output.live_training import live
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit, table_text
 from pipesched.cli.terminal import complain, print_json, print_lines, seconds
+from pipesched.executor import PAUSED
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import unjudged_limit
 
 if TYPE_CHECKING:
+    from pipesched.executor.launch import CheckpointSettings
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
@@ -56,6 +58,12 @@ def train(
     log: Annotated[
         Path | None, typer.Option(help="Write loss and accuracy of every step, a line each: .jsonl.")
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=OUTPUT, help="Write the final weights of the whole model, as one state dict: .safetensors."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the losses against steps and predicted time: .png, .svg or .pdf.")
     ] = None,
@@ -66,20 +74,23 @@ def train(
 
     A step is an optimizer step on --batch-size samples, for every schedule: those that step after each micro-batch
     take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
-    there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit.
+    there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit;
+    75: SIGTERM or SIGUSR1 has ended it behind a checkpoint.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
 
     meter = LoadMeter()
-    check_outputs((job, JSON), (log, (".jsonl",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
+    check_outputs((job, JSON), (log, (".jsonl",)), (export, (".safetensors",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None:
-        _require_alone([log, plot, out], costs.machines.memory_limit)
+        _require_alone([log, export, plot, out], costs.machines.memory_limit)
     model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
     if job is None:
         options.require_possible()
     schedule_specs = [options.begun(schedule_spec) for schedule_spec in _schedule_specs(schedule, compare)]
+    _require_one_run(schedule_specs, options, export)
+    checkpoints = options.checkpoints()
     from pipesched.workflows.arguments import require_epsilon, require_followed
     from pipesched.workflows.training import summarize_training
 
@@ -95,7 +106,7 @@ def train(
     with prints_to_stderr():
         draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
     if job is not None:
-        emit(_job(schedule_specs, built, costs, options), job)
+        emit(_job(schedule_specs, built, costs, options, checkpoints), job)
         return
     forecasts, origin = make_forecasts(schedule_specs, built, costs, options)
     _require_fitting(forecasts)
@@ -110,7 +121,9 @@ def train(
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
         notes += doubts_of_machine(num_ranks, options, meter)
         fork_client.prepare()
-    results = list(_train(forecasts, built, options, log, costs.machines.limit_bytes()))
+    runs = _train(forecasts, built, options, log, costs.machines.limit_bytes(), checkpoints, export)
+    results = list(runs)
+    _leave_if_paused(results, options.steps, checkpoints)
     outcomes = [
         summarize_training(forecast.run.name, forecast, trained, options.steps, target_loss)
         for forecast, trained in zip(forecasts, results, strict=True)
@@ -145,6 +158,22 @@ def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
         raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
     if limit is not None:
         raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+
+
+def _require_one_run(schedule_specs: Sequence[ScheduleSpec], options: TrainOptions, export: Path | None) -> None:
+    """Refuse options that are for one run, where several are compared."""
+    given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": export}
+    for name, value in given.items():
+        if value is not None and len(schedule_specs) != 1:
+            raise InputError(f"--{name}: got {value} for {len(schedule_specs)} schedules, expected one; use --schedule")
+
+
+def _leave_if_paused(results: Sequence[Trained], num_steps: int, checkpoints: CheckpointSettings | None) -> None:
+    """End the command where the run has ended behind a checkpoint, as it was told to."""
+    if checkpoints is not None and results[0].is_paused:
+        done = f"paused behind {len(results[0].steps)} of {num_steps} steps"
+        complain(f"{done}; try --resume {checkpoints.folder} to go on")
+        raise typer.Exit(PAUSED)
 
 
 def _limit_lines(costs: CostOptions, forecast: TrainingForecast) -> list[str]:
@@ -202,20 +231,31 @@ def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[Sche
     return [options.schedule_spec() for options in options_of_each(names, schedule).values()]
 
 
-def _job(schedule_specs: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
+def _job(
+    schedule_specs: list[ScheduleSpec],
+    model: Model,
+    costs: CostOptions,
+    options: TrainOptions,
+    checkpoints: CheckpointSettings | None,
+) -> str:
     """Return the job of one training run, as JSON."""
     from pipesched.cli.options.forecasts import training_bounds
     from pipesched.executor.launch import job_to_json
 
     if len(schedule_specs) != 1:
         raise InputError(f"--job: got {len(schedule_specs)} schedules, expected one; write a job for each")
-    return job_to_json(
-        options.spec(schedule_specs[0], model, training_bounds(schedule_specs[0], model, costs, options))
-    )
+    bounds = training_bounds(schedule_specs[0], model, costs, options)
+    return job_to_json(options.spec(schedule_specs[0], model, bounds, checkpoints=checkpoints))
 
 
 def _train(
-    forecasts: list[TrainingForecast], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
+    forecasts: list[TrainingForecast],
+    model: Model,
+    options: TrainOptions,
+    log: Path | None,
+    limit_bytes: int | None,
+    checkpoints: CheckpointSettings | None,
+    export: Path | None,
 ) -> Iterator[Trained]:
     """Train one after the other."""
     from pipesched.executor.training import step_line
@@ -231,8 +271,8 @@ def _train(
                 write(step_line(name, step, scores, num_samples))
                 show(name, step, scores)
 
-            spec = options.spec(forecast.schedule_spec, model, forecast.bounds, limit_bytes)
-            yield trained_by(spec, model, on_step, is_distributed=options.distributed)
+            spec = options.spec(forecast.schedule_spec, model, forecast.bounds, limit_bytes, checkpoints)
+            yield trained_by(spec, model, on_step, is_distributed=options.distributed, export=export)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
@@ -12,7 +13,7 @@ from pipesched.cli.options.torch_options import require_device
 from pipesched.executor import RunSettings
 
 if TYPE_CHECKING:
-    from pipesched.executor.launch import RunSpec
+    from pipesched.executor.launch import CheckpointSettings, RunSpec
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
 
@@ -33,6 +34,16 @@ class TrainOptions(RunSettings):
         Literal["auto"] | None,
         typer.Option(help="How far ahead forwards run: further while a batch gets faster and --memory-limit allows."),
     ] = None
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder that gets a checkpoint now and then.")] = None
+    every: Annotated[
+        int | None, typer.Option(help="Steps from one checkpoint to the next; unless given 100.", min=1, max=2**31 - 1)
+    ] = None
+    keep: Annotated[
+        int | None, typer.Option(help="Newest checkpoints that are kept; unless given 3.", min=1, max=2**31 - 1)
+    ] = None
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on from a checkpoint, or from the newest in a folder of them.")
+    ] = None
     distributed: Annotated[
         bool, typer.Option("--distributed", help="One process per rank, not all ranks in this one.")
     ] = False
@@ -40,7 +51,7 @@ class TrainOptions(RunSettings):
     shown: ClassVar[dict[str, str | None]] = {
         **dict.fromkeys(("batch_size", "steps", "optimizer", "lr", "seed", "dtype", "device", "threads")),
         "prediction": "How weights are predicted where a schedule looks ahead; unless given as in its paper.",
-        **dict.fromkeys(("averaging", "advance", "distributed")),
+        **dict.fromkeys(("averaging", "advance", "checkpoint", "every", "keep", "resume", "distributed")),
         "backend": "Of the messages between processes.",
         "compression": None,
         "timeout_s": "How long one message may keep a process waiting [s].",
@@ -66,6 +77,19 @@ class TrainOptions(RunSettings):
         require_device(self.device)
         require_possible(self)
 
+    def checkpoints(self) -> CheckpointSettings | None:
+        """Return when checkpoints are written, and which one the run goes on from; None if nothing was said of any.
+
+        Raises:
+            ArgumentError: An option has no effect.
+            ExecutionError: There is no checkpoint, or it is damaged.
+        """
+        if self.checkpoint is None and self.resume is None and self.every is None and self.keep is None:
+            return None
+        from pipesched.workflows.training import checkpoint_settings
+
+        return checkpoint_settings(self.checkpoint, self.every, self.keep, self.resume)
+
     def begun(self, schedule_spec: ScheduleSpec) -> ScheduleSpec:
         """Return `schedule_spec` as the run begins with it: where it is sought how far ahead forwards run, with none.
 
@@ -89,6 +113,7 @@ class TrainOptions(RunSettings):
         model: Model,
         bounds: tuple[tuple[int, int], ...],
         limit_bytes: int | None = None,
+        checkpoints: CheckpointSettings | None = None,
     ) -> RunSpec:
         """Return what is trained, and how; `limit_bytes` on each device, where it is sought how far ahead to run."""
         from pipesched.workflows.training import training_spec
@@ -102,4 +127,5 @@ class TrainOptions(RunSettings):
             batch_size=self.batch_size,
             advance=self.advance,
             limit_bytes=None if self.advance is None else limit_bytes,
+            checkpoints=checkpoints,
         )

@@ -74,6 +74,12 @@ def _job() -> dict[str, Any]:
     return job_schema()
 
 
+def _checkpoint() -> dict[str, Any]:
+    from pipesched.executor.training import checkpoint_schema
+
+    return checkpoint_schema()
+
+
 def _search() -> dict[str, Any]:
     from pipesched.simulator.search import Journal
     from pipesched.simulator.sweep import SweptOutcome
@@ -92,6 +98,7 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
     "cluster": FileFormat(".json", "Devices, links and what handing a message over costs.", _cluster),
     "plan": FileFormat(".json", "How to train a model on the machines it was made for.", _plan),
     "job": FileFormat(".json", "All that the processes of a run need to know.", _job),
+    "checkpoint": FileFormat(".json", "What a checkpoint of a training run is of, and its files.", _checkpoint),
     "search": FileFormat(".jsonl", "What a search or a sweep has found so far, an outcome a line.", _search),
 }
 """The formats by name."""

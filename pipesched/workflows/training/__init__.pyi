@@ -1,3 +1,4 @@
+from .checkpoint_arguments import checkpoint_settings as checkpoint_settings
 from .trained_run import TrainedRun as TrainedRun
 from .trained_run import forecast_table as forecast_table
 from .trained_run import summarize_training as summarize_training

@@ -26,6 +26,7 @@ from pipesched.workflows import (
     require_choice,
     require_flag,
     require_optional,
+    require_path,
 )
 from pipesched.workflows.arguments import (
     Builder,
@@ -53,6 +54,7 @@ from pipesched.workflows.arguments import (
     require_no_counts,
     require_possible,
 )
+from pipesched.workflows.training.checkpoint_arguments import checkpoint_settings
 from pipesched.workflows.training.training_forecast import TrainingForecast, forecast_training
 from pipesched.workflows.training.training_jobs import (
     costs_of_training,
@@ -90,6 +92,11 @@ def train(
     limit_bytes: int | None = None,
     on_step: OnStep | None = None,
     held_out_every: int | None = None,
+    checkpoint: Path | str | None = None,
+    every: int | None = None,
+    keep: int | None = None,
+    resume: Path | str | None = None,
+    export: Path | str | None = None,
     **keywords: Unpack[RunKeywords],
 ) -> TrainingResult:
     """Train a model under a schedule. A run that diverges is a result: it ends there.
@@ -120,13 +127,21 @@ def train(
         on_step: Told each step and its scores, soon after it was; not under torchrun.
         held_out_every: Steps from one look at the samples kept from training to the next, with all ranks in this
             process; None: only the final weights are judged.
+        checkpoint: Folder that gets a checkpoint now and then; None: none, or that of `resume`.
+        every: Steps from one checkpoint to the next; None: 100, or as before. A schedule without a flush is drained at
+            each, and filled again, so its losses depend on this.
+        keep: How many of the newest checkpoints are kept; None: 3, or as before.
+        resume: A checkpoint, or a folder of them, whose newest one the run goes on from: bit by bit as if it had never
+            been stopped.
+        export: A .safetensors file that gets the final weights of the whole model; not under torchrun.
         keywords: How a model is run: the fields of `RunSettings`.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         ScheduleError: No such schedule, or lists that cannot have so many steps.
         ProfileError: There is no such model, it cannot be cut so, or a file is bad.
-        ExecutionError: A value is out of range, or an op failed in this process.
+        ExecutionError: A value is out of range, an op failed in this process, or the checkpoint is damaged, or of
+            another run: with the file, and what differs.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
     settings, is_elsewhere = read_settings(keywords), is_distributed is True or is_rank()
@@ -170,8 +185,13 @@ def train(
     if not is_elsewhere:
         require_few(lists)
     held_out_every = require_optional("held_out_every", held_out_every, 1)
+    checkpoints = checkpoint_settings(checkpoint, every, keep, resume)
     if held_out_every is not None:
-        _require_one_model(held_out_every, is_here=not is_elsewhere, averages=lists.traits.averages)
+        _require_one_model(
+            held_out_every,
+            is_here=not is_elsewhere and checkpoints is None,
+            averages=lists.traits.averages,
+        )
     layers = None if profile is None else read_profile_of(profile, built)
     bounds = cut_model(built, lists.num_stages, partition, layers, run.microbatch_size(batch_size))
     with prints_to_stderr():
@@ -183,8 +203,15 @@ def train(
         forecast = _forecast(schedule_spec, bounds, num_steps, stage_costs, machines)
     name = name_for_processes(model) if is_elsewhere else built.name
     job = {"num_steps": num_steps, "batch_size": batch_size, "advance": advance, "limit_bytes": limit_bytes}
-    spec = training_spec(schedule_spec, name, bounds, settings, **job)
-    trained = trained_by(spec, built, on_step, is_distributed=is_distributed, held_out_every=held_out_every)
+    spec = training_spec(schedule_spec, name, bounds, settings, checkpoints=checkpoints, **job)
+    trained = trained_by(
+        spec,
+        built,
+        on_step,
+        is_distributed=is_distributed,
+        held_out_every=held_out_every,
+        export=None if export is None else require_path(export, "export"),
+    )
     return TrainingResult(run.name, built.name, num_steps, trained, forecast, run.pipelines)
 
 
@@ -202,15 +229,15 @@ def _require_effect(keywords: RunKeywords) -> None:
 
 
 def _require_one_model(held_out_every: int, *, is_here: bool, averages: bool) -> None:
-    """Refuse to judge a model on the way that is in several processes, or that is several pipelines.
+    """Refuse to judge a model on the way that is in several processes, in parts, or several pipelines.
 
     Raises:
         ArgumentError: It is.
     """
     if averages or not is_here:
         raise ArgumentError(
-            f"held_out_every: got {held_out_every} with processes of their own or pipelines that are averaged, "
-            "expected one model in this process; leave it out"
+            f"held_out_every: got {held_out_every} with processes of their own, checkpoints, or pipelines that are "
+            "averaged, expected one model in this process; leave it out"
         )
 
 

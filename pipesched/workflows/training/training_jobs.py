@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.executor import RunSettings
@@ -43,24 +45,33 @@ def trained_by(
     *,
     is_distributed: bool = False,
     held_out_every: int | None = None,
+    export: Path | None = None,
 ) -> Trained:
     """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.
+
+    A run with checkpoints that is told to leave does so behind the next one.
 
     Raises:
         ArgumentError: What is for several processes is asked of one.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
     """
-    from pipesched.executor.launch import Train
-    from pipesched.executor.runs import launch_training, run_rank, train_locally, training_of
+    from pipesched.executor.launch import Train, pause_requests
+    from pipesched.executor.runs import RankListener, launch_training, run_rank, train_locally, training_of
     from pipesched.executor.training import Trained
 
     assert isinstance(spec.job, Train), "its job trains"
     if is_rank():
-        trained = run_rank(spec, is_shared=True, model=model)
+        if export is not None:
+            raise ArgumentError(
+                f"export: got {export} under torchrun, expected none, as each process has its own stages; try `save`"
+            )
+        with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how torchrun ends all ranks
+            trained = run_rank(spec, RankListener(is_asked=is_asked), is_shared=True, model=model)
         assert isinstance(trained, Trained), "its job trains"
         return trained
     if is_distributed:
-        return launch_training(spec, on_step)
+        with pause_requests(spec) as is_asked:
+            return launch_training(spec, on_step, is_asked=is_asked, export=export)
     if spec.job.advance is not None:
         raise ArgumentError(
             f"advance: got {spec.job.advance}, expected `is_distributed` with it: in one process ranks take turns, and "
@@ -71,8 +82,9 @@ def trained_by(
     from pipesched.profiles.measuring import computing
 
     training = training_of(spec, torch.device(spec.device), model)
-    with computing(spec.threads):
-        return train_locally(training.run.lists(spec.job.num_steps), training, on_step, held_out_every)
+    lists = training.run.lists(spec.job.num_steps)
+    with computing(spec.threads), pause_requests(spec) as is_asked:
+        return train_locally(lists, training, on_step, held_out_every, is_asked=is_asked, export=export)
 
 
 def costs_of_training(

@@ -68,6 +68,11 @@ class TrainingResult:
         return self.trained.looks
 
     @property
+    def is_paused(self) -> bool:
+        """Whether a signal ended it early, behind a checkpoint."""
+        return self.trained.is_paused
+
+    @property
     def diverged_at(self) -> int | None:
         """The step whose loss ended the run; None where it did not diverge."""
         return None if self.trained.diverged is None else self.trained.diverged.step

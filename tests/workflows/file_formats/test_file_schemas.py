@@ -11,6 +11,7 @@ import pytest
 
 import pipesched
 from pipesched.executor.launch import Measure, RunSpec, Train, job_from_json, job_to_json
+from pipesched.executor.training import CheckpointIndex, FileDigest, index_from_json, index_text
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import SharingPrice, Variation, uniform
 from pipesched.profiles.io import cluster_text, load_cost_table, profile_text, read_cluster, run_costs_text
@@ -67,6 +68,15 @@ MEASURED = Measure(
     emulate=uniform(2, 0.1, 0.2),
     cluster=cluster_text(pipesched.flat(2), "c"),
 )
+INDEX = CheckpointIndex(
+    format="pipesched-checkpoint",
+    version=1,
+    steps=2,
+    every=2,
+    keep=1,
+    run={"lr": "0.1"},
+    files={"losses.safetensors": FileDigest(num_bytes=1, sha256="0")},
+)
 WRITTEN = {
     "schedule": [to_json(recompute(pipesched.build("pipedream", 2, 2)))],
     "timeline": [timeline_to_json(timeline_with_memory())],
@@ -74,6 +84,7 @@ WRITTEN = {
     "run-costs": [run_costs_text(costs_of_run(), "r")],
     "cluster": [cluster_text(hand_cluster(), "c")],
     "plan": [plan_text(hand_plan(), "p")],
+    "checkpoint": [index_text(INDEX)],
     "job": [
         job_to_json(RunSpec(job=MEASURED)),
         job_to_json(RunSpec(job=Train(schedule_spec=SPEC, num_steps=2, batch_size=4), model="mlp", bounds=((0, 4),))),
@@ -87,6 +98,7 @@ READERS = {
     "cluster": read_cluster,
     "plan": read_plan,
     "job": job_from_json,
+    "checkpoint": index_from_json,
 }
 TOGETHER = {
     "profile": {

@@ -1,0 +1,41 @@
+"""A request to leave a training run behind a checkpoint: SIGTERM, or SIGUSR1, as SLURM can send it ahead of the end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pipesched.executor import PAUSE_SIGNALS
+from pipesched.executor.launch.run_spec import RunSpec, Train
+
+
+@contextmanager
+def pause_requests(spec: RunSpec, signals: tuple[signal.Signals, ...] = PAUSE_SIGNALS) -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether one of `signals` has come to this process meanwhile.
+
+    A second one does what it did before: who cannot wait for the checkpoint ends the run at once. Nothing is heard
+    where the run has no checkpoints, and in another thread than the main one.
+    """
+    has_checkpoints = isinstance(spec.job, Train) and spec.job.checkpoints is not None
+    if not has_checkpoints or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked: list[int] = []
+    before = {told: signal.getsignal(told) or signal.SIG_DFL for told in signals}
+
+    def restore() -> None:
+        for told, handler in before.items():
+            signal.signal(told, handler)
+
+    def note(told: int, frame: object) -> None:  # noqa: ARG001 -- as the system calls it
+        asked.append(told)
+        restore()
+
+    for told in signals:
+        signal.signal(told, note)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        restore()

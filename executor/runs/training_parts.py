@@ -1,0 +1,185 @@
+"""The parts of a training run with checkpoints: the lists between two moments at which nothing is in flight.
+
+    lists with a flush       a part is one pass of the lists; a checkpoint can be written behind each
+    lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again
+
+So a run that goes on from a checkpoint computes what it would have computed without having been stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, final
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import Stage, lists_of
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.training import (
+    CheckpointIndex,
+    FileDigest,
+    Scores,
+    checkpoint_folder,
+    clear_after,
+    keep_newest,
+    load_stages,
+    read_index,
+    read_scores,
+    require_no_checkpoints,
+    require_same_run,
+    write_index,
+    write_scores,
+    write_stages,
+)
+from pipesched.profiles.io import costs_file_of
+from pipesched.schedules import Op, Schedule
+from pipesched.schedules.transforms import TrainingRun
+
+
+class TrainingPart(NamedTuple):
+    """A part of a training run.
+
+    Attributes:
+        lists: Its lists; the same object as before where they are the same.
+        first_microbatch: The run's micro-batch that is number 0 of them.
+        steps: Steps of the run that are taken when it is over.
+    """
+
+    lists: Schedule
+    first_microbatch: int
+    steps: int
+
+
+@final
+class TrainingParts:
+    """The parts of a training run, the checkpoints between them, and the one that it goes on from.
+
+    Args:
+        spec: Specification of the run, whose job trains with checkpoints.
+        run: What the job's specification makes.
+
+    Attributes:
+        num_steps: Steps of the whole run.
+        scores: The scores of the steps before.
+
+    Raises:
+        ExecutionError: The checkpoint is damaged, or of another run; or the folder has checkpoints of one; or the steps
+            from one to the next are no whole number of passes of the lists.
+    """
+
+    def __init__(self, spec: RunSpec, run: TrainingRun) -> None:
+        assert isinstance(spec.job, Train), "its job trains"
+        assert spec.job.checkpoints is not None, "with checkpoints"
+        self._spec, self._run, self._settings = spec, run, spec.job.checkpoints
+        self.num_steps = spec.job.num_steps
+        self._folder = Path(self._settings.folder)
+        every, flush_steps = self._settings.every, run.flush_steps or 1
+        if every % flush_steps:
+            raise ExecutionError(
+                f"every: got {every} steps, expected a multiple of the {flush_steps} of the lists of {run.name}; "
+                f"try {every - every % flush_steps or flush_steps}"
+            )
+        self._start = None if self._settings.start is None else Path(self._settings.start)
+        if self._start is None or self._start.resolve().parent != self._folder.resolve():
+            require_no_checkpoints(self._folder)
+        self._index: CheckpointIndex | None = None
+        self.scores: Sequence[Scores] = ()
+        if self._start is not None:
+            self._index = read_index(self._start)
+            require_same_run(self._start, self._index, run_of(spec))
+            if self._index.steps > self.num_steps:
+                raise ExecutionError(
+                    f"{self._start}: got a checkpoint behind {self._index.steps} steps, expected at most the "
+                    f"{self.num_steps} of the run; try more steps"
+                )
+            self.scores = read_scores(self._start, self._index)
+
+    def __iter__(self) -> Iterator[TrainingPart]:
+        steps, lists, size = len(self.scores), None, 0
+        while steps < self.num_steps:
+            count = self._run.flush_steps or self._settings.every - steps % self._settings.every
+            count = min(count, self.num_steps - steps)
+            if lists is None or count != size or self._run.counts_run:
+                lists, size = self._run.part(steps, count), count
+            yield TrainingPart(lists, steps * self._run.microbatches_per_step, steps + count)
+            steps += count
+
+    def ops_of(self, rank: int) -> Iterator[Op]:
+        """Yield the lowered list of `rank`, part by part."""
+        for part in self:
+            yield from lists_of(part.lists, {rank})[rank]
+
+    def begin(self) -> None:
+        """Make room for what will be written; one process calls this, before any writes.
+
+        Raises:
+            ExecutionError: The folder cannot be made.
+        """
+        clear_after(self._folder, len(self.scores))
+
+    def load(self, rank: int, stages: Mapping[int, Stage]) -> None:
+        """Let the stages of `rank` go on from where the run does.
+
+        Raises:
+            ExecutionError: A file is damaged, or of another stage.
+        """
+        if self._start is not None and self._index is not None:
+            load_stages(self._start, self._index, rank, stages)
+
+    def is_due(self, steps: int) -> bool:
+        """Return whether there is a checkpoint behind so many steps, asked for or not."""
+        return steps % self._settings.every == 0 or steps == self.num_steps
+
+    def write(self, steps: int, rank: int, stages: Mapping[int, Stage]) -> dict[str, FileDigest]:
+        """Write what `rank` holds behind so many steps; return what the files hold.
+
+        Raises:
+            ExecutionError: One cannot be written.
+        """
+        return write_stages(checkpoint_folder(self._folder, steps), rank, stages)
+
+    def finish(self, files: Mapping[str, FileDigest], scores: Sequence[Scores]) -> None:
+        """Make a checkpoint of the files of all ranks, and remove those that are not kept; one process calls this.
+
+        Args:
+            files: What the files hold, by name.
+            scores: The scores of all steps of the run so far.
+
+        Raises:
+            ExecutionError: A file cannot be written.
+        """
+        checkpoint = checkpoint_folder(self._folder, len(scores))
+        index = CheckpointIndex(
+            format="pipesched-checkpoint",
+            version=1,
+            steps=len(scores),
+            every=self._settings.every,
+            keep=self._settings.keep,
+            run=run_of(self._spec),
+            files={**files, **write_scores(checkpoint, scores)},
+        )
+        write_index(checkpoint, index)
+        keep_newest(self._folder, self._settings.keep)
+
+
+def run_of(spec: RunSpec) -> dict[str, str]:
+    """Return what a step of a training run depends on, by the name of the argument, in words."""
+    assert isinstance(spec.job, Train), "of this kind"
+    made = spec.job.schedule_spec
+    lists = None if made.lists is None else f"lists {hashlib.sha256(made.lists.encode()).hexdigest()[:12]}"
+    values: dict[str, object] = {
+        "model": spec.model and (costs_file_of(spec.model) or spec.model),
+        "schedule": lists or made.name,
+        "num_ranks": made.num_ranks,
+        "num_microbatches": made.num_microbatches,
+        "num_chunks": made.num_chunks,
+        "parameters": ", ".join(f"{name}={value}" for name, value in sorted(made.parameters.items())) or None,
+        "recompute": made.recompute,
+        "width": made.width,
+        "partition": ",".join(str(last - first) for first, last in spec.bounds),
+        "batch_size": spec.job.batch_size,
+    }
+    names = ("optimizer", "lr", "seed", "dtype", "prediction", "compression", "averaging")
+    values |= {name: getattr(spec, name) for name in names}
+    return {name: "none" if value is None else str(value) for name, value in values.items()}

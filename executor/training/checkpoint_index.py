@@ -1,0 +1,261 @@
+"""Checkpoints as folders: which there are, which are whole, and what run each is of.
+
+    FOLDER/step00000100/rank0-stage0.safetensors    what a rank holds of a stage, a file each
+                        losses.safetensors          the scores of all steps so far
+                        index.json                  written last: the steps, the run, and the digest of every file
+
+What has no index is no checkpoint: its writing was interrupted. An index whose files are not as it says is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pipesched.executor import ExecutionError
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import STRICT, one_line, parse_record, record_schema
+from pipesched.schedules import ScheduleError, shown
+from pipesched.schedules.formats import read_bytes, read_text, whole_file
+
+LOSSES = "losses.safetensors"
+_INDEX = "index.json"
+_NAME = re.compile(r"step(\d{8,})")
+_FILE = re.compile(r"[a-z0-9-]+\.safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """What a file of a checkpoint holds.
+
+    Attributes:
+        num_bytes: Bytes.
+        sha256: SHA-256, in hexadecimal digits.
+    """
+
+    num_bytes: Annotated[int, Field(ge=0, lt=2**50)]
+    sha256: str
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointIndex:
+    """What a checkpoint is of, and its files.
+
+    Attributes:
+        steps: Optimizer steps that the run has taken.
+        every: Steps from one checkpoint of the run to the next.
+        keep: Checkpoints of the run that are kept.
+        run: What a step depends on, by the name of the argument.
+        files: The files beside this one, by name.
+    """
+
+    format: Literal["pipesched-checkpoint"]
+    version: Literal[1]
+    steps: Annotated[int, Field(ge=0, lt=2**31)]
+    every: Annotated[int, Field(ge=1, lt=2**31)]
+    keep: Annotated[int, Field(ge=1, lt=2**31)]
+    run: dict[str, str]
+    files: dict[str, FileDigest]
+
+    __pydantic_config__ = STRICT
+
+
+def checkpoint_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the index of a checkpoint."""
+    return record_schema(CheckpointIndex)
+
+
+def checkpoint_folder(folder: Path, steps: int) -> Path:
+    """Return the folder of the checkpoint behind so many steps."""
+    return folder / f"step{steps:08d}"
+
+
+def write_index(checkpoint: Path, index: CheckpointIndex) -> None:
+    """Let a folder be a checkpoint: all of its files are on the disk.
+
+    Raises:
+        ExecutionError: It cannot be written.
+    """
+    write_lasting(checkpoint / _INDEX, index_text(index).encode())
+
+
+def index_text(index: CheckpointIndex) -> str:
+    """Return an index as JSON that `index_from_json` reads again."""
+    return json.dumps(asdict(index), indent=1) + "\n"
+
+
+def index_from_json(text: str, origin: str) -> CheckpointIndex:
+    """Return the index in `text`.
+
+    Args:
+        text: JSON.
+        origin: Where it is from, for what is wrong with it.
+
+    Raises:
+        ProfileError: It is none; with the faults.
+    """
+    return parse_record(CheckpointIndex, text, origin, "it is damaged")
+
+
+def write_lasting(path: Path, data: bytes) -> FileDigest:
+    """Write a file of a checkpoint, so that it is there whatever happens to the machine; the whole of it, or nothing.
+
+    Raises:
+        ExecutionError: It cannot be written.
+    """
+    try:
+        with whole_file(path, makes_folder=True, is_lasting=True) as temporary:
+            temporary.write_bytes(data)
+    except ScheduleError as error:
+        raise ExecutionError(f"checkpoint: {error}") from error
+    return FileDigest(num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def read_index(checkpoint: Path) -> CheckpointIndex:
+    """Return what a checkpoint is of; its files are not looked at.
+
+    Raises:
+        ExecutionError: It is none, or its index is damaged; with the file.
+    """
+    try:
+        return index_from_json(read_text(checkpoint / _INDEX), str(checkpoint / _INDEX))
+    except (ProfileError, ScheduleError) as error:
+        raise ExecutionError(str(error)) from None
+
+
+def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
+    """Return what a file of a checkpoint holds.
+
+    Raises:
+        ExecutionError: The checkpoint has no such file, or another; with the file.
+    """
+    digest, path = index.files.get(name), checkpoint / name
+    if digest is None or not _FILE.fullmatch(name):
+        raise ExecutionError(f"{path}: got no such file of a checkpoint, expected one; it is damaged")
+    if not path.is_file():
+        raise ExecutionError(f"{path}: got no file, expected one of {digest.num_bytes} bytes: it is damaged")
+    try:
+        data = read_bytes(path, digest.num_bytes)
+    except ScheduleError as error:
+        raise ExecutionError(f"{error}: it is damaged") from None
+    got = hashlib.sha256(data).hexdigest()
+    if got != digest.sha256:
+        raise ExecutionError(f"{path}: got SHA-256 {got[:12]}, expected {digest.sha256[:12]}: it is damaged")
+    return data
+
+
+def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
+    """Return the checkpoint in `path`, or the newest of those in it, all of whose files are as they were written.
+
+    Raises:
+        ExecutionError: There is none, or it is damaged: with the file, and the newest that is not.
+    """
+    newest = path if (path / _INDEX).is_file() else next(iter(_whole_ones(path)[::-1]), None)
+    if newest is None:
+        raise ExecutionError(f"{path}: got no checkpoint in it, expected one; try what was given as `checkpoint`")
+    try:
+        return newest, _required(newest)
+    except ExecutionError as error:
+        others = [other for other in _whole_ones(newest.parent) if other != newest]
+        good = next(filter(_is_good, others[::-1]), None)
+        advice = "no other is whole" if good is None else f"the last good one is {good}; try `resume={good}`"
+        raise ExecutionError(f"{error}; {advice}") from None
+
+
+def _required(checkpoint: Path) -> CheckpointIndex:
+    index = read_index(checkpoint)
+    for name in index.files:
+        read_file(checkpoint, index, name)
+    return index
+
+
+def _is_good(checkpoint: Path) -> bool:
+    try:
+        _required(checkpoint)
+    except ExecutionError:
+        return False
+    return True
+
+
+def require_same_run(checkpoint: Path, index: CheckpointIndex, run: Mapping[str, str]) -> None:
+    """Refuse a checkpoint of another run.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        index: Its index.
+        run: What a step of this run depends on, by the name of the argument.
+
+    Raises:
+        ExecutionError: It is of another; with what differs.
+    """
+    names = [name for name in {**run, **index.run} if run.get(name) != index.run.get(name)]
+    if names:
+        faults = [f"{name} {shown(index.run.get(name))}, not {shown(run.get(name))}" for name in names]
+        raise ExecutionError(
+            f"{checkpoint}: got a checkpoint of another run, of {one_line(faults)}, expected one of this run; "
+            "try the arguments that it was made with"
+        )
+
+
+def require_no_checkpoints(folder: Path) -> None:
+    """Refuse to begin a run in a folder that has checkpoints of another.
+
+    Raises:
+        ExecutionError: It has, or it cannot be made.
+    """
+    if _whole_ones(folder):
+        raise ExecutionError(
+            f"checkpoint: got {folder}, which has checkpoints, expected a folder without; try `resume={folder}` to go "
+            "on from the last, or another folder"
+        )
+
+
+def clear_after(folder: Path, steps: int) -> None:
+    """Make the folder of checkpoints, and remove from it what a run that goes on behind `steps` will write anew.
+
+    That is what has no index, and what is of later steps.
+
+    Raises:
+        ExecutionError: The folder cannot be made.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ExecutionError(
+            f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be made; try another"
+        ) from error
+    for number, checkpoint in _all(folder):
+        if number > steps or not (checkpoint / _INDEX).is_file():
+            _remove(checkpoint)
+
+
+def keep_newest(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but so many of the last steps."""
+    for checkpoint in _whole_ones(folder)[:-keep]:
+        _remove(checkpoint)
+
+
+def _remove(checkpoint: Path) -> None:
+    (checkpoint / _INDEX).unlink(missing_ok=True)  # first, so that half a checkpoint is none
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _whole_ones(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder that have an index, in the order of their steps."""
+    return [checkpoint for _, checkpoint in _all(folder) if (checkpoint / _INDEX).is_file()]
+
+
+def _all(folder: Path) -> list[tuple[int, Path]]:
+    """Return (steps, folder) of what was begun to be written to a folder, in order."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted((int(name[1]), entry) for entry in entries if (name := _NAME.fullmatch(entry.name)))

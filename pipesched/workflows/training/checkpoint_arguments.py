@@ -1,0 +1,50 @@
+"""The checkpoints of a training run, as arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.workflows import ArgumentError, require_optional, require_path
+
+if TYPE_CHECKING:
+    from pipesched.executor.launch import CheckpointSettings
+
+_MOST = 2**31 - 1
+
+
+def checkpoint_settings(
+    checkpoint: Path | str | None, every: int | None = None, keep: int | None = None, resume: Path | str | None = None
+) -> CheckpointSettings | None:
+    """Return when a run writes checkpoints, where, and which one it goes on from; None if none of that is asked for.
+
+    Args:
+        checkpoint: Folder of the checkpoints; None: that of the one that the run goes on from.
+        every: Steps from one to the next; None: as before, or as `CheckpointSettings` has it.
+        keep: How many of the newest are kept; None: as before, or as `CheckpointSettings` has it.
+        resume: A checkpoint, or a folder of them, whose newest one the run goes on from; None: from the beginning.
+
+    Raises:
+        ArgumentError: An argument makes no sense, or has no effect.
+        ExecutionError: There is no checkpoint, or it is damaged: with the file, and the newest that is not.
+    """
+    every = require_optional("every", every, 1, _MOST)
+    keep = require_optional("keep", keep, 1, _MOST)
+    folder = None if checkpoint is None else require_path(checkpoint, "checkpoint")
+    if folder is None and resume is None:
+        for name, value in (("every", every), ("keep", keep)):
+            if value is not None:
+                raise ArgumentError(f"{name}: got {value} without `checkpoint`, expected both; add `checkpoint=steps`")
+        return None
+    from pipesched.executor.launch import CheckpointSettings
+
+    if resume is None:
+        settings = CheckpointSettings(folder=str(folder))
+    else:
+        from pipesched.executor.training import find_checkpoint
+
+        start, index = find_checkpoint(require_path(resume, "resume"))
+        folder = folder or start.parent
+        settings = CheckpointSettings(folder=str(folder), every=index.every, keep=index.keep, start=str(start))
+    return replace(settings, every=every or settings.every, keep=keep or settings.keep)

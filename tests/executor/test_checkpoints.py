@@ -1,0 +1,237 @@
+"""A training run that goes on from a checkpoint computes, bit by bit, what it would have computed undisturbed."""
+
+import os
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import pipesched
+from pipesched.executor import ExecutionError
+from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
+from pipesched.executor.runs import launch_training, train_locally, training_of
+from pipesched.executor.training import FileDigest, checkpoint_folder, find_checkpoint, read_index, write_index
+from pipesched.executor.training.checkpoint_index import write_lasting
+from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules import PredictionRule
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.transforms import ScheduleSpec
+from tests.executor.pipelines import CPU, even_bounds
+
+MODEL, LAYERS = "tests.executor.models:dropping:layers=6", 6
+STEPS, EVERY = 8, 3
+SCHEMES = {
+    "1f1b": {},
+    "chimera": {},
+    "pipedream": {},
+    "pipedream_2bw": {"optimizer": "adamw"},
+    "wpipe": {},
+    "1f1b_rr": {},
+    "spectrain": {"optimizer": "sgd"},
+    "xpipe": {},
+    "pipeoptim": {"prediction": PredictionRule.CONSTANT},
+    "hybrid": {"parameters": {"pipelined": 5}},
+    "avgpipe": {"parameters": {"pipelines": 2}},
+    "synchronous": {"name": "avgpipe", "parameters": {"pipelines": 2}, "averaging": "synchronous"},
+}
+
+
+def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, **fields):
+    given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "model": MODEL, **SCHEMES[scheme], **fields}
+    parameters, name = given.pop("parameters", {}), given.pop("name", scheme)
+    schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, parameters=parameters)
+    settings = CheckpointSettings(folder=str(folder), every=every, start=start and str(start))
+    settings = None if folder is None else settings
+    given.setdefault("bounds", even_bounds(LAYERS, schedule_spec.run(steps).lists(steps).num_stages))
+    return RunSpec(job=Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings), **given)
+
+
+def locally(job, on_step=None, **how):
+    training = training_of(job, CPU)
+    return train_locally(training.run.lists(job.job.num_steps), training, on_step, **how)
+
+
+class Killed(BaseException):
+    """Ends a run as a signal that nobody handles would."""
+
+
+def killed_at(step):
+    def on_step(now, scores):
+        if now == step:
+            raise Killed
+
+    return on_step
+
+
+def digests(folder, steps=STEPS):
+    return read_index(checkpoint_folder(folder, steps)).files
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_run_that_is_killed_and_goes_on_ends_as_one_that_was_not(scheme, tmp_path):
+    """The last checkpoints have the same files, bit by bit: weights, optimizers, predictors, references and losses."""
+    undisturbed = locally(a_job(scheme, tmp_path / "whole"))
+    with pytest.raises(Killed):
+        locally(a_job(scheme, tmp_path / "cut"), killed_at(5))
+    start, index = find_checkpoint(tmp_path / "cut")
+    assert (start.name, index.steps) == ("step00000003", 3)
+    resumed = locally(a_job(scheme, tmp_path / "cut", start=start))
+    assert resumed == undisturbed
+    assert len(resumed.steps) == STEPS
+    assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+    # up to the first checkpoint it is the run without any; behind it, if nothing is in flight there by itself
+    without = locally(a_job(scheme, None))
+    is_drained = pipesched.CATALOGUE[SCHEMES[scheme].get("name", scheme)].traits.is_asynchronous
+    same = EVERY if is_drained else STEPS
+    assert undisturbed.steps[:same] == without.steps[:same]
+
+
+@pytest.mark.distributed
+def test_processes_go_on_from_what_one_process_wrote_and_the_other_way_round(tmp_path):
+    """Told to leave at once, the processes do so behind a step; if they had not come to hear of it, at the end."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    given = {"steps": 12, "num_ranks": 1}
+    undisturbed = locally(a_job("avgpipe", whole, **given))
+    locally(a_job("avgpipe", cut, steps=3, num_ranks=1))
+    start, _ = find_checkpoint(cut)
+    told = []
+    paused = launch_training(
+        a_job("avgpipe", cut, start=start, **given), lambda *step: told.append(step), is_asked=lambda: True
+    )
+    assert paused.is_paused == (len(paused.steps) < 12)
+    assert told == list(enumerate(undisturbed.steps[: len(paused.steps)]))
+    start, index = find_checkpoint(cut)
+    assert index.steps == len(paused.steps) > 3
+    resumed = locally(a_job("avgpipe", cut, start=start, **given))
+    assert resumed == undisturbed
+    assert digests(cut, 12) == digests(whole, 12)
+
+
+def test_the_newest_are_kept_and_a_request_is_heard_behind_the_next(tmp_path):
+    asked = []
+    job = a_job("1f1b", tmp_path, every=2)
+    job = replace(job, job=replace(job.job, checkpoints=replace(job.job.checkpoints, keep=2)))
+    paused = locally(job, lambda step, scores: asked.append(step), is_asked=lambda: asked[-1] == 6)
+    assert (paused.is_paused, len(paused.steps)) == (True, 7)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step00000006", "step00000007"]
+    paused = locally(a_job("pipedream", tmp_path / "p", every=2), is_asked=lambda: True)
+    assert len(paused.steps) == 2
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a folder of checkpoints behind 3, 6 and 8 steps, with what an interrupted one has left."""
+    locally(a_job("1f1b", tmp_path))
+    (tmp_path / "step00000009").mkdir()
+    (tmp_path / "step00000009" / "rank0-stage0.safetensors").write_bytes(b"half")
+    return tmp_path
+
+
+def refused(call, *arguments):
+    with pytest.raises(ExecutionError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
+    newest, good = written / "step00000008", written / "step00000006"
+    assert find_checkpoint(written)[0] == newest
+    weights = newest / "rank1-stage1.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    advice = f"it is damaged; the last good one is {good}; try `resume={good}`"
+    for damage in (bytes(data), bytes(data[:-1]), None):
+        weights.unlink()
+        if damage is not None:
+            weights.write_bytes(damage)
+        message = refused(find_checkpoint, written)
+        assert message.startswith(f"{weights}: got ")
+        assert message.endswith(advice)
+    index = newest / "index.json"
+    index.write_text(index.read_text()[:-20])
+    assert refused(find_checkpoint, written).startswith(f"{index}: got ")
+    assert refused(find_checkpoint, newest).endswith(advice)
+    assert find_checkpoint(good)[1].steps == 6
+    locally(a_job("1f1b", written, start=good))
+    assert find_checkpoint(written)[0] == newest, "it was written again, and what was left of another removed"
+    assert not (written / "step00000009").exists()
+
+
+def test_an_index_may_name_no_file_elsewhere(written):
+    newest = written / "step00000008"
+    index = read_index(newest)
+    (written / "x.safetensors").write_bytes(b"")
+    write_index(newest, replace(index, files={"../x.safetensors": FileDigest(num_bytes=0, sha256="")}))
+    assert "no such file of a checkpoint" in refused(find_checkpoint, newest)
+
+
+def test_a_checkpoint_of_another_run_is_refused_with_what_differs(written):
+    start, _ = find_checkpoint(written)
+    message = refused(locally, a_job("1f1b", written, start=start, lr=0.1, steps=9))
+    assert "another run, of lr '0.05', not '0.1', expected" in message
+    message = refused(locally, a_job("1f1b", written, start=start, bounds=((0, 2), (2, 6)), steps=9))
+    assert "partition '3,3', not '2,4'" in message
+    assert "schedule '1f1b', not 'pipedream'" in refused(locally, a_job("pipedream", written, start=start, steps=9))
+    assert "behind 8 steps, expected at most the 7" in refused(locally, a_job("1f1b", written, start=start, steps=7))
+    assert f"try `resume={written}`" in refused(locally, a_job("1f1b", written))
+    assert "no checkpoint in it" in refused(find_checkpoint, written / "step00000009")
+
+
+def test_lists_are_left_only_behind_all_of_their_steps(tmp_path):
+    lists = pipesched.build("pipedream", 2, 2)
+    spec = a_job("pipedream", tmp_path, steps=4, every=3)
+    spec = replace(spec, job=replace(spec.job, schedule_spec=ScheduleSpec(lists=to_json(lists))))
+    assert "expected a multiple of the 2 of the lists of pipedream; try 2" in refused(locally, spec)
+
+
+@pytest.mark.parametrize("step", ["temporary", "rename"])
+def test_a_process_that_is_killed_while_it_writes_leaves_no_checkpoint(step, written):
+    """The child dies before, or behind, the renaming of a file that is not the index."""
+    newest, index = find_checkpoint(written)
+    child = os.fork()
+    if not child:
+        rename = Path.replace
+
+        def die(path, target):
+            if step == "rename":
+                rename(path, target)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Path.replace = die
+        try:
+            write_lasting(checkpoint_folder(written, 12) / "losses.safetensors", b"all of it")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list((written / "step00000012").iterdir())) == 1
+    assert find_checkpoint(written) == (newest, index)
+
+
+def test_the_library_pauses_on_a_signal_goes_on_and_exports_a_plain_state_dict(tmp_path):
+    given = {"num_ranks": 2, "num_microbatches": 2, "batch_size": 4, "optimizer": "momentum", "lr": 0.05}
+
+    def signal_at_3(step, scores):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.getsignal(signal.SIGUSR1)
+    paused = pipesched.train(
+        MODEL, "gpipe", num_steps=6, checkpoint=tmp_path / "c", every=2, on_step=signal_at_3, **given
+    )
+    assert (paused.is_paused, len(paused.losses)) == (True, 4)
+    assert signal.getsignal(signal.SIGUSR1) == before
+    whole = tmp_path / "whole.safetensors"
+    result = pipesched.train(MODEL, "gpipe", num_steps=6, resume=tmp_path / "c", export=whole, **given)
+    undisturbed = pipesched.train(MODEL, "gpipe", num_steps=6, export=tmp_path / "plain.safetensors", **given)
+    assert result.losses == undisturbed.losses
+    module = build_layers(resolve_model(MODEL), 0, LAYERS, seed=0)
+    module.load_state_dict(load_file(whole))
+    for name, tensor in load_file(tmp_path / "plain.safetensors").items():
+        assert torch.equal(tensor, module.state_dict()[name]), name
+    with pytest.raises(pipesched.ArgumentError, match=re.escape("every: got 2 without `checkpoint`")):
+        pipesched.train(MODEL, "gpipe", every=2, **given)
