@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from safetensors.torch import load_model
 from torch import nn
 
+from pipesched.executor import RankFailed
 from pipesched.executor.core import lists_of
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.advance_phases import lists_ahead
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.local_training import TrainingSetup, training_of
-from pipesched.executor.runs.training_parts import TrainingParts
+from pipesched.executor.runs.training_parts import TrainingParts, going_on
 from pipesched.executor.training import (
     AdvanceTrials,
     LossHistory,
@@ -32,6 +33,9 @@ from pipesched.executor.training import (
 from pipesched.profiles.models import build_layers
 from pipesched.schedules import Op, Schedule
 
+OnRestart: TypeAlias = Callable[[RankFailed, int], None]
+"""Told that a rank failed, and behind how many steps the run is started again."""
+
 
 def launch_training(
     spec: RunSpec,
@@ -39,6 +43,8 @@ def launch_training(
     *,
     is_asked: Callable[[], bool] = lambda: False,
     export: Path | None = None,
+    restarts: int = 0,
+    on_restart: OnRestart = lambda error, steps: None,  # noqa: ARG005 -- nobody need listen
 ) -> Trained:
     """Run `spec`, whose job trains, with one process per rank on this machine.
 
@@ -47,6 +53,8 @@ def launch_training(
         on_step: Told of each step, soon after it was; may raise to end the run.
         is_asked: Returns whether the run is to end behind the next checkpoint, of a run that has any.
         export: File that gets the final weights of the whole model; None: none.
+        restarts: How often a run with checkpoints is started again from the newest one, where a rank fails.
+        on_restart: Told why, and behind how many steps.
 
     Raises:
         ExecutionError: The checkpoint that it goes on from is damaged, or of another run; or `export` cannot be
@@ -54,11 +62,33 @@ def launch_training(
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
         ProfileError: There is no such model, it cannot be built, or a file names what is imported.
     """
-    job = _Training(spec, on_step, is_asked, export)
-    try:
-        return run_watched(job)
-    except RunDiverged:
-        return job.history.end()
+    tell = None if on_step is None else _once(on_step)
+    failures: list[str] = []
+    while True:
+        job = _Training(spec, tell, is_asked, export)
+        try:
+            return replace(run_watched(job), failures=tuple(failures))
+        except RunDiverged:
+            return replace(job.history.end(), failures=tuple(failures))
+        except RankFailed as error:
+            if len(failures) == restarts:
+                raise
+            failures.append(str(error))
+            spec, steps = going_on(spec)
+            on_restart(error, steps)
+
+
+def _once(on_step: OnStep) -> OnStep:
+    """Return what tells `on_step` of each step once, also of those that are taken again."""
+    num_told = 0
+
+    def tell(step: int, scores: Scores) -> None:
+        nonlocal num_told
+        if step == num_told:
+            num_told += 1
+            on_step(step, scores)
+
+    return tell
 
 
 @final

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -22,6 +23,8 @@ from pipesched.executor.training import (
     Scores,
     checkpoint_folder,
     clear_after,
+    find_checkpoint,
+    has_checkpoints,
     keep_newest,
     load_stages,
     read_index,
@@ -183,3 +186,19 @@ def run_of(spec: RunSpec) -> dict[str, str]:
     names = ("optimizer", "lr", "seed", "dtype", "prediction", "compression", "averaging")
     values |= {name: getattr(spec, name) for name in names}
     return {name: "none" if value is None else str(value) for name, value in values.items()}
+
+
+def going_on(spec: RunSpec) -> tuple[RunSpec, int]:
+    """Return a run with checkpoints as it goes on from the newest of them, if there is one, and the steps before.
+
+    Raises:
+        ExecutionError: That one is damaged.
+    """
+    assert isinstance(spec.job, Train), "its job trains"
+    settings = spec.job.checkpoints
+    assert settings is not None, "with checkpoints"
+    start = settings.start
+    if has_checkpoints(Path(settings.folder)):
+        start = str(find_checkpoint(Path(settings.folder))[0])
+    steps = 0 if start is None else read_index(Path(start)).steps
+    return replace(spec, job=replace(spec.job, checkpoints=replace(settings, start=start))), steps

@@ -14,6 +14,7 @@ from .checkpoint_index import checkpoint_folder as checkpoint_folder
 from .checkpoint_index import checkpoint_schema as checkpoint_schema
 from .checkpoint_index import clear_after as clear_after
 from .checkpoint_index import find_checkpoint as find_checkpoint
+from .checkpoint_index import has_checkpoints as has_checkpoints
 from .checkpoint_index import index_from_json as index_from_json
 from .checkpoint_index import index_text as index_text
 from .checkpoint_index import keep_newest as keep_newest

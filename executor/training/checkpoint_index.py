@@ -207,13 +207,18 @@ def require_same_run(checkpoint: Path, index: CheckpointIndex, run: Mapping[str,
         )
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """Return whether there is any checkpoint in a folder, damaged or not."""
+    return bool(_whole_ones(folder))
+
+
 def require_no_checkpoints(folder: Path) -> None:
     """Refuse to begin a run in a folder that has checkpoints of another.
 
     Raises:
         ExecutionError: It has, or it cannot be made.
     """
-    if _whole_ones(folder):
+    if has_checkpoints(folder):
         raise ExecutionError(
             f"checkpoint: got {folder}, which has checkpoints, expected a folder without; try `resume={folder}` to go "
             "on from the last, or another folder"

@@ -55,6 +55,7 @@ class Trained:
         ahead: How far ahead the forwards came to run; None where that was not sought.
         looks: The held-out scores on the way, by the number of steps taken; empty where nobody looked.
         is_paused: Whether it ended early because that was asked for, behind a checkpoint.
+        failures: What ranks failed of, where it was started again from a checkpoint.
     """
 
     steps: tuple[Scores, ...]
@@ -63,6 +64,7 @@ class Trained:
     ahead: AdvanceTrials | None = None
     looks: Mapping[int, Scores] = field(default_factory=dict)
     is_paused: bool = False
+    failures: tuple[str, ...] = ()
 
 
 class RunDiverged(RunEnded):

@@ -91,24 +91,33 @@ def test_a_run_that_is_killed_and_goes_on_ends_as_one_that_was_not(scheme, tmp_p
 
 
 @pytest.mark.distributed
-def test_processes_go_on_from_what_one_process_wrote_and_the_other_way_round(tmp_path):
-    """Told to leave at once, the processes do so behind a step; if they had not come to hear of it, at the end."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    given = {"steps": 12, "num_ranks": 1}
-    undisturbed = locally(a_job("avgpipe", whole, **given))
-    locally(a_job("avgpipe", cut, steps=3, num_ranks=1))
-    start, _ = find_checkpoint(cut)
-    told = []
+def test_processes_go_on_from_what_one_process_wrote_also_where_one_is_killed_and_the_other_way_round(tmp_path):
+    """Told to leave, the processes do so behind a step; if they do not come to hear of it, at the end."""
+    whole, cut, mark = tmp_path / "whole", tmp_path / "cut", tmp_path / "killed"
+    model = f"tests.executor.faulty_models:killed_once:mark={mark}"
+    given = {"every": 1, "num_ranks": 1, "model": model, "bounds": ((0, 3),)}
+    mark.touch()
+    undisturbed = locally(a_job("avgpipe", whole, steps=20, **given))
+    locally(a_job("avgpipe", cut, steps=3, **given))
+    mark.unlink()
+    told, restarts = [], []
     paused = launch_training(
-        a_job("avgpipe", cut, start=start, **given), lambda *step: told.append(step), is_asked=lambda: True
+        a_job("avgpipe", cut, start=find_checkpoint(cut)[0], steps=20, **given),
+        lambda *step: told.append(step),
+        is_asked=lambda: len(told) > 6,
+        restarts=1,
+        on_restart=lambda error, steps: restarts.append((str(error), steps)),
     )
-    assert paused.is_paused == (len(paused.steps) < 12)
+    ((failure, steps),) = restarts
+    assert steps == 5, "two micro-batches a step, and the sixth of the process killed it"
+    assert "was killed by signal 9" in failure
+    assert paused.failures == (failure,)
+    assert paused.is_paused == (len(paused.steps) < 20)
     assert told == list(enumerate(undisturbed.steps[: len(paused.steps)]))
     start, index = find_checkpoint(cut)
-    assert index.steps == len(paused.steps) > 3
-    resumed = locally(a_job("avgpipe", cut, start=start, **given))
-    assert resumed == undisturbed
-    assert digests(cut, 12) == digests(whole, 12)
+    assert index.steps == len(paused.steps) > 6
+    assert locally(a_job("avgpipe", cut, start=start, steps=20, **given)) == undisturbed
+    assert digests(cut, 20) == digests(whole, 20)
 
 
 def test_the_newest_are_kept_and_a_request_is_heard_behind_the_next(tmp_path):

@@ -272,7 +272,15 @@ def _train(
                 show(name, step, scores)
 
             spec = options.spec(forecast.schedule_spec, model, forecast.bounds, limit_bytes, checkpoints)
-            yield trained_by(spec, model, on_step, is_distributed=options.distributed, export=export)
+            yield trained_by(
+                spec,
+                model,
+                on_step,
+                is_distributed=options.distributed,
+                export=export,
+                restarts=options.restarts,
+                on_restart=lambda error, steps: complain(f"{error}; starting again behind {steps} steps"),
+            )
 
 
 @contextmanager

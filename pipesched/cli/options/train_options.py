@@ -44,6 +44,9 @@ class TrainOptions(RunSettings):
     resume: Annotated[
         Path | None, typer.Option(help="Go on from a checkpoint, or from the newest in a folder of them.")
     ] = None
+    restarts: Annotated[
+        int, typer.Option(help="How often to start again from the newest checkpoint, where a rank fails.", min=0)
+    ] = 0
     distributed: Annotated[
         bool, typer.Option("--distributed", help="One process per rank, not all ranks in this one.")
     ] = False
@@ -51,7 +54,7 @@ class TrainOptions(RunSettings):
     shown: ClassVar[dict[str, str | None]] = {
         **dict.fromkeys(("batch_size", "steps", "optimizer", "lr", "seed", "dtype", "device", "threads")),
         "prediction": "How weights are predicted where a schedule looks ahead; unless given as in its paper.",
-        **dict.fromkeys(("averaging", "advance", "checkpoint", "every", "keep", "resume", "distributed")),
+        **dict.fromkeys(("averaging", "advance", "checkpoint", "every", "keep", "resume", "restarts", "distributed")),
         "backend": "Of the messages between processes.",
         "compression": None,
         "timeout_s": "How long one message may keep a process waiting [s].",
@@ -84,11 +87,11 @@ class TrainOptions(RunSettings):
             ArgumentError: An option has no effect.
             ExecutionError: There is no checkpoint, or it is damaged.
         """
-        if self.checkpoint is None and self.resume is None and self.every is None and self.keep is None:
-            return None
-        from pipesched.workflows.training import checkpoint_settings
+        from pipesched.workflows.training import checkpoint_settings, require_restartable
 
-        return checkpoint_settings(self.checkpoint, self.every, self.keep, self.resume)
+        settings = checkpoint_settings(self.checkpoint, self.every, self.keep, self.resume)
+        require_restartable(self.restarts, settings, is_distributed=self.distributed)
+        return settings
 
     def begun(self, schedule_spec: ScheduleSpec) -> ScheduleSpec:
         """Return `schedule_spec` as the run begins with it: where it is sought how far ahead forwards run, with none.

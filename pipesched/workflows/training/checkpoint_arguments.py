@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesched.workflows import ArgumentError, require_optional, require_path
+from pipesched.workflows import ArgumentError, is_rank, require_at_least, require_optional, require_path
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import CheckpointSettings
@@ -48,3 +48,17 @@ def checkpoint_settings(
         folder = folder or start.parent
         settings = CheckpointSettings(folder=str(folder), every=index.every, keep=index.keep, start=str(start))
     return replace(settings, every=every or settings.every, keep=keep or settings.keep)
+
+
+def require_restartable(restarts: int, checkpoints: CheckpointSettings | None, *, is_distributed: bool) -> None:
+    """Refuse to start a run again that has no checkpoints, or no processes of ours that may fail.
+
+    Raises:
+        ArgumentError: It is to be.
+    """
+    restarts = require_at_least("restarts", restarts, 0)
+    if restarts and (checkpoints is None or not is_distributed or is_rank()):
+        raise ArgumentError(
+            f"restarts: got {restarts}, expected `checkpoint` and `is_distributed=True` with it, and no torchrun, "
+            "which has restarts of its own; leave it out"
+        )

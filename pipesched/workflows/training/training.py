@@ -54,7 +54,7 @@ from pipesched.workflows.arguments import (
     require_no_counts,
     require_possible,
 )
-from pipesched.workflows.training.checkpoint_arguments import checkpoint_settings
+from pipesched.workflows.training.checkpoint_arguments import checkpoint_settings, require_restartable
 from pipesched.workflows.training.training_forecast import TrainingForecast, forecast_training
 from pipesched.workflows.training.training_jobs import (
     costs_of_training,
@@ -96,6 +96,7 @@ def train(
     every: int | None = None,
     keep: int | None = None,
     resume: Path | str | None = None,
+    restarts: int = 0,
     export: Path | str | None = None,
     **keywords: Unpack[RunKeywords],
 ) -> TrainingResult:
@@ -133,6 +134,8 @@ def train(
         keep: How many of the newest checkpoints are kept; None: 3, or as before.
         resume: A checkpoint, or a folder of them, whose newest one the run goes on from: bit by bit as if it had never
             been stopped.
+        restarts: How often a run with checkpoints and processes of its own is started again from the newest one, where
+            a rank fails; the result has the failures.
         export: A .safetensors file that gets the final weights of the whole model; not under torchrun.
         keywords: How a model is run: the fields of `RunSettings`.
 
@@ -186,6 +189,7 @@ def train(
         require_few(lists)
     held_out_every = require_optional("held_out_every", held_out_every, 1)
     checkpoints = checkpoint_settings(checkpoint, every, keep, resume)
+    require_restartable(restarts, checkpoints, is_distributed=is_distributed)
     if held_out_every is not None:
         _require_one_model(
             held_out_every,
@@ -211,6 +215,7 @@ def train(
         is_distributed=is_distributed,
         held_out_every=held_out_every,
         export=None if export is None else require_path(export, "export"),
+        restarts=restarts,
     )
     return TrainingResult(run.name, built.name, num_steps, trained, forecast, run.pipelines)
 

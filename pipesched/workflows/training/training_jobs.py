@@ -19,6 +19,7 @@ from pipesched.workflows.arguments import AnyCosts
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
+    from pipesched.executor.runs import OnRestart
     from pipesched.executor.training import OnStep, Trained
 
 MAX_LOCAL_RANKS = 1024
@@ -46,6 +47,8 @@ def trained_by(
     is_distributed: bool = False,
     held_out_every: int | None = None,
     export: Path | None = None,
+    restarts: int = 0,
+    on_restart: OnRestart | None = None,
 ) -> Trained:
     """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.
 
@@ -71,7 +74,14 @@ def trained_by(
         return trained
     if is_distributed:
         with pause_requests(spec) as is_asked:
-            return launch_training(spec, on_step, is_asked=is_asked, export=export)
+            return launch_training(
+                spec,
+                on_step,
+                is_asked=is_asked,
+                export=export,
+                restarts=restarts,
+                on_restart=on_restart or (lambda error, steps: None),  # noqa: ARG005 -- nobody listens
+            )
     if spec.job.advance is not None:
         raise ArgumentError(
             f"advance: got {spec.job.advance}, expected `is_distributed` with it: in one process ranks take turns, and "

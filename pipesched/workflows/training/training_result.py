@@ -73,6 +73,11 @@ class TrainingResult:
         return self.trained.is_paused
 
     @property
+    def failures(self) -> tuple[str, ...]:
+        """What ranks failed of, where the run was started again."""
+        return self.trained.failures
+
+    @property
     def diverged_at(self) -> int | None:
         """The step whose loss ended the run; None where it did not diverge."""
         return None if self.trained.diverged is None else self.trained.diverged.step
