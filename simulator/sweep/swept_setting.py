@@ -21,7 +21,7 @@ class SweptSetting(SearchCandidate):
     """A setting: a schedule by name with its counts, and what else is varied.
 
     Attributes:
-        schedule: Name in the catalogue, or of a builder of a user's own (`OwnName`).
+        schedule: Name in the catalogue, or of a builder of the user's own.
         num_ranks: Ranks of the pipeline.
         num_microbatches: Micro-batches, of all pipelines together.
         num_chunks: Stages per rank, where the schedule takes several; else None.

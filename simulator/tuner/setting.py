@@ -27,8 +27,8 @@ class Setting(SearchCandidate):
     """A setting: the schedule, its counts and what else decides how a model is trained.
 
     Attributes:
-        schedule: Name in the catalogue, or an `OwnName`; AvgPipe's with one pipeline has the lists of another schedule,
-            which is its `name`.
+        schedule: Name in the catalogue, or of a builder of a user's own; AvgPipe's with one pipeline has the lists of
+            another schedule, which is its `name`.
         num_microbatches: M, of a batch.
         num_pipelines: N, each with a batch of its own; 1 but for AvgPipe's schedule.
         advance: Advance of AvgPipe's schedule; None for others.

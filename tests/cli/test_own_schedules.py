@@ -170,8 +170,12 @@ def test_a_search_goes_on_unless_the_builder_has_changed(pipesched, searched_fol
     line = f"{TUNE} -s mine.py:plain --resume found.jsonl"
     first, lines = pipesched(line), (searched_folder / "found.jsonl").read_text()
     assert '"schedule": "mine.py:plain"' in lines
+    (searched_folder / "evil.py").write_text(PLANTED)
+    more_lines = lines + lines.partition("\n")[2].replace("mine.py:plain", "evil:builder")
+    (searched_folder / "found.jsonl").write_text(more_lines)
     assert pipesched(line) == first
-    assert (searched_folder / "found.jsonl").read_text() == lines
+    assert (searched_folder / "found.jsonl").read_text() == more_lines
+    assert not (searched_folder / "PLANTED").exists()
     with (searched_folder / "mine.py").open("a") as file:
         file.write("# another\n")
     answer = pipesched(line)

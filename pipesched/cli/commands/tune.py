@@ -96,6 +96,7 @@ def tune(
     measures = evaluator == "measure"
     is_run = measures or verify is not None or budget is not None
     _require_possible(runs, evaluator, budget, is_run=is_run)
+    space.schedules()  # before a model is profiled
     meter = LoadMeter()
     loaded = problem.load(machines, space, runs)
     loaded = with_trust(loaded) if trust_model else loaded

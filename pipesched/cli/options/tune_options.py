@@ -140,24 +140,34 @@ class SpaceOptions:
             ScheduleError: There is no such schedule.
         """
         from pipesched.simulator.tuner import Space
+        from pipesched.workflows.tuning import covered_microbatches
+
+        return Space(
+            microbatches=covered_microbatches(problem, self.given_microbatches()),
+            pipelines=self.given_pipelines() or (1, 2, 3, 4),
+            advances=counts(self.advance, "--advance", 0),
+            schedules=self.schedules(),
+            chunks=counts(self.chunks, "--chunks", 1),
+            recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
+        )
+
+    def schedules(self) -> tuple[str, ...]:
+        """Return the names of the schedules to choose from, as a search knows them.
+
+        Raises:
+            InputError: There is none, or one steps without a flush.
+            ScheduleError: There is no such schedule.
+        """
         from pipesched.workflows import ArgumentError
-        from pipesched.workflows.tuning import covered_microbatches, tunable_schedules
+        from pipesched.workflows.tuning import tunable_schedules
 
         names = schedule_names(self.schedule)
         if not names:
             raise InputError(f"--schedule: got {self.schedule!r}, expected names; try avgpipe,zb_h1")
         try:
-            schedules = tunable_schedules(names)
+            return tunable_schedules(names)
         except ArgumentError as error:
             raise InputError(f"--schedule{str(error).removeprefix('schedules')}") from error
-        return Space(
-            microbatches=covered_microbatches(problem, self.given_microbatches()),
-            pipelines=self.given_pipelines() or (1, 2, 3, 4),
-            advances=counts(self.advance, "--advance", 0),
-            schedules=schedules,
-            chunks=counts(self.chunks, "--chunks", 1),
-            recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
-        )
 
     def given_pipelines(self) -> tuple[int, ...]:
         """Return the numbers asked for; none if it is left to the tuner."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -21,9 +21,10 @@ from typing import Any, Literal, TypeAlias, final
 import pipesched
 from pipesched.profiles.processes import prints_to_stderr, users_folders, users_module
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
-from pipesched.schedules.builders import Entry, OwnName, Parameter
+from pipesched.schedules.builders import Entry, OwnName, Parameter, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.transforms import microbatches_per_step
+from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments.own_lists import builder_rows, builder_schedule
 
 Builder: TypeAlias = Callable[..., Any]
@@ -103,6 +104,22 @@ def require_one_step(lists: Schedule) -> None:
             f"schedule {lists.name}: got lists that step before their end, expected one Step of every stage, behind "
             "all micro-batches; try pipesched.sweep, which takes any"
         )
+
+
+def workers_for(schedules: Sequence[str], num_workers: int | None) -> int | None:
+    """Return the processes of a search: one where a function among the `schedules` cannot be imported by others.
+
+    Raises:
+        ArgumentError: There is such a function, and there shall be several.
+    """
+    own_builders = [entry.build for entry in map(lookup, schedules) if entry is not None and entry.is_own]
+    hidden = [build for build in own_builders if isinstance(build, _OwnBuilder) and build.importable is None]
+    if hidden and num_workers not in (None, 1):
+        raise ArgumentError(
+            f"num_workers: got {num_workers} with {hidden[0].label}, a function that no other process can import, "
+            "expected 1; leave it out, or put the function into a file"
+        )
+    return 1 if hidden else num_workers
 
 
 def _label(builder: Builder) -> str:

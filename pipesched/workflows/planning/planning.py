@@ -45,6 +45,7 @@ from pipesched.workflows.arguments import (
     require_network,
     require_one_step,
     searched_entries,
+    workers_for,
 )
 from pipesched.workflows.exporting import export_setting
 
@@ -254,7 +255,7 @@ def plan(
         convert_bytes_per_s=convert_bytes_per_s,
         network=network,
     )
-    return search_request(request, top, time_limit_s, num_workers)
+    return search_request(request, top, time_limit_s, workers_for(request.schedules, num_workers))
 
 
 def search_request(

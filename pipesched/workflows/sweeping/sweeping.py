@@ -39,6 +39,7 @@ from pipesched.workflows.arguments import (
     read_microbatch_size,
     require_taken,
     searched_entries,
+    workers_for,
 )
 from pipesched.workflows.simulating import REFUSED, Conditions
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
@@ -136,6 +137,7 @@ def sweep(
     if resume is not None:
         require_kind("resume", resume, str | Path, "the name of a file, or None")
     workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
+    workers = workers_for(space.schedules, workers)
     return sweep_settings(space.settings(), judge, by=by, num_workers=workers, resume=resume)
 
 

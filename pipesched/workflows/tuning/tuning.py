@@ -48,6 +48,7 @@ from pipesched.workflows.arguments import (
     read_devices_argument,
     read_profile_argument,
     require_network,
+    workers_for,
 )
 from pipesched.workflows.tuning.setting_race import CONTENDERS, raced, require_budget
 from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
@@ -145,7 +146,7 @@ def tune(
         space.settings(),
         evaluator,
         accounting=accounting,
-        num_workers=num_workers,
+        num_workers=workers_for(space.schedules, num_workers),
         resume=resume,
         averages=pipelines is not None,
         judge=measurement if evaluator == "measure" else None,
