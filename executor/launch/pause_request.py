@@ -1,4 +1,4 @@
-"""A request to leave a training run behind a checkpoint: SIGTERM, or SIGUSR1, as SLURM can send it ahead of the end."""
+"""A request to end a training run after a checkpoint: SIGTERM, or SIGUSR1, as SLURM can send it ahead of the end."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class RankListener:
         at: Told the position in the lowered list before each op.
         on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
-        is_asked: Returns whether a training run is to end behind the next checkpoint; asked in every process.
+        is_asked: Returns whether a training run is to end after the next checkpoint; asked in every process.
     """
 
     at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen

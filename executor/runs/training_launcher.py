@@ -34,7 +34,7 @@ from pipesched.profiles.models import build_layers
 from pipesched.schedules import Op, Schedule
 
 OnRestart: TypeAlias = Callable[[RankFailed, int], None]
-"""Told that a rank failed, and behind how many steps the run is started again."""
+"""Told that a rank failed, and after how many steps the run is started again."""
 
 
 def launch_training(
@@ -51,10 +51,10 @@ def launch_training(
     Args:
         spec: Specification of the run.
         on_step: Told of each step, soon after it was; may raise to end the run.
-        is_asked: Returns whether the run is to end behind the next checkpoint, of a run that has any.
+        is_asked: Returns whether the run is to end after the next checkpoint, of a run that has any.
         export: File that gets the final weights of the whole model; None: none.
         restarts: How often a run with checkpoints is started again from the newest one, where a rank fails.
-        on_restart: Told why, and behind how many steps.
+        on_restart: Told why, and after how many steps.
 
     Raises:
         ExecutionError: The checkpoint that it goes on from is damaged, or of another run; or `export` cannot be
@@ -151,7 +151,7 @@ def scores_line(microbatch: int, scores: Scores) -> str:
 
 
 def pause_file(folder: Path) -> Path:
-    """Return what is there when the run is to end behind the next checkpoint."""
+    """Return what is there when the run is to end after the next checkpoint."""
     return folder / "pause"
 
 

@@ -1,6 +1,6 @@
 """The parts of a training run with checkpoints: the lists between two moments at which nothing is in flight.
 
-    lists with a flush       a part is one pass of the lists; a checkpoint can be written behind each
+    lists with a flush       a part is one pass of the lists; a checkpoint can be written after each
     lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again
 
 So a run that goes on from a checkpoint computes what it would have computed without having been stopped.
@@ -93,7 +93,7 @@ class TrainingParts:
             require_same_run(self._start, self._index, run_of(spec))
             if self._index.steps > self.num_steps:
                 raise ExecutionError(
-                    f"{self._start}: got a checkpoint behind {self._index.steps} steps, expected at most the "
+                    f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most the "
                     f"{self.num_steps} of the run; try more steps"
                 )
             self.scores = read_scores(self._start, self._index)
@@ -131,11 +131,11 @@ class TrainingParts:
             load_stages(self._start, self._index, rank, stages)
 
     def is_due(self, steps: int) -> bool:
-        """Return whether there is a checkpoint behind so many steps, asked for or not."""
+        """Return whether there is a checkpoint after so many steps, asked for or not."""
         return steps % self._settings.every == 0 or steps == self.num_steps
 
     def write(self, steps: int, rank: int, stages: Mapping[int, Stage]) -> dict[str, FileDigest]:
-        """Write what `rank` holds behind so many steps; return what the files hold.
+        """Write what `rank` holds after so many steps; return what the files hold.
 
         Raises:
             ExecutionError: One cannot be written.

@@ -76,7 +76,7 @@ def checkpoint_schema() -> dict[str, Any]:
 
 
 def checkpoint_folder(folder: Path, steps: int) -> Path:
-    """Return the folder of the checkpoint behind so many steps."""
+    """Return the folder of the checkpoint after so many steps."""
     return folder / f"step{steps:08d}"
 
 
@@ -226,7 +226,7 @@ def require_no_checkpoints(folder: Path) -> None:
 
 
 def clear_after(folder: Path, steps: int) -> None:
-    """Make the folder of checkpoints, and remove from it what a run that goes on behind `steps` will write anew.
+    """Make the folder of checkpoints, and remove from it what a run that goes on after `steps` will write anew.
 
     That is what has no index, and what is of later steps.
 

@@ -54,7 +54,7 @@ class Trained:
             diverged.
         ahead: How far ahead the forwards came to run; None where that was not sought.
         looks: The held-out scores on the way, by the number of steps taken; empty where nobody looked.
-        is_paused: Whether it ended early because that was asked for, behind a checkpoint.
+        is_paused: Whether it ended early because that was asked for, after a checkpoint.
         failures: What ranks failed of, where it was started again from a checkpoint.
     """
 
@@ -105,7 +105,7 @@ class LossHistory:
             self._take(mean([come[number] for number in sorted(come)]))  # in one order, whoever came first
 
     def restore(self, steps: Sequence[Scores]) -> None:
-        """Begin behind the scores of `steps`; each is told of as if it came now."""
+        """Begin after the scores of `steps`; each is told of as if it came now."""
         for scores in steps:
             self._take(scores)
 

@@ -38,9 +38,9 @@ class TrainingRun:
         lists: Makes the lists of so many steps.
         beginning: Makes lists of at least so many, which go as a longer run does in its first steps: what a parameter
             counts over the whole run is counted as far as they reach.
-        part: Makes the lists of so many steps of the run behind its first ones: of (steps before, steps).
+        part: Makes the lists of so many steps of the run after its first ones: of (steps before, steps).
         pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
-        flush_steps: Steps of the lists that are gone through again and again, behind which nothing is in flight; None:
+        flush_steps: Steps of the lists that are gone through again and again, after which nothing is in flight; None:
             something always is, until the run is over.
         counts_run: Whether a parameter counts micro-batches of the whole run, so that its parts differ.
     """

@@ -195,11 +195,11 @@ def test_a_job_is_written_and_nothing_is_trained(pipesched, folder):
     assert job["job"]["schedule_spec"]["name"] == "wpipe"
 
 
-def test_a_signal_ends_a_run_behind_a_checkpoint_and_resume_goes_on(pipesched, folder):
+def test_a_signal_ends_a_run_after_a_checkpoint_and_resume_goes_on(pipesched, folder):
     line = "-s 1f1b -p 2 -m 2 --batch-size 4 --uniform f=1,b=2 --checkpoint c --every 50 --steps 100"
     answer = pipesched(f"train tests.executor.models:signalling:layers=4,at=9 {line}")
     assert answer.code == 75
-    assert re.fullmatch(r"pipesched: paused behind \d of 100 steps; try --resume c to go on\n", answer.err)
+    assert re.fullmatch(r"pipesched: paused after \d of 100 steps; try --resume c to go on\n", answer.err)
     answer = pipesched(f"train mlp:layers=4 {line}")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "try --resume c to go on" in answer.err

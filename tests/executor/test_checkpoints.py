@@ -83,7 +83,7 @@ def test_a_run_that_is_killed_and_goes_on_ends_as_one_that_was_not(scheme, tmp_p
     assert resumed == undisturbed
     assert len(resumed.steps) == STEPS
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
-    # up to the first checkpoint it is the run without any; behind it, if nothing is in flight there by itself
+    # up to the first checkpoint it is the run without any; after it, if nothing is in flight there by itself
     without = locally(a_job(scheme, None))
     is_drained = pipesched.CATALOGUE[SCHEMES[scheme].get("name", scheme)].traits.is_asynchronous
     same = EVERY if is_drained else STEPS
@@ -92,7 +92,7 @@ def test_a_run_that_is_killed_and_goes_on_ends_as_one_that_was_not(scheme, tmp_p
 
 @pytest.mark.distributed
 def test_processes_go_on_from_what_one_process_wrote_also_where_one_is_killed_and_the_other_way_round(tmp_path):
-    """Told to leave, the processes do so behind a step; if they do not come to hear of it, at the end."""
+    """Told to leave, the processes do so after a step; if they do not come to hear of it, at the end."""
     whole, cut, mark = tmp_path / "whole", tmp_path / "cut", tmp_path / "killed"
     model = f"tests.executor.faulty_models:killed_once:mark={mark}"
     given = {"every": 1, "num_ranks": 1, "model": model, "bounds": ((0, 3),)}
@@ -120,7 +120,7 @@ def test_processes_go_on_from_what_one_process_wrote_also_where_one_is_killed_an
     assert digests(cut, 20) == digests(whole, 20)
 
 
-def test_the_newest_are_kept_and_a_request_is_heard_behind_the_next(tmp_path):
+def test_the_newest_are_kept_and_a_request_is_heard_after_the_next(tmp_path):
     asked = []
     job = a_job("1f1b", tmp_path, every=2)
     job = replace(job, job=replace(job.job, checkpoints=replace(job.job.checkpoints, keep=2)))
@@ -133,7 +133,7 @@ def test_the_newest_are_kept_and_a_request_is_heard_behind_the_next(tmp_path):
 
 @pytest.fixture
 def written(tmp_path):
-    """Return a folder of checkpoints behind 3, 6 and 8 steps, with what an interrupted one has left."""
+    """Return a folder of checkpoints after 3, 6 and 8 steps, with what an interrupted one has left."""
     locally(a_job("1f1b", tmp_path))
     (tmp_path / "step00000009").mkdir()
     (tmp_path / "step00000009" / "rank0-stage0.safetensors").write_bytes(b"half")
@@ -186,12 +186,12 @@ def test_a_checkpoint_of_another_run_is_refused_with_what_differs(written):
     message = refused(locally, a_job("1f1b", written, start=start, bounds=((0, 2), (2, 6)), steps=9))
     assert "partition '3,3', not '2,4'" in message
     assert "schedule '1f1b', not 'pipedream'" in refused(locally, a_job("pipedream", written, start=start, steps=9))
-    assert "behind 8 steps, expected at most the 7" in refused(locally, a_job("1f1b", written, start=start, steps=7))
+    assert "after 8 steps, expected at most the 7" in refused(locally, a_job("1f1b", written, start=start, steps=7))
     assert f"try `resume={written}`" in refused(locally, a_job("1f1b", written))
     assert "no checkpoint in it" in refused(find_checkpoint, written / "step00000009")
 
 
-def test_lists_are_left_only_behind_all_of_their_steps(tmp_path):
+def test_lists_are_left_only_after_all_of_their_steps(tmp_path):
     lists = pipesched.build("pipedream", 2, 2)
     spec = a_job("pipedream", tmp_path, steps=4, every=3)
     spec = replace(spec, job=replace(spec.job, schedule_spec=ScheduleSpec(lists=to_json(lists))))
@@ -200,7 +200,7 @@ def test_lists_are_left_only_behind_all_of_their_steps(tmp_path):
 
 @pytest.mark.parametrize("step", ["temporary", "rename"])
 def test_a_process_that_is_killed_while_it_writes_leaves_no_checkpoint(step, written):
-    """The child dies before, or behind, the renaming of a file that is not the index."""
+    """The child dies before, or after, the renaming of a file that is not the index."""
     newest, index = find_checkpoint(written)
     child = os.fork()
     if not child:

@@ -75,7 +75,7 @@ def train(
     A step is an optimizer step on --batch-size samples, for every schedule: those that step after each micro-batch
     take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
     there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit;
-    75: SIGTERM or SIGUSR1 has ended it behind a checkpoint.
+    75: SIGTERM or SIGUSR1 has ended it after a checkpoint.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
 
@@ -169,9 +169,9 @@ def _require_one_run(schedule_specs: Sequence[ScheduleSpec], options: TrainOptio
 
 
 def _leave_if_paused(results: Sequence[Trained], num_steps: int, checkpoints: CheckpointSettings | None) -> None:
-    """End the command where the run has ended behind a checkpoint, as it was told to."""
+    """End the command where the run has ended after a checkpoint, as it was told to."""
     if checkpoints is not None and results[0].is_paused:
-        done = f"paused behind {len(results[0].steps)} of {num_steps} steps"
+        done = f"paused after {len(results[0].steps)} of {num_steps} steps"
         complain(f"{done}; try --resume {checkpoints.folder} to go on")
         raise typer.Exit(PAUSED)
 
@@ -279,7 +279,7 @@ def _train(
                 is_distributed=options.distributed,
                 export=export,
                 restarts=options.restarts,
-                on_restart=lambda error, steps: complain(f"{error}; starting again behind {steps} steps"),
+                on_restart=lambda error, steps: complain(f"{error}; starting again after {steps} steps"),
             )
 
 
