@@ -126,6 +126,7 @@ def test_an_order_of_a_v_is_found_that_no_builder_has():
     schedule = build("v_half", 4, 4)
     best_s, best = proven_s(schedule, costs)
     assert (best_s, simulated_s(best, costs), simulated_s(schedule, costs)) == (29.0, 29.0, 31.0)
+    assert known_orders(*reversed(problem_of(schedule, costs)), costs)[0].ticks == 29, "the planner knows it, too"
     assert most_in_flight(best, costs) <= most_in_flight(schedule, costs) == 3
 
 
@@ -156,6 +157,7 @@ def test_what_is_proven_is_never_above_what_takes_place(name, p, m, chunks):
             assert order.ticks * problem.tick_s <= simulated_s(order.schedule, costs, cluster) * (1 + 1e-9)
             assert bound_s <= order.ticks * problem.tick_s
             assert not find_faults(order.schedule)
+            assert most_in_flight(order.schedule, costs) <= most_in_flight(lists, costs)
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("zb_h1", None), ("v_half", None), ("interleaved", 2)])
