@@ -172,7 +172,8 @@ def run(
     rank instead, and the result comes back in all of them. What is kept for the next run is ended by `close`.
 
     Args:
-        schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
+        schedule: A Schedule, a Plan, a file, or with `num_ranks` and `num_microbatches` a name of the catalogue or a
+            builder of your own.
         model: A name as `profile` takes it, a plan's own, or a Model made of one; under torchrun any Model; None:
             `emulate` says what to do.
         emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
