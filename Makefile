@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format generated examples docs install clean
+.PHONY: demo test check format generated examples docs faults install clean
 
 install: .venv/installed
 
@@ -38,6 +38,10 @@ generated: install
 # what the tutorial and the how-tos show of commands and code
 examples: install
 	$(BIN)/python docs/examples.py README.md docs/tutorial.md docs/own_schedule.md docs/sweep.md docs/howto/*.md
+
+# what is promised of files, ranks and interrupts, counted; about half an hour
+faults: install
+	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults.md
 
 # the site, in build/site: every link inside it is checked, and warnings are errors
 docs: install

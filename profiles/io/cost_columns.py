@@ -32,6 +32,7 @@ _MAY_BE_EMPTY = (*BACKWARDS, "predict_s", "recompute_s", "saved_for_weight_bytes
 COST_COLUMNS = ("forward_s", *BACKWARDS, *(name for name in _NAMES if name not in ("forward_s", *BACKWARDS)), *_BYTES,
                 "overlap")  # fmt: skip
 """What a row says of a layer, or of a stage."""
+_SHOWN_COLUMNS = 3
 OTHER_NAMES = "fwd, bwd or f, b, i, w, r for these, and _ms or _us for _s, will do"
 MAX_ROWS = 100_000
 
@@ -84,19 +85,15 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
         return [f"row 1: got numbers, expected the names of the columns; start with: {','.join(needed)},backward_s"]
     names = [column.name for column in columns]
     if not set(names) & set(known):
+        first = ", ".join(map(shown, written[:_SHOWN_COLUMNS]))
         return [
-            f"row 1: got columns {', '.join(map(shown, written[:3]))}, expected names such as {', '.join(needed)}, "
+            f"row 1: got columns {first}, expected names such as {', '.join(needed)}, "
             "backward_s; is it a table of costs?"
         ]
     for rows, other in (("stage", "layer"), ("layer", "stage")):
         if rows in known and other in names and rows not in names:
             return [f"row 1: got column {other}, expected a row per {rows}; rename it, or give it as {other} costs"]
-    faults = [
-        f"row 1: got column {shown(column.written)}, expected only {', '.join(known)} ({OTHER_NAMES}); rename or "
-        "remove it"
-        for column in columns
-        if column.name not in known
-    ]
+    faults = _unknown_faults([column.written for column in columns if column.name not in known], known)
     for name in known:
         same = [column.written for column in columns if column.name == name]
         if len(same) > 1:
@@ -115,6 +112,17 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
             "the whole backward, where papers on zero bubbles write B for our I; add the other, or rename b to i"
         )
     return faults
+
+
+def _unknown_faults(written: Sequence[str], known: Sequence[str]) -> list[str]:
+    if not written:
+        return []
+    names = ", ".join(map(shown, written[:_SHOWN_COLUMNS]))
+    more = f" and {len(written) - _SHOWN_COLUMNS} more" if len(written) > _SHOWN_COLUMNS else ""
+    got, them = ("column", "it") if len(written) == 1 else ("columns", "them")
+    return [
+        f"row 1: got {got} {names}{more}, expected only {', '.join(known)} ({OTHER_NAMES}); rename or remove {them}"
+    ]
 
 
 def _unit_faults(columns: Sequence[Column]) -> list[str]:

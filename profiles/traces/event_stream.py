@@ -19,6 +19,7 @@ from typing import Any, NoReturn, final
 
 from pipesched.profiles import ProfileError
 from pipesched.schedules import shown
+from pipesched.schedules.formats import open_to_read
 
 _WINDOW = 1 << 20
 _LONGEST_VALUE = 1 << 24
@@ -49,7 +50,7 @@ def read_events(
     """
     try:
         size = max(1, path.stat().st_size)
-        with path.open("rb") as raw, ExitStack() as unpacking:
+        with open_to_read(path) as raw, ExitStack() as unpacking:
             is_packed = raw.read(2) == _GZIP
             raw.seek(0)
             binary = unpacking.enter_context(gzip.open(raw)) if is_packed else raw
@@ -151,12 +152,15 @@ class _TraceText:
 
     def _next(self) -> str:
         """Return the next character that is no space."""
+        begun = self._before + self._at
         while True:
             spaces = _SPACE.match(self._window, self._at)
             assert spaces is not None
             self._at = spaces.end()
             if self._at < len(self._window):
                 return self._window[self._at]
+            if self._before + self._at - begun > _LONGEST_VALUE:
+                self._fail(f"{_LONGEST_VALUE} blanks", "a trace")
             if not self._more():
                 self._fail("", "more of it")
 

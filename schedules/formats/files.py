@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
+import select
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from pipesched.schedules import ScheduleError
 
 MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""
+
+WRITER_S = 3.0
+"""A pipe with a name has a writer that writes so soon [s]."""
 
 _SHOWN_FAULTS = 3
 
@@ -87,7 +94,7 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
         ScheduleError: It cannot be read, or is larger.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_to_read(path) as file:
             data = file.read(limit + 1)
     except (OSError, TypeError, ValueError) as error:  # TypeError: it is no path
         problem = f"got {_reason(error)}, expected a file that can be read; try another path"
@@ -95,6 +102,28 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
     if len(data) > limit:
         raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
     return data
+
+
+def open_to_read(path: Path | str) -> BinaryIO:
+    """Return a file or a pipe that somebody writes to, open; its end is for who reads it to await.
+
+    Raises:
+        OSError: It cannot be opened, is a device, or is a pipe that nobody writes to for `WRITER_S`.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # it may have no end
+            raise OSError(errno.EINVAL, "a device")
+        # a pipe without a name has a writer: the shell's <(command) takes the time that the command takes
+        is_named = stat.S_ISFIFO(mode) and Path(os.path.realpath(path)).exists()
+        if is_named and not select.select([file], [], [], WRITER_S)[0]:
+            raise OSError(errno.ETIMEDOUT, "a pipe that nobody writes to")
+        os.set_blocking(file.fileno(), True)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def _place_of(data: bytes, index: int) -> str:

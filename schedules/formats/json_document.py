@@ -24,9 +24,11 @@ _MAX_INTEGER_DIGITS = 19
 def format_of(path: Path | str) -> str | None:
     """Return what a JSON file says that it is, such as ``"pipesched.timeline"``, though it may still be a bad one.
 
-    None where it says nothing of that kind in its first 64 KiB, or cannot be read.
+    None where it says nothing of that kind in its first 64 KiB, or cannot be read; a pipe is left to its reader.
     """
     try:
+        if not Path(path).is_file():
+            return None
         with Path(path).open("rb") as file:
             match = _FORMAT.search(file.read(_HEAD_BYTES))
     except (OSError, TypeError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
     from pipesched.simulator.views import GANTT_SUFFIXES, require_parquet
 
     _asked.update({path: _stamp(path) for path, _ in outputs if path is not None})
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path, suffixes in outputs:
         if path is None:
             continue
@@ -56,9 +57,10 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         if path.is_dir():
             raise InputError(f"{path}: got a folder, expected a file's name; try {path / 'result'}{path.suffix}")
         require_folder(path.parent, path)
-        if path.resolve() in seen:
+        target = os.path.realpath(path)  # a loop of links is told where it is opened
+        if target in seen:
             raise InputError(f"{path}: got it for two outputs, expected a file for each; try another name for one")
-        seen.add(path.resolve())
+        seen.add(target)
         if suffix_of(path) == ".parquet":
             try:
                 require_parquet(path)

@@ -166,3 +166,16 @@ def test_json_may_be_a_hundred_levels_deep_and_no_deeper(nested):
         with pytest.raises(ScheduleError) as caught:
             load_json(text, "a.json")
         assert one_line(caught).startswith("a.json: got lists nested too deep, expected at most 100 levels")
+
+
+def test_a_pipe_that_nobody_writes_to_and_a_device_are_refused_and_one_with_a_writer_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipesched.schedules.formats.files.WRITER_S", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+    for path, got in ((tmp_path / "pipe", "a pipe that nobody writes to"), ("/dev/zero", "a device")):
+        with pytest.raises(ScheduleError, match=f"{path}: got {got}, expected a file that can be read"):
+            read_text(path)
+    reading, writing = os.pipe()  # as the shell's <(command) has it
+    os.write(writing, b"0F0,0B0")
+    os.close(writing)
+    assert read_text(f"/dev/fd/{reading}") == "0F0,0B0"
+    os.close(reading)

@@ -1,0 +1,23 @@
+"""What a row of the benchmark is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A kind of fault, and what makes its section.
+
+    Attributes:
+        title: What is done.
+        goal: What is to be reached.
+        count: Faults unless told otherwise.
+        lines: From a number of faults to the section.
+    """
+
+    title: str
+    goal: str
+    count: int
+    lines: Callable[[int], Iterator[str]]

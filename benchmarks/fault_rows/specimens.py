@@ -1,0 +1,150 @@
+"""One file of every format, made by the commands that write them, with command lines that read it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from fault_rows.attempt import BAD_INPUT, attempt
+from pipesched.cli.main import main
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.launch import job_from_json
+from pipesched.profiles import ProfileError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import read_text
+
+HERE = Path(__file__).parents[2]
+UNIFORM = ("--uniform", "f=10ms,b=20ms")
+SMALL = ("-s", "1f1b", "-p", "2", "-m", "2")
+LAYERS = (
+    "layer,forward_ms,backward_input_ms,backward_weight_ms,output_bytes\n"
+    "embedding,1,0,1,1048576\nblock 1,4,4.5,3.5,1048576\nblock 2,4,4.5,3.5,1048576\nhead,2,2,2,8\n"
+)
+STAGES = "stage,forward_ms,backward_ms,output_bytes\n0,10,20,1048576\n1,12,24,1048576\n"
+LINK = {"latency_s": 1e-6, "bandwidth_bytes_per_s": 3e11}
+CLUSTER = {
+    "format": "pipesched-cluster",
+    "version": 1,
+    "devices": [{"memory_bytes": 80_000_000_000, "node": 0}, {"node": 1, "speed": 0.5}],
+    "intra": LINK,
+    "inter": LINK,
+    "nics": [[0], [1]],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """A file and what reads it.
+
+    Attributes:
+        name: Of the file.
+        readers: Command lines; the name stands among their words.
+        is_json: Whether it is JSON, or JSON a line.
+        run: What takes the command line's place, if another program reads it.
+    """
+
+    name: str
+    readers: tuple[tuple[str, ...], ...]
+    is_json: bool = True
+    run: Callable[[Sequence[str]], object] | None = None
+
+
+def specimens(folder: Path) -> Sequence[Specimen]:
+    """Write the files into `folder` and return them; a command that fails is an error of the benchmark."""
+    (folder / "layers.csv").write_text(LAYERS)
+    (folder / "stages.csv").write_text(STAGES)
+    (folder / "cluster.json").write_text(json.dumps(CLUSTER))
+    graph = HERE / "profiles" / "data" / "pipedream" / "vgg16.graph.txt"
+    (folder / "graph.txt").write_bytes(graph.read_bytes())
+    traces = HERE / "notebooks" / "traces"
+    (folder / "rank1.json").write_bytes(gzip.decompress((traces / "rank1.json.gz").read_bytes()))
+    (folder / "rank0.json").write_bytes(gzip.decompress((traces / "rank0.json.gz").read_bytes()))
+    for line in (
+        "show -s 1f1b -p 2 -m 3 --out schedule.json",
+        "show -s zb_h1 -p 2 -m 3 --out torch.csv",
+        "simulate -s 1f1b -p 2 -m 3 --uniform f=10ms,b=20ms,output_bytes=1MB --out timeline.json",
+        "profile --layer-costs layers.csv --microbatch-size 2 --microbatch-sizes 1,4 --out profile.json",
+        "plan profile.json -b 8 --devices 2 --out plan.json",
+        "tune profile.json -p 2 -b 8 -s 1f1b,gpipe --resume tune.jsonl",
+        "sweep -s 1f1b,gpipe -p 2 -m 2:4 --uniform f=1,b=2 --resume sweep.jsonl",
+        "run -s 1f1b -p 2 -m 2 --model mlp:layers=2,width=4 --job job.json",
+    ):
+        made = attempt(line.split(), folder, limit_s=60)
+        if made.exit_code != 0:
+            raise SystemExit(f"faults: {line}: exit code {made.exit_code}: {made.errors}")
+    kinds = (
+        Specimen("schedule.json", (("check", "-f", "schedule.json"), ("simulate", "-f", "schedule.json", *UNIFORM))),
+        Specimen("torch.csv", (("check", "-f", "torch.csv"), ("gantt", "-f", "torch.csv", *UNIFORM)), is_json=False),
+        Specimen(
+            "timeline.json",
+            (
+                ("replay", "timeline.json"),
+                ("gantt", "timeline.json", "--out", "new.html"),
+                ("what-if", "timeline.json", "-m", "4"),
+                ("trace", "timeline.json", "--out", "new.json"),
+                ("profile", "--from", "timeline.json", "--out", "new.json"),
+            ),
+        ),
+        Specimen(
+            "profile.json",
+            (
+                ("partition", "profile.json", "-p", "2"),
+                ("simulate", *SMALL, "--profile", "profile.json", "--microbatch-size", "2"),
+                ("plan", "profile.json", "-b", "4", "--devices", "2", "--out", "new.json"),
+            ),
+        ),
+        Specimen("plan.json", (("simulate", "--plan", "plan.json"), ("export", "torchtitan", "--plan", "plan.json"))),
+        Specimen(
+            "tune.jsonl",
+            (("tune", "profile.json", "-p", "2", "-b", "8", "-s", "1f1b", "--resume", "tune.jsonl"),),
+        ),
+        Specimen(
+            "sweep.jsonl", (("sweep", "-s", "1f1b", "-p", "2", "-m", "2:4", *UNIFORM, "--resume", "sweep.jsonl"),)
+        ),
+        Specimen("cluster.json", (("simulate", *SMALL, *UNIFORM, "--cluster", "cluster.json"),)),
+        Specimen(
+            "stages.csv",
+            (("simulate", *SMALL, "--stage-costs", "stages.csv"),),
+            is_json=False,
+        ),
+        Specimen(
+            "layers.csv",
+            (
+                ("simulate", *SMALL, "--layer-costs", "layers.csv"),
+                ("profile", "--layer-costs", "layers.csv", "--microbatch-size", "2", "--out", "new.json"),
+            ),
+            is_json=False,
+        ),
+        Specimen("graph.txt", (("partition", "graph.txt", "-p", "2"),), is_json=False),
+        Specimen("rank0.json", (("import", "rank0.json", "rank1.json", "--out", "new.json"),)),
+        Specimen("job.json", (("job.json",),), run=read_job),
+    )
+    _warm_up(folder, [reader for kind in kinds if kind.run is None for reader in kind.readers])
+    return kinds
+
+
+def _warm_up(folder: Path, readers: Sequence[Sequence[str]]) -> None:
+    """Import here what the commands import, so that no attempt has to; a copy of the folder takes what they write."""
+    with tempfile.TemporaryDirectory() as name, chdir(shutil.copytree(folder, Path(name) / "copy")):
+        for reader in readers:
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()), suppress(SystemExit):
+                sys.argv = ["pipesched", *reader]
+                main()
+
+
+def read_job(arguments: Sequence[str]) -> None:
+    """Read a job as ``python -m pipesched.executor`` does before it looks for torchrun."""
+    path = Path(arguments[0])
+    try:
+        job_from_json(read_text(path), str(path))
+    except (ScheduleError, ProfileError, ExecutionError) as error:
+        print(f"executor: {error}", file=sys.stderr)
+        raise SystemExit(BAD_INPUT) from error
