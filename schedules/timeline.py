@@ -62,7 +62,7 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """How fast a machine was while something was measured on it: what a fixed kernel took just before and just after.
+    """How fast a machine was beside a measurement: what a fixed kernel took just before and just after it.
 
     Attributes:
         device: Which kind of device ran the kernel, ``cpu`` or ``cuda``; each has one of its own.
