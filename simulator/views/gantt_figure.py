@@ -92,7 +92,7 @@ def draw(
         chart = replace(chart, captions=tuple(caption + shown for caption in chart.captions))
 
     width_in = width_of(chart, from_s, to_s)
-    lines = wrap(literal(caption), int(14 * width_in))
+    lines = [line for text in caption.splitlines() for line in wrap(literal(text), int(14 * width_in))]
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
     lane_in = min(0.5, max(0.3, 3.4 / max(1, len(lanes))))
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
