@@ -3,6 +3,7 @@ from .cluster import Device as Device
 from .cluster import HandOverSeconds as HandOverSeconds
 from .cluster import Link as Link
 from .cluster import dealt as dealt
+from .cluster import first_devices as first_devices
 from .cluster import flat as flat
 from .cluster import of_nodes as of_nodes
 from .cluster import with_slow_device as with_slow_device

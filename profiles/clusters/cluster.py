@@ -195,6 +195,18 @@ def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
     )
 
 
+def first_devices(cluster: Cluster, num_devices: int | None) -> Cluster:
+    """Return so many devices of a cluster, with the links and NICs between them; None: all."""
+    last = len(cluster.devices[:num_devices])
+    among = (tuple(device for device in devices if device < last) for devices in cluster.nics)
+    return replace(
+        cluster,
+        devices=cluster.devices[:last],
+        links=tuple((a, b, link) for a, b, link in cluster.links if max(a, b) < last),
+        nics=tuple(devices for devices in among if devices),
+    )
+
+
 def dealt(num_devices: int, num_nics: int) -> tuple[tuple[int, ...], ...]:
     """Return the NICs of a node of `num_devices`: neighbours share one, as evenly as can be."""
     bounds = [num_devices * nic // num_nics for nic in range(num_nics + 1)]

@@ -69,7 +69,9 @@ class _Device(Record):
     op_s: Seconds = 0.0
 
 
-class _Cluster(Record):
+class ClusterRecord(Record):
+    """A cluster as a file, or a plan, has it."""
+
     becomes: ClassVar[type] = Cluster
 
     format: Literal["pipesched-cluster"]
@@ -82,6 +84,25 @@ class _Cluster(Record):
     nics: Annotated[tuple[tuple[Count, ...], ...], Field(max_length=100_000)] = ()
     origin: Text = ""
 
+    def cluster(self, file: str, advice: str) -> Cluster:
+        """Return the cluster, whose parts fit together.
+
+        Raises:
+            ProfileError: They do not; names `file`, the place, what was got and expected, and the advice.
+        """
+        require_no_faults(file, _inconsistencies(self), advice)
+        return Cluster(
+            devices=tuple(
+                Device(device.speed, device.memory_bytes, device.node, device.op_s) for device in self.devices
+            ),
+            intra=self.intra.link(),
+            inter=None if self.inter is None else self.inter.link(),
+            loopback=self.loopback.link(),
+            links=tuple((pair.source, pair.target, pair.link()) for pair in self.links),
+            origin=self.origin,
+            nics=self.nics,
+        )
+
 
 def read_cluster(text: str, file: str) -> Cluster:
     """Return the cluster in `text`.
@@ -89,22 +110,12 @@ def read_cluster(text: str, file: str) -> Cluster:
     Raises:
         ProfileError: It is none; names `file`, the place, what was got and expected.
     """
-    record = parse_record(_Cluster, text, file, _ADVICE)
-    require_no_faults(file, _inconsistencies(record), _ADVICE)
-    return Cluster(
-        devices=tuple(Device(device.speed, device.memory_bytes, device.node, device.op_s) for device in record.devices),
-        intra=record.intra.link(),
-        inter=None if record.inter is None else record.inter.link(),
-        loopback=record.loopback.link(),
-        links=tuple((pair.source, pair.target, pair.link()) for pair in record.links),
-        origin=record.origin,
-        nics=record.nics,
-    )
+    return parse_record(ClusterRecord, text, file, _ADVICE).cluster(file, _ADVICE)
 
 
 def cluster_schema() -> dict[str, Any]:
     """Return the JSON Schema of what `read_cluster` reads."""
-    return record_schema(_Cluster)
+    return record_schema(ClusterRecord)
 
 
 def cluster_text(cluster: Cluster, file: str) -> str:
@@ -113,7 +124,14 @@ def cluster_text(cluster: Cluster, file: str) -> str:
     Raises:
         ProfileError: It holds numbers that no cluster may, such as NaN.
     """
-    fields = {
+    text = json.dumps(cluster_fields(cluster), indent=1) + "\n"
+    read_cluster(text, file)
+    return text
+
+
+def cluster_fields(cluster: Cluster) -> dict[str, Any]:
+    """Return `cluster` as the data of its file."""
+    return {
         "format": "pipesched-cluster",
         "version": 1,
         "devices": [_device_fields(device) for device in cluster.devices],
@@ -124,9 +142,6 @@ def cluster_text(cluster: Cluster, file: str) -> str:
         "nics": [list(devices) for devices in cluster.nics],
         "origin": cluster.origin,
     }
-    text = json.dumps(fields, indent=1) + "\n"
-    read_cluster(text, file)
-    return text
 
 
 def _fields(link: Link) -> dict[str, Any]:
@@ -144,7 +159,7 @@ def _device_fields(device: Device) -> dict[str, Any]:
     return {"speed": device.speed, "memory_bytes": device.memory_bytes, "node": device.node, **op_s}
 
 
-def _inconsistencies(record: _Cluster) -> list[str]:
+def _inconsistencies(record: ClusterRecord) -> list[str]:
     faults = []
     seen = set()
     for index, pair in enumerate(record.links):
@@ -159,7 +174,7 @@ def _inconsistencies(record: _Cluster) -> list[str]:
     return faults + _nic_faults(record)
 
 
-def _nic_faults(record: _Cluster) -> list[str]:
+def _nic_faults(record: ClusterRecord) -> list[str]:
     faults = []
     seen: set[int] = set()
     for index, devices in enumerate(record.nics):

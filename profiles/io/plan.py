@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Literal, TypeAlias, get_args
 
 from pipesched.profiles import MessagePrecision, ProfileError
+from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerExecution
 from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
@@ -53,6 +54,7 @@ class Plan:
         execution: How the layers of that profile are computed.
         dtype: Data type of that profile's weights and activations, as it says it; empty if that is not known.
         yardstick: How fast the machine was where that profile was measured; None where that is not known.
+        cluster: The machines that it was made for; None where they are not kept, as in a file of version 1.
     """
 
     model: str
@@ -66,6 +68,7 @@ class Plan:
     execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
     dtype: str = ""
     yardstick: Yardstick | None = None
+    cluster: Cluster | None = None
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

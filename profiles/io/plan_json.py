@@ -1,15 +1,16 @@
-"""A plan as JSON: ``{"format": "pipesched-plan", "version": 1, "model": ..., "schedule_spec": {...}, ...}``."""
+"""A plan as JSON: ``{"format": "pipesched-plan", "version": 2, "model": ..., "schedule_spec": {...}, ...}``."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.io.cluster_json import ClusterRecord, cluster_fields
 from pipesched.profiles.io.execution_record import ExecutionRecord
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
@@ -56,7 +57,7 @@ class _Plan(Record):
     becomes: ClassVar[type] = Plan
 
     format: PlanFormat
-    version: Literal[1]
+    version: Literal[1, 2]
     model: Text
     schedule_spec: _ScheduleSpecRecord
     partition: Annotated[tuple[_Least1, ...], Field(min_length=1, max_length=100_000)]
@@ -68,6 +69,7 @@ class _Plan(Record):
     execution: ExecutionRecord = ExecutionRecord()
     dtype: Text = ""
     yardstick: YardstickRecord | None = None
+    cluster: ClusterRecord | None = None
 
 
 def read_plan(text: str, file: str) -> Plan:
@@ -76,7 +78,8 @@ def read_plan(text: str, file: str) -> Plan:
     Raises:
         ProfileError: It is none; names `file`, the place, what was got and expected.
     """
-    fields = parse_record(_Plan, text, file, _ADVICE).model_dump(exclude={"format", "version"})
+    record = parse_record(_Plan, text, file, _ADVICE)
+    fields = record.model_dump(exclude={"format", "version", "cluster"})
     schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
     yardstick = fields.pop("yardstick")
     return Plan(
@@ -85,6 +88,7 @@ def read_plan(text: str, file: str) -> Plan:
         predicted=Predicted(**predicted),
         execution=LayerExecution(**fields.pop("execution")),
         yardstick=yardstick and Yardstick(**yardstick),
+        cluster=None if record.cluster is None else record.cluster.cluster(f"{file}: cluster", _ADVICE),
         **fields,
     )
 
@@ -100,6 +104,8 @@ def plan_text(plan: Plan, file: str) -> str:
     Raises:
         ProfileError: It holds numbers that no plan may, such as NaN.
     """
-    text = json.dumps({"format": PLAN_FORMAT, "version": 1, **asdict(plan)}, indent=1) + "\n"
+    fields = {"format": PLAN_FORMAT, "version": 2, **asdict(replace(plan, cluster=None))}
+    fields["cluster"] = None if plan.cluster is None else cluster_fields(plan.cluster)
+    text = json.dumps(fields, indent=1) + "\n"
     read_plan(text, file)
     return text

@@ -34,6 +34,7 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
         execution=provenance.execution,
         dtype=provenance.dtype,
         yardstick=provenance.yardstick,
+        cluster=request.cluster,
     )
 
 

@@ -154,7 +154,7 @@ class CostOptions:
         from pipesched.workflows.arguments import machines_of
         from pipesched.workflows.simulating import Conditions
 
-        costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule)
+        costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule, source.plan)
         conditions = Conditions(
             costs=costs,
             cluster=simulation.on(cluster if self.machines.are_given else machines_of(costs, cluster)),
@@ -192,6 +192,7 @@ class CostOptions:
 
         return float(stage_share(schedule))
 
-    def load_cluster(self, schedule: Schedule) -> Cluster:
-        """Return the machines that `schedule` runs on."""
-        return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
+    def load_cluster(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
+        """Return the machines that `schedule` runs on; where none are given, those that the plan was made for."""
+        usual = None if plan is None else plan.cluster
+        return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}", usual)

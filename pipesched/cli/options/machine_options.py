@@ -52,12 +52,13 @@ class MachineOptions:
         """Whether anything is said but the memory."""
         return replace(self, memory_limit=None) != MachineOptions()
 
-    def load(self, num_devices: int, what: str) -> Cluster:
+    def load(self, num_devices: int, what: str, usual: Cluster | None = None) -> Cluster:
         """Return at least `num_devices` devices.
 
         Args:
             num_devices: At least 1.
             what: Who needs them, for messages.
+            usual: Machines where none are given; None: equal devices whose links take no time.
 
         Raises:
             InputError: The options do not say one cluster, or one that is too small.
@@ -67,8 +68,9 @@ class MachineOptions:
 
         if num_devices > MAX_DEVICES:
             raise InputError(f"devices: got {num_devices} for {what}, expected at most {MAX_DEVICES}; use fewer")
-        place = str(self.cluster or "--nodes")
-        cluster = with_enough_devices(self._given(num_devices), num_devices, what, place)
+        given = self._given(num_devices) if usual is None or self.are_given else usual
+        place = str(self.cluster or ("--plan" if given is usual else "--nodes"))
+        cluster = with_enough_devices(given, num_devices, what, place)
         limit = self.limit_bytes()
         if limit is None:
             return cluster

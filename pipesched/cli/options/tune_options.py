@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -60,12 +60,12 @@ class ProblemOptions:
             InputError: The options contradict each other.
             ProfileError: A file is bad, there is no such model, or it cannot be cut into so many stages.
         """
+        from pipesched.profiles.clusters import first_devices
         from pipesched.profiles.io import load_profile
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.tuner import Problem
 
-        cluster = machines.load(self.devices, f"--ranks {self.devices}")
-        cluster = replace(cluster, devices=cluster.devices[: self.devices])
+        cluster = first_devices(machines.load(self.devices, f"--ranks {self.devices}"), self.devices)
         profile = load_profile(self.model) if self.is_file else self._measured(space, runs)
         machines.require_judged_profile(profile)
         machines.require_gpus(profile)

@@ -5,11 +5,10 @@ They are a Cluster, a file (.json), or None: equal devices whose links take no t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.clusters import Cluster, Device, Link, first_devices, flat
 from pipesched.profiles.costs import RunCosts
 from pipesched.profiles.io import load_cluster, machine_names
 from pipesched.schedules.formats import MAX_DEVICES
@@ -37,8 +36,7 @@ def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> 
             raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
         return read_cluster_argument(cluster, 1, "num_devices")
     num_devices = require_at_least("num_devices", num_devices, 1)
-    machines = read_cluster_argument(cluster, num_devices, "num_devices")
-    return replace(machines, devices=machines.devices[:num_devices])
+    return first_devices(read_cluster_argument(cluster, num_devices, "num_devices"), num_devices)
 
 
 def require_network(network: object) -> None:

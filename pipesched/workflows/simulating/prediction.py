@@ -57,7 +57,8 @@ class Conditions:
 
     Attributes:
         costs: Costs of stages, of layers, of a device, of runs, or of a profile's layers.
-        cluster: The machines, as `read_cluster_argument` takes them.
+        cluster: The machines, as `read_cluster_argument` takes them; None: those that a plan keeps, if there
+            is one.
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
         partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or layers per stage as
             in ``3,3,4``.
@@ -144,15 +145,16 @@ class Conditions:
             )
         return replace(planned, partition=partition_text(plan.partition), microbatch_size=plan.microbatch_size)
 
-    def cluster_of(self, schedule: Schedule) -> Cluster:
-        """Return the machines that a schedule runs on.
+    def cluster_of(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
+        """Return the machines that a schedule runs on; where none are said, those that its plan was made for.
 
         Raises:
             ArgumentError: There are too few devices.
             ProfileError: The file is none.
         """
         what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
-        cluster = read_cluster_argument(self.cluster, num_devices, what)
+        planned = None if plan is None else plan.cluster
+        cluster = read_cluster_argument(planned if self.cluster is None else self.cluster, num_devices, what)
         return machines_of(self.costs, cluster) if self.cluster is None else cluster
 
 
@@ -227,20 +229,26 @@ class Prediction:
             *(unitless_times(costs) if isinstance(costs, LayerCosts) else []),
             *(gpus_in_all(costs, len(set(devices))) if isinstance(costs, Profile) else []),
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
-            *self._links_of_plan(),
+            *self._machines_of_plan(),
             *short_ops(self.bare_timeline),
         ]
 
-    def _links_of_plan(self) -> list[str]:
-        """Return the note on a plan whose messages took time, which is predicted where they take none."""
+    def _machines_of_plan(self) -> list[str]:
+        """Return the note on the machines of a plan, where they are taken; or that it does not keep them."""
         plan, cluster = self.source.plan, self.cluster
-        if plan is None or not self.costs.has_bytes or plan.predicted.communication_fraction == 0:
+        if plan is None or isinstance(self.conditions.costs, RunCosts):
             return []
+        if plan.cluster is not None:
+            if cluster.intra is not plan.cluster.intra:  # others are given
+                return []
+            count, nodes = len(cluster.devices), len({device.node for device in cluster.devices})
+            where = f"{count} in {nodes} node{'s' * (nodes > 1)}"
+            return [f"devices and links are those that the plan was made for, {where}; `cluster` says others"]
         links = {cluster.intra, cluster.inter or Link(), *(link for *_, link in cluster.links)}
-        if links != {Link()} or isinstance(self.conditions.costs, RunCosts):
+        if links != {Link()} or not self.costs.has_bytes or plan.predicted.communication_fraction == 0:
             return []
         return [
-            "links take no time here, as a plan does not keep the machines that it was made for, on which a step was "
+            "links take no time here, as this plan does not keep the machines that it was made for, on which a step was "
             f"predicted to take {readable_s(plan.predicted.seconds)}: give them too (`cluster`)"
         ]
 
@@ -298,7 +306,7 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
         SimulationError: It cannot be simulated.
     """
     schedule = source.schedule
-    costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
+    costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule, source.plan)
     require_runnable(schedule)
     timeline = simulate_arrays(
         lower(schedule),

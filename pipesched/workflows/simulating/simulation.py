@@ -68,7 +68,7 @@ def simulate(
             builder of your own: a function of them, or its name as ``package.module:builder`` or ``path.py:builder``.
         costs: StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile, of costs from runs, or
             a table of stages or layers.
-        cluster: Machines, or a file of them; None: equal devices whose links take no time.
+        cluster: Machines, or a file of them; None: those of a plan, else equal devices whose links take no time.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.

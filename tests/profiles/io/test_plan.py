@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io import Plan, Predicted, load_plan, save_plan
 from pipesched.schedules import ScheduleError
@@ -26,6 +27,9 @@ PLAN = Plan(
     origin="by hand",
     dtype="bfloat16",
     execution=LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True),
+    cluster=Cluster(
+        (Device(memory_bytes=10**9), Device(node=1)) * 2, Link(1e-6), Link(1e-5, 1e10), nics=((0, 2), (1, 3))
+    ),
 )
 OTHERS = {
     "replicas": replace(
@@ -52,18 +56,19 @@ def test_a_plan_comes_back_from_its_file(tmp_path, plan):
 def test_its_file_names_itself_and_its_version(tmp_path):
     save_plan(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
-    assert (written["format"], written["version"]) == ("pipesched-plan", 1)
+    assert (written["format"], written["version"]) == ("pipesched-plan", 2)
     assert written["schedule_spec"]["width"] == 2
     assert written["predicted"]["memory_bytes"] == [1e9, 2e9, 1e9, 2e9]
 
 
-def test_a_plan_from_before_it_said_how_layers_are_computed_is_of_one_gpu_each(tmp_path):
+def test_a_plan_from_before_it_kept_its_machines_and_said_how_layers_are_computed_is_of_one_gpu_each(tmp_path):
     save_plan(PLAN, tmp_path / "plan.json")
-    written = json.loads((tmp_path / "plan.json").read_text())
+    written = json.loads((tmp_path / "plan.json").read_text()) | {"version": 1}
+    assert written.pop("cluster")["format"] == "pipesched-cluster"
     assert written.pop("execution")["tensor_parallel"] == 4
     assert written.pop("dtype") == "bfloat16"
     (tmp_path / "plan.json").write_text(json.dumps(written))
-    assert load_plan(tmp_path / "plan.json") == replace(PLAN, execution=LayerExecution(), dtype="")
+    assert load_plan(tmp_path / "plan.json") == replace(PLAN, execution=LayerExecution(), dtype="", cluster=None)
 
 
 def test_bounds_are_the_sums_of_the_layers():
