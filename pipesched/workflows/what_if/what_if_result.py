@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, Yardstick
@@ -91,11 +91,16 @@ class WhatIf:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Between which changes 80 % of the draws lie."""
+        """How far 80 % of the draws lie around the one in the middle, put around the change.
+
+        Seconds that are drawn have the chance of the measured ones once more. The slowest of several like stages, which
+        a makespan waits for, is slower for it: all draws are off to one side.
+        """
         if len(self.drawn_changes) == 1:
-            return self.drawn_changes * 2
+            return self.change, self.change
         cuts = quantiles(self.drawn_changes, n=10, method="inclusive")
-        return cuts[0], cuts[-1]
+        middle = median(self.drawn_changes)
+        return self.change + cuts[0] - middle, self.change + cuts[-1] - middle
 
     @property
     def model_error(self) -> float:

@@ -1,6 +1,7 @@
 """What-if: what is predicted of a run is what a plain loop makes of the changed lists, costs and machines."""
 
 from dataclasses import replace
+from statistics import quantiles
 
 import pytest
 
@@ -202,6 +203,22 @@ def test_the_interval_is_what_draws_leave_open():
     low, high = answer.interval
     assert low < answer.change < high
     assert answer.drawn_changes == again.drawn_changes != other.drawn_changes
+
+
+def test_the_interval_holds_the_change_where_all_draws_are_off_to_one_side():
+    """Of stages that are nearly equal, the slowest as drawn is slower than the slowest as measured."""
+    run = play(
+        build("1f1b", 4, 6),
+        source="measured",
+        seconds=lambda op: SECONDS[op.phase] * (1 + (37 * op.stage + 53 * op.microbatch + 11) % 7 / 4),
+    )
+    answer = pipesched.what_if(run, schedule="gpipe", draws=40)
+
+    drawn = quantiles(answer.drawn_changes, n=10, method="inclusive")
+    low, high = answer.interval
+    assert not drawn[0] <= answer.change
+    assert low < answer.change < high
+    assert high - low == pytest.approx(drawn[-1] - drawn[0])
 
 
 def test_what_is_slower_everywhere_is_slower_in_every_draw():
