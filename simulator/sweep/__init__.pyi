@@ -1,5 +1,6 @@
 from .case_measures import CaseMeasures as CaseMeasures
 from .case_measures import CaseSweep as CaseSweep
+from .swept_setting import COLUMN_HEADINGS as COLUMN_HEADINGS
 from .swept_setting import SETTING_COLUMNS as SETTING_COLUMNS
 from .swept_setting import SweptOutcome as SweptOutcome
 from .swept_setting import SweptSetting as SweptSetting

@@ -14,6 +14,23 @@ ParameterSetting: TypeAlias = int | float | tuple[int, ...]
 
 SETTING_COLUMNS = ("schedule", "num_ranks", "num_microbatches", "num_chunks", "recomputes", "microbatch_size")
 """The columns that every setting has; those of parameters and links come behind them."""
+COLUMN_HEADINGS = {
+    "num_ranks": "p",
+    "num_microbatches": "m",
+    "num_chunks": "v",
+    "recomputes": "recompute",
+    "microbatch_size": "samples",
+    "latency_s": "latency",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "makespan_s": "makespan",
+    "s_per_microbatch": "time / m",
+    "s_per_sample": "time / sample",
+    "bubble_fraction": "bubble",
+    "steady_s_per_microbatch": "steady",
+    "steady_bubble_fraction": "steady bubble",
+    "peak_memory_bytes": "memory",
+}
+"""What people read above columns whose names are for programs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.sweep import SweptOutcome, best_first, pareto_front
+from pipesched.simulator.analysis import literal, readable_s, unit_of
+from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, best_first, pareto_front
 from pipesched.simulator.views.figure import (
     CURVE_COLOURS,
     DARK_RED,
@@ -84,7 +84,7 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
     axes = left.subplots(rows, columns, squeeze=False).ravel()
     known = sorted(value for drawn in maps for value in drawn.values.values())
     unit, scale = _unit(known[-1], by)
-    named = f"{by}{f' [{unit}]' if unit else ''}"
+    named = f"{COLUMN_HEADINGS.get(by, by)}{f' [{unit}]' if unit else ''}"
     left.suptitle(f"{named}, of the best setting in each cell", x=0.01, ha="left", fontsize=10, color=INK)
     for place, drawn in zip(axes, maps, strict=False):
         _draw_map(place, drawn, scale, known)
@@ -166,8 +166,8 @@ def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> 
         axes,
         cells,
         literal(drawn.schedule),
-        labels=(list(map(_label, drawn.xs)), list(map(_label, drawn.ys))),
-        names=(literal(drawn.names[0]), literal(drawn.names[1])),
+        labels=([_label(drawn.names[0], x) for x in drawn.xs], [_label(drawn.names[1], y) for y in drawn.ys]),
+        names=(_heading(drawn.names[0]), _heading(drawn.names[1])),
         hatched={(drawn.ys.index(y), drawn.xs.index(x)) for x, y in drawn.over},
         scale=[value / scale for value in known],
     )
@@ -178,9 +178,17 @@ def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> 
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=2.2))
 
 
-def _label(value: Any) -> str:
+def _heading(name: str) -> str:
+    return literal(COLUMN_HEADINGS.get(name, name))
+
+
+def _label(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name == "bandwidth_bytes_per_s" and value is not None:
+        return f"{value / 1e9:.4g} GB/s"
+    if name == "latency_s" and value is not None:
+        return readable_s(value)
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 

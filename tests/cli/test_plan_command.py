@@ -36,6 +36,16 @@ def test_a_graph_is_planned_and_the_plan_simulates_as_it_was_predicted(pipesched
     assert simulated["makespan_s"] == pytest.approx(best["seconds"])
     peaks = [device["peak_memory_bytes"] for device in simulated["devices"]]
     assert peaks == pytest.approx(list(plan.predicted.memory_bytes))
+    by_itself, elsewhere = (
+        json.loads(pipesched(f"simulate --plan plan.json --profile {GNMT} {machines} --json").out)
+        for machines in ("", "--link latency=1s")
+    )
+    assert {**by_itself, "notes": []} == simulated
+    assert by_itself["notes"] == [
+        "devices and links are those that the plan was made for, 4 in 2 nodes; --link, --nodes or --cluster says others"
+    ]
+    assert elsewhere["makespan_s"] > simulated["makespan_s"]
+    assert elsewhere["notes"] == []
 
 
 def test_what_a_step_is_made_of_adds_up_to_it(pipesched, measured):

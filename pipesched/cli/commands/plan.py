@@ -87,14 +87,15 @@ def plan(
         complain(nothing_fits(ranking, asked))
         raise typer.Exit(NEGATIVE)
     limit = device_limit_lines(request.machines, asked.cluster, range(len(asked.cluster.devices)))
+    said = [*limit, *notes, *request.untried()]
     for path in out or ():
-        _write(result, limit, path)
+        _write(result, said, path)
     if export is not None:
         emit(result.export(export), None)
     elif json:
         print_json("plan", plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}), notes)
     else:
-        print_plans(ranking, asked, [*limit, *notes])
+        print_plans(ranking, asked, said)
         if explain:
             print_explained(best, asked)
     if plot is not None:
@@ -103,11 +104,11 @@ def plan(
         draw_plan(best, asked, plot)
 
 
-def _write(result: PlanSearch, limit: Sequence[str], out: Path) -> None:
+def _write(result: PlanSearch, notes: Sequence[str], out: Path) -> None:
     """Write the best plan, or a page of all of them."""
     from pipesched.cli.output.plan_print import page_of_plans
 
     if suffix_of(out) == PAGE:
-        emit(page_of_plans(result, limit), out)
+        emit(page_of_plans(result, notes), out)
     else:
         result.save(out)

@@ -143,8 +143,7 @@ class RequestOptions:
             ProfileError: A bad file, or more stages than layers.
             ScheduleError: There is no such schedule.
         """
-        from dataclasses import replace
-
+        from pipesched.profiles.clusters import first_devices
         from pipesched.simulator.planner import Request
 
         names = self._names()
@@ -152,8 +151,7 @@ class RequestOptions:
             raise InputError(
                 "plan: got no machines, expected some; try --cluster F, --nodes 2 --gpus 4, or --devices 4"
             )
-        cluster = self.machines.load(self.devices or 1, "--devices")
-        cluster = replace(cluster, devices=cluster.devices[: self.devices])
+        cluster = first_devices(self.machines.load(self.devices or 1, "--devices"), self.devices)
         loaded = model.load(profile, self.batch_size, len(cluster.devices))
         self.machines.require_judged_profile(loaded)
         self.machines.require_gpus(loaded)
@@ -170,6 +168,17 @@ class RequestOptions:
             convert_bytes_per_s=self.convert,
             network=self.messages.network_options(),
         )
+
+    def untried(self) -> list[str]:
+        """Return a line on the schedules that are not tried because none was named; nothing where some were."""
+        if self.schedules is not None:
+            return []
+        from pipesched.workflows.planning import untried_schedules
+
+        names = self._names()
+        others = ", ".join(untried_schedules(names, self.asynchronous))
+        stale = "" if self.asynchronous else "; --asynchronous tries what trains on stale weights"
+        return [f"not tried unless named, as -s {','.join(names)},zbv: {others}{stale}"]
 
     def _names(self) -> tuple[str, ...]:
         from pipesched.workflows.planning import plannable_schedules

@@ -20,29 +20,33 @@ if TYPE_CHECKING:
 _MOST_REJECTED = 5
 _TELLING = {"recompute": "M x size", "in a node": "memory"}
 """Columns that come early where plans differ in them, each with the one that it then follows."""
+_CHOSEN = ("", "schedule", "M x size", "recompute", "messages", "partition", "in a node")
+"""Columns of what a plan is, but for its layout; the others have what that amounts to."""
 _MOST_STAYS = 24
 """The most stays of the critical path that are printed; of a longer path the middle is left out."""
 
 
-def print_plans(ranking: PlanRanking, request: Request, limit: Sequence[str]) -> None:
-    """Print the ranking, the limit, the reasons, and what was rejected."""
-    lines = [f"  {line}" for line in _reasons(ranking, request)]
+def print_plans(ranking: PlanRanking, request: Request, notes: Sequence[str]) -> None:
+    """Print the ranking, notes, the reasons, and what was rejected."""
+    lines = [f"  {line}" for line in _told_reasons(ranking, request)]
     instead = ["instead of the first:", *lines] if lines else []
+    rows, ties = _ties_in_one(_table(ranking, request))
     print_table(
         f"{request.profile.model}, {request.batch_size} samples per batch, {len(request.cluster.devices)} devices",
-        _table(ranking, request),
-        "\n".join([_effort(ranking), *limit, *instead]),
+        rows,
+        "\n".join([*ties, _effort(ranking), *notes, *instead]),
     )
     if ranking.rejected:
         _print_rejected(ranking.rejected)
 
 
-def page_of_plans(result: PlanSearch, limit: Sequence[str]) -> str:
+def page_of_plans(result: PlanSearch, notes: Sequence[str]) -> str:
     """Return the page of a search, with what is printed of it."""
     ranking, request = result.ranking, result.request
     rejected = [f"rejected, {what}: {len(group)}" for what, group in _by_reason(ranking.rejected).items()]
-    reasons = [f"instead of the first: {line}" for line in _reasons(ranking, request)]
-    return result.page(_table(ranking, request), "\n".join([_effort(ranking), *limit, *reasons, *rejected]))
+    reasons = [f"instead of the first: {line}" for line in _told_reasons(ranking, request)]
+    rows, ties = _ties_in_one(_table(ranking, request))
+    return result.page(rows, "\n".join([*ties, _effort(ranking), *notes, *reasons, *rejected]))
 
 
 def _row(outcome: PlanOutcome) -> dict[str, str]:
@@ -95,6 +99,27 @@ def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
             names.remove(name)
             names.insert(names.index(before) + 1, name)
     return [{name: row[name] for name in names} for row in rows]
+
+
+def _ties_in_one(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the rows, of plans that amount to the same the first alone, and a line on what such plans differ in."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in row if name not in _CHOSEN), []).append(row)
+    folded, lines = [], []
+    for first, *others in groups.values():
+        if not others:
+            folded.append(first)
+            continue
+        alike = [first, *others]
+        numbers = [int(row[""]) for row in alike]
+        is_row = numbers == [*range(numbers[0], numbers[-1] + 1)]
+        named = f"{numbers[0]}-{numbers[-1]}" if is_row else ", ".join(map(str, numbers))
+        folded.append({**first, "": named})
+        values = {name: dict.fromkeys(row[name] for row in alike) for name in _CHOSEN[1:] if name in first}
+        differing = "; ".join(f"{name} {', '.join(cells)}" for name, cells in values.items() if len(cells) > 1)
+        lines.append(f"{named}: {len(alike)} plans that amount to the same, of which the first is shown: {differing}")
+    return folded, lines
 
 
 def _effort(ranking: PlanRanking) -> str:
@@ -179,6 +204,12 @@ def _reasons(ranking: PlanRanking, request: Request) -> list[str]:
     from pipesched.simulator.planner import reasons
 
     return list(reasons(ranking, request))
+
+
+def _told_reasons(ranking: PlanRanking, request: Request) -> list[str]:
+    from pipesched.simulator.analysis import readable_reason
+
+    return list(map(readable_reason, _reasons(ranking, request)))
 
 
 def explained(outcome: PlanOutcome, request: Request) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import Plan, save_plan
+from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
@@ -307,3 +308,17 @@ def plannable_schedules(schedules: Sequence[NamedSchedule] | None, asynchronous:
                 f"schedules: got {entry.name}, which trains on stale weights, expected `asynchronous` with it; add it"
             )
     return tuple(entry.searched_name for entry in entries)
+
+
+def untried_schedules(tried: Sequence[str], asynchronous: bool) -> tuple[str, ...]:
+    """Return the names of the other schedules that a plan might have, were they named.
+
+    Args:
+        tried: Names in the catalogue.
+        asynchronous: Whether some may train on stale weights.
+    """
+    return tuple(
+        name
+        for name, entry in CATALOGUE.items()
+        if entry.traits.takes_plans and name not in tried and (asynchronous or not entry.traits.is_asynchronous)
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
-from pipesched.simulator.sweep import SweptOutcome, pareto_front
+from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, pareto_front
 from pipesched.workflows import Table, with_nan
 
 if TYPE_CHECKING:
@@ -91,17 +91,21 @@ class SweepResult:
 
         return sweep_figure(self.outcomes, self.by)
 
-    def page(self) -> str:
-        """Return a page for a browser: a table of the settings to sort, at most 20,000, and the picture."""
+    def page(self, notes: Sequence[str] = ()) -> str:
+        """Return a page for a browser: a table of the settings to sort, at most 20,000, and the picture.
+
+        Args:
+            notes: Lines below the table, before the reasons of those that cannot be.
+        """
         from pipesched.simulator.views import sweep_page
 
         rows = self.to_rows(self.outcomes[:_MOST_ROWS])
         known = [name for name in self.columns if any(row[name] is not None for row in rows)]
-        cells = [{_HEADINGS.get(name, name): cell_text(name, row[name]) for name in known} for row in rows]
-        notes = self._refusals()
+        cells = [{COLUMN_HEADINGS.get(name, name): cell_text(name, row[name]) for name in known} for row in rows]
+        lines = [*notes, *self._refusals()]
         if len(self.outcomes) > _MOST_ROWS:
-            notes.insert(0, f"the table has the first {_MOST_ROWS:,} settings of {len(self.outcomes):,}")
-        return sweep_page(self.outcomes, self.by, self.title, cells, "\n".join(notes))
+            lines.insert(0, f"the table has the first {_MOST_ROWS:,} settings of {len(self.outcomes):,}")
+        return sweep_page(self.outcomes, self.by, self.title, cells, "\n".join(lines))
 
     @property
     def title(self) -> str:
@@ -124,10 +128,11 @@ class SweepResult:
         known = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
         if self.by not in known and self.by in rows[0]:
             known.insert(0, self.by)
-        fixed = [f"{_HEADINGS.get(n, n)} {cell_text(n, settings[0][n])}" for n in settings[0]
+        fixed = [f"{COLUMN_HEADINGS.get(n, n)} {cell_text(n, settings[0][n])}" for n in settings[0]
                  if not is_shown[n] and settings[0][n] not in (None, False)]  # fmt: skip
         cells = tuple(
-            {_HEADINGS.get(name, name): cell_text(name, row.get(name)) for name in (*names, *known)} for row in rows
+            {COLUMN_HEADINGS.get(name, name): cell_text(name, row.get(name)) for name in (*names, *known)}
+            for row in rows
         )
         more = len(self.fitting) - len(shown)
         lines = [
@@ -167,22 +172,6 @@ def _plain(value: object) -> object:
 _MOST_ROWS = 20_000
 """Settings in the table of a page, which takes some MB."""
 _ALWAYS = ("schedule", "num_ranks", "num_microbatches")
-_HEADINGS = {
-    "num_ranks": "p",
-    "num_microbatches": "m",
-    "num_chunks": "v",
-    "recomputes": "recompute",
-    "microbatch_size": "samples",
-    "latency_s": "latency",
-    "bandwidth_bytes_per_s": "bandwidth",
-    "makespan_s": "makespan",
-    "s_per_microbatch": "time / m",
-    "s_per_sample": "time / sample",
-    "bubble_fraction": "bubble",
-    "steady_s_per_microbatch": "steady",
-    "steady_bubble_fraction": "steady bubble",
-    "peak_memory_bytes": "memory",
-}
 _SHOWN = dict.fromkeys(
     ("s_per_sample", "s_per_microbatch", "peak_memory_bytes", "bubble_fraction", "steady_bubble_fraction", "makespan_s")
 )
