@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from textwrap import fill
@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent)]
 
 import pipesched
-from pipesched import CATALOGUE, Schedule, Timeline, build
+from pipesched import CATALOGUE, Schedule, build
 from pipesched.schedules import Average, Overlap, Phase, Reduce, computes, stages_of
 from pipesched.schedules.builders import Entry
 from pipesched.simulator.analysis import CellValue, Summary, to_markdown
@@ -197,15 +197,12 @@ def _linked(source: str) -> str:
     return re.sub(r"doi:(10\.[^\s,;]+)", r"[doi:\1](https://doi.org/\1)", source)
 
 
-def draw(timeline: Timeline, path: Path, title: str) -> None:
+def draw(simulation: pipesched.Simulation, path: Path) -> None:
     """Draw a picture in few colours: as legible as in many, in a quarter of the bytes."""
     from PIL import Image
 
-    from pipesched.simulator.views import draw as draw_chart
-    from pipesched.simulator.views import gantt_layout
-
     data = BytesIO()
-    draw_chart(gantt_layout([timeline]), title).savefig(data, format="png", dpi=110)
+    simulation.plot().savefig(data, format="png", dpi=110)
     Image.open(data).convert("RGB").quantize(96).save(path, optimize=True)
 
 
@@ -215,8 +212,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     p, m = DRAWN
     for name in CATALOGUE:
-        timeline = pipesched.simulate(name, COST, num_ranks=p, num_microbatches=m).timeline
-        draw(replace(timeline, source="unit model"), folder / f"{name}.png", f"{name}, p = {p}, m = {m}")
+        draw(pipesched.simulate(name, COST, num_ranks=p, num_microbatches=m), folder / f"{name}.png")
     (DOCS / "schedules.md").write_text(text)
     print(f"wrote docs/schedules.md and {len(CATALOGUE)} pictures")
 

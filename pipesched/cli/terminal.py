@@ -80,9 +80,10 @@ def print_table(
     """Print rows of ready-made cells, with as many columns as fit, or after `show_all_columns` with all.
 
     Columns of numbers are aligned right and never folded, and neither is the first; headers and words are. The columns
-    that matter most come first; those for which there is no room are named below. A caption that depends on the columns
-    shown is a function of them.
+    that matter most come first; those for which there is no room are named below, and those in which nothing stands are
+    left out. A caption that depends on the columns shown is a function of them.
     """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -90,8 +91,10 @@ def print_table(
     console = Console()
     if _Columns.are_all_shown:
         console.width = _WIDE
-    shown, left_out = _fitting(rows, console.width)
+    names = [name for name in rows[0] if _Columns.are_all_shown or _tells(rows, name)]
+    shown, left_out = _fitting(rows, names, console.width)
     has_room = sum(3 + max(len(name), _width(rows, name)) for name in shown) < console.width
+    are_whole = sum(3 + max(map(cell_len, (name, *(row[name] for row in rows)))) for name in shown) < console.width
     table = Table()
     for name in shown:
         is_number, min_width = _is_number(rows, name), _width(rows, name)
@@ -100,7 +103,7 @@ def print_table(
         justify: Literal["left", "right"] = "right" if is_number and not is_named else "left"
         table.add_column(header, justify=justify, min_width=min_width, no_wrap=is_number or name == shown[0])
     for row in rows:
-        table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], has_room))) for name in shown))
+        table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], are_whole))) for name in shown))
     with console.capture() as drawn:
         for line in _folded(title, console.width):
             console.print(as_text(line, "table.title"), soft_wrap=True)
@@ -120,10 +123,20 @@ def print_lines(lines: Iterable[str]) -> None:
             print(terminal_line(piece))
 
 
-def _folded(line: str, width: int) -> list[str]:
-    """Return the lines of a sentence; no number is parted from its unit."""
-    indent = " " * (2 + len(line) - len(line.lstrip()))
-    whole = re.sub(r"(?<=[0-9]) (?=(%|[mun]?s|[KMGT]i?B|B)(?![a-z]))", "\0", line)
+def print_beside(head: str, text: str) -> None:
+    """Print a sentence right of `head`, folded there to the width of the terminal."""
+    from rich.console import Console
+
+    width = _WIDE if _Columns.are_all_shown else max(20, Console().width - len(head))
+    for piece in _folded(text, width, hanging=0):
+        print(terminal_line(head + piece))
+        head = " " * len(head)
+
+
+def _folded(line: str, width: int, hanging: int = 2) -> list[str]:
+    """Return the lines of a sentence, those after the first indented; no number is parted from what it is of."""
+    indent = " " * (hanging + len(line) - len(line.lstrip()))
+    whole = re.sub(r"(?<=[0-9]) (?=(%|[mun]?s|[KMGT]i?B|B)(?![a-z]))|(?<=\(op) (?=[0-9])", "\0", line)
     pieces = wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [piece.replace("\0", " ") for piece in pieces]
 
@@ -139,9 +152,14 @@ class _Columns:
     are_all_shown = False
 
 
-def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> tuple[list[str], list[str]]:
+def _tells(rows: Sequence[Mapping[str, str]], name: str) -> bool:
+    """Return whether anything stands in a column; the first says what the rows are."""
+    return name == next(iter(rows[0])) or any(row[name] not in ("", "-") for row in rows)
+
+
+def _fitting(rows: Sequence[Mapping[str, str]], names: list[str], width: int) -> tuple[list[str], list[str]]:
     """Return the columns that a table of this width has room for, in order, and those that it has not."""
-    names, used = [*rows[0]], 1
+    used = 1
     for index, name in enumerate(names):
         used += 3 + _width(rows, name)
         if index and used > width:
@@ -160,13 +178,13 @@ def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:
 
 
 def _unparted(cell: str) -> list[str]:
-    lines = _lines_of(cell, has_room=False)
+    lines = _lines_of(cell, is_whole=False)
     return lines if len(lines) > 1 or re.fullmatch(r"[a-z-]+ [0-9.]+ [mun]?s", cell) else cell.split()
 
 
-def _lines_of(cell: str, has_room: bool) -> list[str]:
+def _lines_of(cell: str, is_whole: bool) -> list[str]:
     """Return the lines of a cell that may be folded: no time is parted from what it is of."""
-    return [cell] if has_room else re.sub(r"( [mun]?s), (?=[a-z])", r"\1,\n", cell).split("\n")
+    return [cell] if is_whole else re.sub(r"( [mun]?s), (?=[a-z])", r"\1,\n", cell).split("\n")
 
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
@@ -175,7 +193,16 @@ def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
 
 def print_result(table: Table, notes: Sequence[str] = ()) -> None:
     """Print the table of a result, and notes below its caption."""
-    print_table(table.title, table.rows, lambda columns: [*table.lines(columns), *notes])
+    if table.rows:
+        print_table(table.title, table.rows, table.noted(notes).lines)
+    else:
+        print_lines(filter(None, (table.title, *table.noted(notes).lines(()))))
+
+
+def print_results(tables: Iterable[Table]) -> None:
+    """Print tables one below another."""
+    for table in tables:
+        print_result(table)
 
 
 def seconds(value: float) -> str:

@@ -99,13 +99,16 @@ def readable_bytes(num_bytes: float | None) -> str:
 
 
 def readable_reason(reason: str | None) -> str:
-    """Return why something cannot be, with its bytes in the unit that people read them in."""
+    """Return why something cannot be, with its bytes and seconds in the units that people read them in."""
 
     def told(match: re.Match[str]) -> str:
-        held, limit = (readable_bytes(int(size)) for size in match.groups())
-        return match[0] if held == limit else f"{held} of {limit}"
+        held, limit = map(int, match.groups())
+        are_alike = readable_bytes(held) == readable_bytes(limit)
+        excess = f" ({readable_bytes(held - limit)} too many)" if are_alike else ""
+        return f"{readable_bytes(held)} of {readable_bytes(limit)}{excess}"
 
-    return re.sub(r"(\d+) bytes of (\d+)", told, reason or "")
+    text = re.sub(r"(\d+) bytes of (\d+)", told, reason or "")
+    return re.sub(r"(?<=from )([0-9.e+-]+) s(?= on)", lambda match: readable_s(float(match[1])), text)
 
 
 def readable_share(share: float | None) -> str:

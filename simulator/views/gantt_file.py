@@ -18,6 +18,7 @@ def draw_gantt(
     caption: str = "",
     details: Sequence[RunDetails] = (),
     options: ChartOptions = WHOLE,
+    notes: Sequence[str] = (),
 ) -> None:
     """Draw the Timelines on one time axis and write a picture (.png, .svg or .pdf) or a page (.html).
 
@@ -30,6 +31,7 @@ def draw_gantt(
         caption: Beside it.
         details: What is known of each Timeline; empty: nothing.
         options: What is shown; a page has all of it, and begins with this.
+        notes: Lines below the caption of a page that are not in it; a picture has no room for them.
 
     Raises:
         SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
@@ -38,7 +40,8 @@ def draw_gantt(
     if require_suffix(path, GANTT_SUFFIXES) == ".html":
         from pipesched.simulator.views.timeline_page import timeline_page
 
-        write_bytes(path, timeline_page(timelines, title, caption, details, options).encode())
+        lines = "\n".join(dict.fromkeys(filter(None, (*caption.splitlines(), *notes))))
+        write_bytes(path, timeline_page(timelines, title, lines, details, options).encode())
         return
     from pipesched.simulator.views.gantt_figure import gantt_figure
 

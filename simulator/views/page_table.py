@@ -32,6 +32,11 @@ def _column(timeline: Timeline, measures: Metrics, path: Sequence[Piece], detail
     idle_s = {cause: math.fsum(dict(device.idle_by_cause_s)[cause] for device in measures.devices) for cause in CAUSES}
     limits = {readable_bytes(details.memory_bytes[device]): None for device in sorted(details.memory_bytes)}
     peaks = [device.peak_memory_bytes for device in measures.devices if device.peak_memory_bytes is not None]
+    judged = [
+        device.peak_memory_bytes <= details.memory_bytes[device.device]
+        for device in measures.devices
+        if device.peak_memory_bytes is not None and device.device in details.memory_bytes
+    ]
     return {
         "schedule": timeline.name,
         "times": timeline.source,
@@ -51,5 +56,6 @@ def _column(timeline: Timeline, measures: Metrics, path: Sequence[Piece], detail
             if peaks
             else {}
         ),
+        **({"fits": "yes" if all(judged) else "no"} if judged else {}),
         **{f"critical path, {kind}": readable_s(seconds) for kind, seconds in shares(path).items()},
     }

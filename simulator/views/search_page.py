@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, printable
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
 from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of
 from pipesched.simulator.sweep import SweptOutcome
 from pipesched.simulator.tuner import Problem, SettingOutcome, timeline_of_setting
@@ -151,7 +151,7 @@ def _map(grid: SettingGrid, quantity: ScaledQuantity, best: SettingOutcome | Non
             "time per batch": readable_s(outcome.seconds or 0.0),
             "memory": readable_bytes(outcome.held_bytes),
             "training": outcome.setting.training.value,
-            "rejected": outcome.reason,
+            "rejected": readable_reason(outcome.reason),
         }
         return {
             "text": short_number(value),

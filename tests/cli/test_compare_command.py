@@ -185,3 +185,18 @@ def test_several_files_are_all_written_and_the_table_is_printed_all_the_same(pip
     answer = pipesched(f"{line} {' '.join(f'--out {name}' for name in names.split())}")
     assert (answer.code, answer.out) == (0, printed)
     assert all((folder / name).stat().st_size for name in names.split())
+
+
+def test_two_timelines_have_a_row_per_device_and_equal_devices_are_one(pipesched, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, slow in (("fast", "1"), ("slow", "2")):
+        costs = f"--uniform f={slow},b=2,saved_bytes=1e9"
+        assert pipesched(f"simulate -s gpipe -p 64 -m 2 {costs} --timeline {name}.json").code == 0
+    narrow, wide = (pipesched(f"compare fast.json slow.json {option}").out for option in ("", "--wide"))
+    (row,) = (line.split("│") for line in narrow.splitlines() if line.startswith("│"))
+    assert [cell.strip() for cell in row[1:8]] == [
+        "0-63", "6 s", "8 s", "+33.3%", "1.863 GiB", "1.863 GiB", "+0.0%",
+    ]  # fmt: skip
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "makespan: fast 195 s, slow 260 s, difference +33.3%" in narrow
+    assert "idle slow" in wide

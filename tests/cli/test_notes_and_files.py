@@ -4,6 +4,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,30 @@ def test_a_profile_of_layers_that_several_gpus_share_is_noted(pipesched):
     for line in ("simulate -s 1f1b -p 2 -m 2 --profile p.json", "partition p.json -p 2 --by time"):
         notes = json.loads(pipesched(f"{line} --nodes 1 --machine dgx-h100 --json").out)["notes"]
         assert "2 devices are 4 GPUs" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate -s 1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
+        "compare gpipe,interleaved -p 2 -m 4 -v 2 --profile {gpt} --memory-limit 1GB",
+        "plan {gpt} -b 4 --devices 2 --memory-limit 100MB --top 2",
+        "tune {gpt} -p 2 -b 4 -n 1,2 --workers 1",
+        "sweep -s gpipe,interleaved -p 2 -m 4 -v 2 --profile {gpt} --memory-limit 1GB --workers 1",
+    ],
+)
+def test_a_page_has_every_note_that_is_printed(pipesched, folder, line):
+    line = line.format(gpt=GPT)
+    printed = pipesched(f"{line} --wide").out
+    assert pipesched(f"{line} --out page.html").code == 0
+    page = json.loads(re.search(r'id="data">(.*)</script>', (folder / "page.html").read_text())[1])
+    told = page["caption"] + page.get("search", {}).get("notes", "")
+    lines = [*printed.splitlines(), ""]
+    notes = [
+        line.strip()
+        for line, after in pairwise(lines)
+        if line and line[0] not in "┏┃┡│└" and not after.startswith("┏")  # nor a table or its title
+        if not line.startswith(("bubble fraction: ", "all with ")) and not line.endswith("(--top, --out)")
+    ]
+    assert notes
+    assert [note for note in notes if note not in told] == []

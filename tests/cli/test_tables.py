@@ -41,6 +41,18 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(printed, num_colu
     assert all(cell in text for cell in ("interleaved", "27.27 %", "warmup", "transfer"))
 
 
+def test_a_column_in_which_nothing_stands_is_left_out_unless_all_are_asked_for(capsys, monkeypatch):
+    rows = [{"schedule": "1f1b", "memory": "-", "fits": "", "makespan": "1 s"}]
+    terminal.print_table("", rows)
+    narrow = capsys.readouterr().out
+    monkeypatch.setattr(terminal._Columns, "are_all_shown", True)
+    terminal.print_table("", rows)
+    assert [("memory" in text, "fits" in text) for text in (narrow, capsys.readouterr().out)] == [
+        (False, False),
+        (True, True),
+    ]
+
+
 def test_columns_for_which_there_is_no_room_are_named(printed):
     lines = printed(30)
     assert " ".join(map(str.strip, lines[-2:])) == "--wide also shows: idle by cause"

@@ -60,7 +60,9 @@ def test_people_see_the_ranking_what_was_chosen_and_why_others_were_not(tune):
     assert re.search(r"chosen by simulate: 1f1b M=\d N=1, .*; training: plain", answer.out)
     assert re.search(r"x as fast as plain 1F1B at its best \(1f1b M=\d N=1\)", answer.out)
     assert "settings that fit have elastic averaging, which is another training" in answer.out
-    assert re.search(r"of these simulate chooses avgpipe M=\d N=2 advance=\d, .*; -n makes it the answer", answer.out)
+    assert re.search(
+        r"with elastic averaging simulate chooses avgpipe M=\d N=2 advance=\d, .*; -n makes it the answer", answer.out
+    )
     assert "come after these are left out" in answer.out
     assert "over memory: device" in answer.out
 

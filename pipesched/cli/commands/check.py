@@ -10,7 +10,7 @@ from pipesched.cli.errors import NEGATIVE
 from pipesched.cli.options.common_options import Json
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.terminal import print_json
+from pipesched.cli.terminal import print_beside, print_json, print_lines
 from pipesched.schedules.check import MessageBackend
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def check(
     else:
         num_ops = sum(map(len, loaded.ops))
         if not findings:
-            print(f"{loaded.name}: fine: {loaded.num_ranks} ranks, {loaded.num_stages} stages, "
-                  f"{loaded.num_microbatches} micro-batches, {num_ops} ops; every rank reaches its end")  # fmt: skip
+            print_lines([
+                f"{loaded.name}: fine: {loaded.num_ranks} ranks, {loaded.num_stages} stages, "
+                f"{loaded.num_microbatches} micro-batches, {num_ops} ops; every rank ends"
+            ])  # fmt: skip
         _print_findings(loaded.name, findings, judgement.lists[backend])
         is_whole = loaded.is_lowered or findings
         print("" if is_whole else "\nwith the Sends and Recvs that pipesched, or PyTorch for its runtime, adds:")
@@ -53,10 +55,9 @@ def check(
 
 def _print_findings(name: str, findings: tuple[Finding, ...], lists: Schedule) -> None:
     """Print each finding, then the grid around their places."""
-    for finding in findings[:_MOST_SHOWN]:
-        print(f"{name}: {finding}")
+    print_lines(f"{name}: {finding}" for finding in findings[:_MOST_SHOWN])
     if len(findings) > _MOST_SHOWN:
-        print(f"{name}: and {len(findings) - _MOST_SHOWN} more; --json has them all")
+        print_lines([f"{name}: and {len(findings) - _MOST_SHOWN} more; --json has them all"])
     from pipesched.schedules.check import excerpt
 
     rows = excerpt(lists, [place for finding in findings[:_MOST_SHOWN] for place in finding.places])
@@ -68,12 +69,16 @@ def _print_findings(name: str, findings: tuple[Finding, ...], lists: Schedule) -
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(cell.text) for cells in rows.values() for cell in cells) + 2
     print()
+    head_width = len(f"rank {max(rows)}") + 1
+    num_cells = max(1, (console.width - head_width) // width)
     for rank, cells in rows.items():
-        line = Text(f"rank {rank}".ljust(len(f"rank {max(rows)}") + 1))
-        for cell in cells:
-            line.append(_text(cell, console.is_terminal).ljust(width), "bold reverse red" if cell.is_marked else "")
-        line.rstrip()
-        console.print(line)
+        for first in range(0, len(cells), num_cells):
+            line = Text(("" if first else f"rank {rank}").ljust(head_width))
+            for cell in cells[first : first + num_cells]:
+                style = "bold reverse red" if cell.is_marked else ""
+                line.append(_text(cell, console.is_terminal).ljust(width), style)
+            line.rstrip()
+            console.print(line)
 
 
 def _text(cell: Cell, has_colours: bool) -> str:
@@ -87,10 +92,10 @@ def _print_backends(findings: tuple[Finding, ...], judgement: Judgement) -> None
 
     for backend, traits in BACKENDS.items():
         here = judgement.findings[backend]
-        print(f"{backend:13} {verdict(here):9} {traits.text}")
+        print_beside(f"{backend:13} {verdict(here):9} ", traits.text)
         for finding in here:
             if finding.deadlock and finding not in findings:
-                print(f"{'':24}{finding}")
+                print_beside(" " * 26, str(finding))
 
 
 def _data(name: str, backend: MessageBackend, judgement: Judgement) -> dict[str, object]:

@@ -82,15 +82,17 @@ def compare(
     def text(suffix: str) -> str:
         return json_answer("compare", {"schedules": rows}, notes) if suffix == ".json" else _text(rows, suffix)
 
-    _write([prediction.timeline for prediction in compared.predictions], text, gantt, out or (), details=details)
+    limits = dict.fromkeys(
+        line for prediction in compared.predictions for line in limit_lines(costs.machines, prediction)
+    )
+    shares = costs.shares(*(prediction.schedule for prediction in compared.predictions), named=True)
+    said = compared.table([*limits, *shares, *notes])
+    drawn = [prediction.timeline for prediction in compared.predictions]
+    _write(drawn, text, gantt, out or (), said.lines(()), details=details)
     if form != "table":
         emit(text(_suffix_of(form)), None)
     else:
-        limits = dict.fromkeys(
-            line for prediction in compared.predictions for line in limit_lines(costs.machines, prediction)
-        )
-        shares = costs.shares(*(prediction.schedule for prediction in compared.predictions), named=True)
-        print_result(compared.table([*limits, *shares, *notes]))
+        print_result(said)
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -136,11 +138,12 @@ def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path |
         is_data = suffix == ".json"
         return json_answer("compare", compared.to_dict(), notes) if is_data else _text(compared.to_rows(), suffix)
 
-    _write(compared.timelines, text, gantt, out, "\n".join(filter(None, [compared.caption, *notes])))
+    said = compared.table().noted(notes)
+    _write(compared.timelines, text, gantt, out, said.lines(()), compared.caption)
     if form != "table":
         emit(text(_suffix_of(form)), None)
     else:
-        print_result(compared.table(), notes)
+        print_result(said)
         print_parts(compared.split_table())
 
 
@@ -149,6 +152,7 @@ def _write(
     text: Callable[[str], str],
     gantt: Path | None,
     out: Sequence[Path],
+    notes: Sequence[str],
     caption: str = "",
     details: Sequence[RunDetails] = (),
 ) -> None:
@@ -156,7 +160,7 @@ def _write(
 
     drawn = [path for path in out if suffix_of(path) == PAGE]
     for path in drawn if gantt is None else [gantt, *drawn]:
-        draw_gantt(timelines, path, caption=caption, details=details)
+        draw_gantt(timelines, path, caption=caption, details=details, notes=notes)
     for path in out:
         if path not in drawn:
             emit(text(suffix_of(path)), path)

@@ -57,7 +57,7 @@ def gantt(
     until_s = None if until is None else time_s(until, "--to")
     options = ChartOptions(time_s(since, "--from"), until_s, has_idle, has_memory)
     shown = read_shown(files, schedule, costs, simulation)
-    picture = Gantt(shown.timelines, title, shown.details, options)
+    picture = Gantt(shown.timelines, title, shown.details, options, (*shown.notes, *shown.doubts))
     if out is not None:
         picture.save(out)
     if json:
@@ -66,5 +66,5 @@ def gantt(
     elif out is None:
         width = columns or get_terminal_size((100, 24)).columns
         print_coloured([*([terminal_line(title)] if title else []), picture.to_text(width, has_colour=True)])
-        print_lines([*shown.notes, *shown.doubts])
+        print_lines(picture.notes)
     end_if_over(shown.over)

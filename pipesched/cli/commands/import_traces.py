@@ -47,10 +47,11 @@ def import_run(
         result = import_traces(
             files, patterns=pattern or (), schedule=lists, step=step, has_one_clock=same_clock, progress=tick
         )
-    if out is not None:
-        write_timeline(result.timeline, out)
     notes = short_ops(result.timeline)
+    said = result.table().noted(notes)
+    if out is not None:
+        write_timeline(result.timeline, out, notes=said.lines(()))
     if json:
         print_json("import", result.to_dict(), notes)
     else:
-        print_result(result.table(), notes)
+        print_result(said)

@@ -44,12 +44,14 @@ def replay(
         conditions = costs.conditions(ScheduleSource(schedule), SimulationOptions())
     with simulating(schedule):
         result = replay_timeline(measured, conditions)
-    if gantt is not None:
-        draw_gantt([result.first, result.measured], gantt, caption=result.explanation.sentence)
     notes = short_ops(measured)
+    said = result.table().noted(notes)
+    if gantt is not None:
+        caption = result.explanation.sentence
+        draw_gantt([result.first, result.measured], gantt, caption=caption, notes=said.lines(()))
     if out is not None:
         emit(json_answer("replay", result.to_dict(), notes), out)
     if json:
         print_json("replay", result.to_dict(), notes)
     else:
-        print_result(result.table(), notes)
+        print_result(said)

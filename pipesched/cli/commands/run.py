@@ -20,13 +20,14 @@ from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.terminal import print_json, print_result, progress_bar
+from pipesched.cli.terminal import print_json, print_results, progress_bar
 from pipesched.executor import How
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
+    from pipesched.workflows import Table
     from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.measuring import RunResult
 
@@ -96,22 +97,26 @@ def run(
     with progress_bar(f"running {loaded.name}") as tick:
         result = result_of(source, launch(spec, tick), None if model is None else costs.profile)
     notes += result.notes
+    judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
+    said = _tables(result, [*judged, *costs.shares(loaded), *notes])
     if out is not None:
         details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
-        write_timeline(result.timeline, out, details)
+        write_timeline(result.timeline, out, details, _below(said))
     if json:
         print_json("run", result.to_dict() | {"stage_share": costs.stage_share(loaded)}, notes)
     else:
-        judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
-        _print(result, [*judged, *costs.shares(loaded), *notes])
+        print_results(said)
     require_fits(result.metrics, limit)
 
 
-def _print(result: RunResult, notes: Sequence[str]) -> None:
-    """Print what was measured, and below it what the plan predicted if there was one."""
-    print_result(result.table(), notes)
-    if result.planned is not None:
-        print_result(result.planned.table())
+def _tables(result: RunResult, notes: Sequence[str]) -> list[Table]:
+    """Return the table of what was measured, and that of what the plan predicted if there was one."""
+    tables = [result.table().noted(notes)]
+    return tables if result.planned is None else [*tables, result.planned.table()]
+
+
+def _below(tables: Sequence[Table]) -> list[str]:
+    return [line for table in tables for line in table.lines(())]
 
 
 def _with_faults(spec: RunSpec, source: ScheduleSource, inject: Sequence[str], *, check_finite: bool) -> RunSpec:

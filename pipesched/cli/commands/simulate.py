@@ -65,20 +65,21 @@ def simulate(
         )
         data = result.to_dict()  # which works out memory and pace
     notes = doubts_of_prediction(result, costs.machines)
+    said = result.table().noted([*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     if memory is not None:
         from pipesched.simulator.analysis import to_csv
         from pipesched.simulator.views import memory_table
 
         emit(to_csv(memory_table(result.in_flight, result.timeline.memory)), memory)
     if timeline is not None:
-        write_timeline(result.timeline, timeline, result.details)
+        write_timeline(result.timeline, timeline, result.details, said.lines(()))
     for path in out or ():
         if suffix_of(path) == PAGE:
-            write_timeline(result.timeline, path, result.details)
+            write_timeline(result.timeline, path, result.details, said.lines(()))
         else:
             emit(json_answer("simulate", data, notes), path)
     if json:
         print_json("simulate", data, notes)
     else:
-        print_result(result.table(), [*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
+        print_result(said)
     end_if_over(result.over)

@@ -74,15 +74,16 @@ def sweep(
         result = sweep_settings(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
         )
-    for path in outputs:
-        write_sweep(result, path)
     notes = doubts_of_costs(conditions.costs, costs.machines)
+    limit = costs.machines.limit_text()
+    limits = [] if limit is None else [f"memory limit {limit} of every device"]
+    said = [*judge.uneven_cuts(result.fitting[:top]), *limits, *notes]
+    for path in outputs:
+        write_sweep(result, path, said)
     if json:
         print_json("sweep", result.to_dict(), notes)
     else:
-        limit = costs.machines.limit_text()
-        limits = [] if limit is None else [f"memory limit {limit} of every device"]
-        print_result(result.table(top, [*judge.uneven_cuts(result.fitting[:top]), *limits, *notes]))
+        print_result(result.table(top, said))
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)

@@ -30,6 +30,7 @@ from pipesched.executor import PAUSED
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator.analysis import readable_reason
 from pipesched.workflows import unjudged_limit
 
 if TYPE_CHECKING:
@@ -192,7 +193,11 @@ def _print_ahead(trials: Mapping[str, AdvanceTrials]) -> None:
 
 def _require_fitting(forecasts: list[TrainingForecast]) -> None:
     """End the command where a run would not fit into the memory that the machines are said to have."""
-    over = [f"{forecast.run.name}: {forecast.over}" for forecast in forecasts if forecast.over is not None]
+    over = [
+        f"{forecast.run.name}: {readable_reason(str(forecast.over))}"
+        for forecast in forecasts
+        if forecast.over is not None
+    ]
     if over:
         advice = "try a smaller --batch-size, more stages or --recompute all"
         complain(f"over memory: {'; '.join(over)}; {advice}")

@@ -134,10 +134,12 @@ def _verify_rounds(
             rounds, tick, precision=PRECISION if precision is None else precision, **options.counts(),
         )  # fmt: skip
     middle = [several.middle for several in verification.schedules]
+    limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
+    said = verification.table().noted(notes)
     if json:
         print_json("verify", verification.to_dict(), notes)
     else:
-        print_result(verification.table(), notes)
+        print_result(said)
         print("\nThe round of median error of each schedule:")
         print_comparisons([verified.comparison for verified in middle])
         for several in verification.schedules:
@@ -145,10 +147,9 @@ def _verify_rounds(
             print_lines(
                 [f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.1e}"]
             )
-        for line in device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device):
-            print(line)
+        print_lines(limit)
     if out is not None:
-        _write(middle, out, costs, notes)
+        _write(middle, out, costs, [*said.lines(()), *limit])
     for verified in middle:
         for timeline in (verified.predicted, verified.measured):
             require_fits(metrics(timeline), costs.machines.limit_bytes())
@@ -173,14 +174,16 @@ def _tell(
     else:
         print_comparisons([run.comparison for run in verified])
         print_parts(split_table([run.explanation for run in verified]))
-        print_lines(
-            f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
-            f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
-            for run in verified
-        )
-        print_lines([*limit, *notes])
+        print_lines([*map(_losses, verified), *limit, *notes])
     if out is not None:
-        _write(verified, out, costs, notes)
+        _write(verified, out, costs, [*limit, *notes])
+
+
+def _losses(run: VerifiedSchedule) -> str:
+    return (
+        f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
+        f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
+    )
 
 
 @contextmanager
@@ -230,20 +233,20 @@ def _require_possible(
 
 
 def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, notes: Sequence[str]) -> None:
-    """Write a page of all; or into a folder, of each, both Timelines, one laid over the other, page and trace.
-
-    Pages have the notes below them.
-    """
+    """Write a page of all, with notes; or into a folder, of each, Timelines, one over the other, page and trace."""
     from pipesched.schedules.formats import write_text
     from pipesched.simulator.views import RunDetails, draw_gantt, save_figure, to_trace
+    from pipesched.workflows.timelines import comparison_table
 
     limit = costs.machines.limit_bytes()
 
     def draw_page(runs: Sequence[VerifiedSchedule], path: Path) -> None:
         timelines = [timeline for run in runs for timeline in (run.predicted, run.measured)]
         details = [RunDetails({} if limit is None else dict.fromkeys(line.devices, limit)) for line in timelines]
-        caption = "\n".join([*(run.explanation.sentence for run in runs), *notes])
-        draw_gantt(timelines, path, caption=caption, details=details)
+        sentences = "\n".join(run.explanation.sentence for run in runs)
+        lines = comparison_table([run.comparison for run in runs]).lines(())
+        lines += [*map(_losses, runs), *notes]
+        draw_gantt(timelines, path, caption=sentences, details=details, notes=lines)
 
     if suffix_of(out) == PAGE:
         draw_page(verified, out)

@@ -79,15 +79,16 @@ def what_if(
             seed=seed,
             progress=tick,
         )
-    if gantt is not None:
-        draw_gantt([answer.before, answer.after], gantt)
     notes = answer.notes
+    said = answer.table().noted(notes)
+    if gantt is not None:
+        draw_gantt([answer.before, answer.after], gantt, notes=said.lines(()))
     if out is not None:
         emit(json_answer("what-if", answer.to_dict(), notes), out)
     if json:
         print_json("what-if", answer.to_dict(), notes)
     else:
-        print_result(answer.table(), notes)
+        print_result(said)
 
 
 def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 
 from pipesched.cli.errors import NEGATIVE, NotThereError
 from pipesched.cli.terminal import complain, num_bytes
+from pipesched.simulator.analysis import readable_reason
 
 if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
@@ -39,7 +40,7 @@ def device_limit_lines(
 def end_if_over(over: OverCapacity | None) -> None:
     """End the command where a device holds more than it has."""
     if over is not None:
-        complain(f"over memory: {over}")
+        complain(f"over memory: {readable_reason(str(over))}")
         raise typer.Exit(NEGATIVE)
 
 
@@ -60,7 +61,7 @@ def require_fits(metrics: Metrics, limit_bytes: int | None) -> None:
             )
         if held_bytes > limit_bytes:
             complain(
-                f"over memory: device {device}: got {held_bytes} bytes, expected at most {limit_bytes}; try smaller "
-                "micro-batches, more stages or --recompute all"
+                f"over memory: device {device}: got {num_bytes(held_bytes)}, expected at most "
+                f"{num_bytes(limit_bytes)}; try smaller micro-batches, more stages or --recompute all"
             )
             raise typer.Exit(NEGATIVE)

@@ -88,12 +88,14 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
-def write_timeline(timeline: Timeline, path: Path, details: RunDetails | None = None) -> None:
-    """Write every span: .json (ours, lossless), .csv or .parquet; or a page of them, with details, .html."""
+def write_timeline(
+    timeline: Timeline, path: Path, details: RunDetails | None = None, notes: Sequence[str] = ()
+) -> None:
+    """Write every span: .json (ours, lossless), .csv or .parquet; or a page of them, with details and notes, .html."""
     if suffix_of(path) == PAGE:
         from pipesched.simulator.views import draw_gantt
 
-        draw_gantt([timeline], path, details=[] if details is None else [details])
+        draw_gantt([timeline], path, details=[] if details is None else [details], notes=notes)
     elif suffix_of(path) == ".json":
         from pipesched.schedules.formats import timeline_to_json
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 SWEEP = (*TABLE, ".parquet", *FIGURE_SUFFIXES, PAGE)
 
 
-def write_sweep(result: SweepResult, path: Path) -> None:
-    """Write every setting to `path`, which has one of the suffixes of `SWEEP`."""
+def write_sweep(result: SweepResult, path: Path, notes: Sequence[str]) -> None:
+    """Write every setting to `path`, which has one of the suffixes of `SWEEP`; a page with notes."""
     match suffix_of(path):
         case ".parquet":
             from pipesched.simulator.views import write_parquet
 
             write_parquet(result.to_frame(), path)
         case ".html":
-            emit(result.page(), path)
+            emit(result.page(notes), path)
         case suffix if suffix in FIGURE_SUFFIXES:
             from pipesched.simulator.views import draw_sweep
 

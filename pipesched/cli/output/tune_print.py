@@ -17,31 +17,19 @@ def print_settings(
     problem: Problem,
     top: int,
     commands: Callable[[Setting], dict[str, str]],
-    limit: Sequence[str],
+    notes: Sequence[str],
 ) -> None:
     """Print `top` of those that the answer is among, and it; of the others that fit; and of the rejected."""
     num_fitting = len(result.fitting)
     candidates, others, rejected = result.candidates, result.others, result.outcomes[num_fitting:]
     if candidates:
         title = f"{len(candidates)} of {num_fitting} settings that fit train as plain training does"
-        caption = [
-            _first(result, candidates[0]),
-            *([] if result.race else _typed(commands, candidates[0])),  # those of the race's leader stand below it
-            *_left_out(candidates, top),
-            *limit,
-        ]
+        caption = [*_answer(result, commands), *_left_out(candidates, top), *notes]
         title = title if others else f"{num_fitting} settings fit"
         print_table(title, _rows(result, candidates[:top], problem), "\n".join(caption))
     if others:
-        caption = [
-            f"of these {result.evaluator} chooses {_told(result, others[0])}; -n makes it the answer",
-            *_typed(commands, others[0]),
-        ]
-        caption = (
-            caption if result.averaged is not None else [f"none of these comes before the one {_verb(result)} above"]
-        )
         title = f"{len(others)} settings that fit have elastic averaging, which is another training"
-        caption += [*_left_out(others, top), *([] if candidates else limit)]
+        caption = [*_averaged(result, commands), *_left_out(others, top), *([] if candidates else notes)]
         print_table(title, _rows(result, others[:top], problem), "\n".join(caption))
     if rejected:
         more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
@@ -49,9 +37,9 @@ def print_settings(
 
 
 def page_of_settings(
-    result: TuneResult, problem: Problem, commands: Callable[[Setting], dict[str, str]], limit: Sequence[str]
+    result: TuneResult, problem: Problem, commands: Callable[[Setting], dict[str, str]], notes: Sequence[str]
 ) -> str:
-    """Return the page of all settings, with what is printed of the answer."""
+    """Return the page of all settings, with what is printed below their tables."""
     fitting = [*result.candidates, *result.others]
     outcomes = [*fitting, *result.outcomes[len(fitting) :]]
     rows = _rows(result, outcomes, problem)
@@ -61,9 +49,30 @@ def page_of_settings(
         rows = [
             row | {"rejected": readable_reason(outcome.reason)} for row, outcome in zip(rows, outcomes, strict=True)
         ]
-    best = result.chosen
-    notes = [] if best is None else [_first(result, best), *_typed(commands, best)]
-    return result.page(rows, "\n".join([*notes, *limit]) or "nothing fits")
+    raced = (
+        [] if result.race is None else [*result.race.table().lines(()), *_typed(commands, result.race.leader.outcome)]
+    )
+    lines = [*_answer(result, commands), *raced, *_averaged(result, commands), *notes]
+    return result.page(rows, "\n".join(lines if fitting else [*notes, "nothing fits"]))
+
+
+def _answer(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> list[str]:
+    """Return what is said of the first candidate, and the lines that run it; those of a race stand below the race."""
+    if not result.candidates:
+        return []
+    best = result.candidates[0]
+    return [_first(result, best), *([] if result.race else _typed(commands, best))]
+
+
+def _averaged(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> list[str]:
+    """Return what is said of the best setting with another training, where there are such."""
+    if not result.others:
+        return []
+    if result.averaged is None:
+        return [f"none with elastic averaging comes before the one {_verb(result)}"]
+    best = result.others[0]
+    told = f"with elastic averaging {result.evaluator} chooses {_told(result, best)}; -n makes it the answer"
+    return [told, *_typed(commands, best)]
 
 
 def _first(result: TuneResult, best: SettingOutcome) -> str:

@@ -77,14 +77,19 @@ def explain_error(
 def split_table(explanations: Sequence[Explanation]) -> Table:
     """Return the parts of every error in seconds, those of several runs one under another, and the sentences."""
     splits = [explanation.split for explanation in explanations if explanation.split is not None]
-    rows = tuple(_row(split.name, quantity) for split in splits for quantity in split.quantities)
+    rows = tuple(
+        _row(f"{split.name} " if len(splits) > 1 else "", quantity)
+        for split in splits
+        for quantity in split.quantities
+        if quantity.name != "idle_s"  # the makespan without what is busy, part by part
+    )
     return Table("Parts of the errors", rows, "\n".join(explanation.sentence for explanation in explanations))
 
 
-def _row(name: str, quantity: SplitError) -> dict[str, str]:
+def _row(whose: str, quantity: SplitError) -> dict[str, str]:
     where = "" if quantity.device is None else f" of device {quantity.device}"
     return {
-        "": f"{name} {quantity.name.removesuffix('_s')}{where}",
+        "": f"{whose}{quantity.name.removesuffix('_s')}{where}",
         "measured": readable_s(quantity.measured_s),
         "error": _signed(quantity, quantity.error_s),
         "costs": "-" if quantity.predicted_s is None else _signed(quantity, quantity.costs_s),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import CellValue, Comparison, Quantity, readable_bytes, readable_s, readable_share
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops
+from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops, with_equal_devices
 from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
 
@@ -74,7 +75,7 @@ class TimelineComparison:
         return gantt_figure(self.timelines, caption=self.caption)
 
     def table(self) -> Table:
-        """Return a row per quantity, as people read it."""
+        """Return a row per device, as people read it; below, makespan and bubble."""
         return comparison_table([self.comparison])
 
     def split_table(self) -> Table | None:
@@ -127,19 +128,44 @@ def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[s
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return every quantity of every comparison in both runs, and how far apart they are."""
-    rows: dict[str, dict[str, str]] = {}
+    """Return a row per device of every comparison, in both runs, and how far apart they are; below, the whole runs."""
+    rows: list[Mapping[str, str]] = []
+    caption: dict[str, None] = {}
     for comparison in comparisons:
-        for quantity in comparison.quantities:
-            name = quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-            where = "" if quantity.device is None else f" of device {quantity.device}"
-            row = rows.setdefault(name + where, {"": name + where})
-            whose = f"{comparison.name} " if len(comparisons) > 1 else ""
-            row |= {whose + column: cell for column, cell in _cells(quantity, comparison.names).items()}
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    caption = dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
-    cells = tuple({column: row.get(column, "") for column in columns} for row in rows.values())
+        whose = {"schedule": comparison.name} if len(comparisons) > 1 else {}
+        rows += [{**whose, **row} for row in with_equal_devices(_device_rows(comparison))]
+        caption |= dict.fromkeys(_whole_lines(comparison, "".join(f"{name}: " for name in whose.values())))
+    caption |= dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
+    columns = dict.fromkeys(name for row in rows for name in row)
+    known = [name for name in columns if any(row.get(name, "-") != "-" for row in rows)]
+    cells = tuple({name: row.get(name, "-") for name in known} for row in rows)
     return Table(comparisons[0].name if len(comparisons) == 1 else "", cells, "\n".join(caption))
+
+
+def _device_rows(comparison: Comparison) -> list[Mapping[str, str]]:
+    rows: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    for name in ("busy_s", "peak_memory_bytes", "idle_s"):  # idle last: it is the makespan without what is busy
+        for quantity in comparison.quantities:
+            if quantity.name == name and quantity.device is not None:
+                cells = _cells(quantity, comparison.names)
+                rows[quantity.device] |= {f"{_title(name)} {column}": cell for column, cell in cells.items()}
+    return [{"device": str(device), **row} for device, row in sorted(rows.items())]
+
+
+def _whole_lines(comparison: Comparison, whose: str) -> list[str]:
+    """Return a line for each quantity of the whole runs."""
+    lines = []
+    for quantity in comparison.quantities:
+        if quantity.device is None:
+            cells = _cells(quantity, comparison.names)
+            lines.append(
+                f"{whose}{_title(quantity.name)}: {', '.join(f'{name} {cell}' for name, cell in cells.items())}"
+            )
+    return lines
+
+
+def _title(name: str) -> str:
+    return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
 
 
 def _meaning(comparison: Comparison) -> str:

@@ -43,12 +43,14 @@ class Gantt:
         title: Above the picture; empty: the schedules, the numbers of ranks and micro-batches, and the costs.
         details: What is known of each beside its Timeline, as limits of memory; empty: nothing.
         options: What is shown.
+        notes: Lines below the title of a page.
     """
 
     timelines: tuple[Timeline, ...]
     title: str = ""
     details: tuple[RunDetails, ...] = ()
     options: ChartOptions = ChartOptions()  # noqa: RUF009 -- frozen
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what there is nothing to see of.
@@ -83,7 +85,7 @@ class Gantt:
         """
         from pipesched.simulator.views import draw_gantt
 
-        draw_gantt(self.timelines, require_path(path), title=self.title, details=self.details, options=self.options)
+        draw_gantt(self.timelines, require_path(path), self.title, "", self.details, self.options, self.notes)
 
     def to_text(self, columns: int = 100, *, has_colour: bool = False) -> str:
         """Return the charts as text, one under another, of lines of so many characters, for a terminal in colour.

@@ -17,6 +17,7 @@ from pipesched.schedules.builders import ParameterValue, build_entry
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import read_schedule, to_json
 from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.simulator.analysis import readable_reason
 from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
@@ -261,7 +262,8 @@ def _forecast(
     forecast = forecast_training(schedule_spec, bounds, num_steps, costs, cluster)
     if forecast.over is not None:
         raise ArgumentError(
-            f"batch_size: over memory: {forecast.over}; try a smaller batch, more stages, or recomputation"
+            f"batch_size: over memory: {readable_reason(str(forecast.over))}; try a smaller batch, more stages, or "
+            "recomputation"
         )
     return forecast
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
 from pipesched.simulator.planner import search_plans
 from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, Space, ranked, search_settings
 from pipesched.simulator.views import plan_page, tune_page
@@ -44,7 +44,7 @@ def test_a_map_has_the_best_setting_of_each_cell_with_what_it_takes(outcomes):
                 lines = dict(cells[row][column]["lines"])
                 assert lines["time per batch"] == readable_s(best.seconds)
                 assert lines["memory"] == readable_bytes(best.held_bytes)
-                assert lines.get("rejected") == best.reason
+                assert lines.get("rejected", "") == readable_reason(best.reason)
                 assert cells[row][column]["fits"] == best.fits
                 answer = outcomes[0].setting
                 assert cells[row][column]["is_best"] == ((m, n) == (answer.num_microbatches, answer.num_pipelines))
