@@ -76,12 +76,14 @@ def print_table(
     title: str,
     rows: Sequence[Mapping[str, str]],
     caption: str | Callable[[Collection[str]], Iterable[str]] = "",
+    *,
+    most_columns: int | None = None,
 ) -> None:
     """Print rows of ready-made cells, with as many columns as fit, or after `show_all_columns` with all.
 
     Columns of numbers are aligned right and never folded, and neither is the first; headers and words are. The columns
     that matter most come first; those for which there is no room are named below, and those in which nothing stands are
-    left out. A caption that depends on the columns shown is a function of them.
+    left out; so are those after `most_columns`. A caption that depends on the columns shown is a function of them.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -91,19 +93,26 @@ def print_table(
     console = Console()
     if _Columns.are_all_shown:
         console.width = _WIDE
+    rows = [{terminal_line(name): terminal_line(cell) for name, cell in row.items()} for row in rows]
     names = [name for name in rows[0] if _Columns.are_all_shown or _tells(rows, name)]
-    shown, left_out = _fitting(rows, names, console.width)
-    has_room = sum(3 + max(len(name), _width(rows, name)) for name in shown) < console.width
-    are_whole = sum(3 + max(map(cell_len, (name, *(row[name] for row in rows)))) for name in shown) < console.width
+    shown = _fitting(rows, names, console.width)[: None if _Columns.are_all_shown else most_columns]
+    left_out = names[len(shown) :]
+    least = {name: _width(rows, name) for name in shown}
+    if sum(3 + max(len(name), least[name]) for name in shown) < console.width:
+        least = {name: max(len(name), least[name]) for name in shown}
+    are_whole = sum(3 + max(least[name], *(cell_len(row[name]) for row in rows)) for name in shown) < console.width
+    cells = {name: [_lines_of(row[name], are_whole) for row in rows] for name in shown}
+    most = {name: max(least[name], *(cell_len(line) for lines in cells[name] for line in lines)) for name in shown}
+    widths = _shared(console.width - 1 - sum(3 + width for width in least.values()), least, most)
     table = Table()
     for name in shown:
-        is_number, min_width = _is_number(rows, name), _width(rows, name)
-        header = Text("\n").join(map(as_text, [name] if has_room else wrap(name, min_width)))
+        is_number = _is_number(rows, name)
+        header = Text("\n").join(map(as_text, wrap(name, widths[name])))
         is_named = name == shown[0] and any(" " in row[name] for row in rows)
         justify: Literal["left", "right"] = "right" if is_number and not is_named else "left"
-        table.add_column(header, justify=justify, min_width=min_width, no_wrap=is_number or name == shown[0])
-    for row in rows:
-        table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], are_whole))) for name in shown))
+        table.add_column(header, justify=justify, width=widths[name], no_wrap=is_number or name == shown[0])
+    for index in range(len(rows)):
+        table.add_row(*(Text("\n").join(map(as_text, cells[name][index])) for name in shown))
     with console.capture() as drawn:
         for line in _folded(title, console.width):
             console.print(as_text(line, "table.title"), soft_wrap=True)
@@ -157,14 +166,25 @@ def _tells(rows: Sequence[Mapping[str, str]], name: str) -> bool:
     return name == next(iter(rows[0])) or any(row[name] not in ("", "-") for row in rows)
 
 
-def _fitting(rows: Sequence[Mapping[str, str]], names: list[str], width: int) -> tuple[list[str], list[str]]:
-    """Return the columns that a table of this width has room for, in order, and those that it has not."""
+def _fitting(rows: Sequence[Mapping[str, str]], names: list[str], width: int) -> list[str]:
+    """Return the columns that a table of this width has room for, in order."""
     used = 1
     for index, name in enumerate(names):
         used += 3 + _width(rows, name)
         if index and used > width:
-            return names[:index], names[index:]
-    return names, []
+            return names[:index]
+    return names
+
+
+def _shared(spare: int, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
+    """Return the widths of columns, of which each has its least, and those that want most more have the spare ones."""
+    widths = dict(least)
+    for _ in range(spare):
+        name = max(widths, key=lambda name: most[name] - widths[name])
+        if widths[name] >= most[name]:
+            break
+        widths[name] += 1
+    return widths
 
 
 def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:

@@ -1,7 +1,7 @@
 "use strict";
 // The part of a page that a search has found: its table, which a click on a column sorts, and its heat maps.
 
-const MOST_CHARACTERS = 48;  // of a cell; the end of a longer one is told to the pointer, and printed
+const MOST_CHARACTERS = 48;  // of a cell in one line
 const UNITS = { ns: 1e-9, us: 1e-6, ms: 1e-3, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 };
 
 /** The number that a cell begins with, in the unit that follows it; null where it begins with none. */
@@ -23,7 +23,7 @@ function fillTable({ columns, rows }) {
     const line = document.createElement("tr");
     for (const cell of cells) {
       const node = element("td", cell, line);
-      if (cell.length > MOST_CHARACTERS) [node.className, node.title] = ["long", cell];
+      if (cell.length > MOST_CHARACTERS) node.className = "long";
     }
     if (page.search.best === index) line.className = "best";
     return [cells, line];

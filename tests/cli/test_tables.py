@@ -69,7 +69,7 @@ COSTS = "--uniform f=1,i=1,w=1,saved_bytes=1e9 --memory-limit 8GB"
         (f"compare gpipe,1f1b,interleaved_zb -p 4 -m 16 {COSTS}", "schedule steady memory fits", "weight versions"),
         ("simulate -s 1f1b -p 4 -m 16 --profile {gpt}", "device busy idle memory flight cause", "span"),
         ("versions -s spectrain -p 4 -m 16", "stage ranks behind live flight same", "F ahead"),
-        ("list", "name options what", "source"),
+        ("list", "name what flush", "source"),
         ("plan {gpt} -b 64 --nodes 2 --machine dgx-a100 --top 2", "width schedule size step samples/s memory", "sent"),
         ("partition {gpt} -p 4 --by time", "stage layers devices micro-batch reduce memory", "weights"),
         ("tune {gpt} -p 2 -b 16 -m 4 -n 2 --evaluator avgpipe", "schedule pipeline time memory plain", "samples/s"),

@@ -9,7 +9,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from pipesched.schedules.builders import Parameter
+    from pipesched.schedules.builders import Entry, Parameter
 
 
 @grouped
@@ -47,18 +47,23 @@ def list_schedules(json: Json = False) -> None:
         [
             {
                 "name": entry.name,
-                "options": " ".join(
-                    ["-p", "-m", *(["-v"] if entry.traits.takes_chunks else [])]
-                    + [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
-                ),
-                "what": entry.text,
-                "steps": "without a flush" if entry.traits.is_asynchronous else "every batch",
+                "what": entry.text + _options(entry),
+                "flush": "no" if entry.traits.is_asynchronous else "yes",
                 "source": entry.source,
                 "also": ", ".join(entry.aliases),
             }
             for entry in entries
         ],
+        "in brackets: options beside -p and -m",
+        most_columns=3,
     )
+
+
+def _options(entry: Entry) -> str:
+    """Return the options that a schedule has beside its counts, in brackets; empty: none."""
+    options = ["-v"] if entry.traits.takes_chunks else []
+    options += [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
+    return f" [{' '.join(options)}]" if options else ""
 
 
 def _shown(parameter: Parameter) -> str:

@@ -178,7 +178,7 @@ class RequestOptions:
         names = self._names()
         others = ", ".join(untried_schedules(names, self.asynchronous))
         stale = "" if self.asynchronous else "; --asynchronous tries what trains on stale weights"
-        return [f"not tried unless named, as -s {','.join(names)},zbv: {others}{stale}"]
+        return [f"not tried unless named, as -s 1f1b,zbv: {others}{stale}"]
 
     def _names(self) -> tuple[str, ...]:
         from pipesched.workflows.planning import plannable_schedules

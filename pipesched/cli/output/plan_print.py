@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 _MOST_REJECTED = 5
 _TELLING = {"recompute": "M x size", "in a node": "memory"}
 """Columns that come early where plans differ in them, each with the one that it then follows."""
-_CHOSEN = ("", "schedule", "M x size", "recompute", "messages", "partition", "in a node")
-"""Columns of what a plan is, but for its layout; the others have what that amounts to."""
+_AMOUNTS = ("depth x width", "per step", "memory", "samples/s", "samples", "staleness")
+"""Columns that plans of one row have in common: the layout, and what a plan amounts to."""
+_CHOSEN = ("schedule", "M x size", "recompute", "messages", "in a node", "partition")
+"""Columns in which they may differ."""
 _MOST_STAYS = 24
 """The most stays of the critical path that are printed; of a longer path the middle is left out."""
 
@@ -105,7 +107,7 @@ def _ties_in_one(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], 
     """Return the rows, of plans that amount to the same the first alone, and a line on what such plans differ in."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in row if name not in _CHOSEN), []).append(row)
+        groups.setdefault(tuple(row[name] for name in _AMOUNTS if name in row), []).append(row)
     folded, lines = [], []
     for first, *others in groups.values():
         if not others:
@@ -116,9 +118,9 @@ def _ties_in_one(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], 
         is_row = numbers == [*range(numbers[0], numbers[-1] + 1)]
         named = f"{numbers[0]}-{numbers[-1]}" if is_row else ", ".join(map(str, numbers))
         folded.append({**first, "": named})
-        values = {name: dict.fromkeys(row[name] for row in alike) for name in _CHOSEN[1:] if name in first}
-        differing = "; ".join(f"{name} {', '.join(cells)}" for name, cells in values.items() if len(cells) > 1)
-        lines.append(f"{named}: {len(alike)} plans that amount to the same, of which the first is shown: {differing}")
+        values = {name: dict.fromkeys(row[name] for row in alike) for name in _CHOSEN if name in first}
+        differing = "; ".join(f"{name}: {', '.join(cells)}" for name, cells in values.items() if len(cells) > 1)
+        lines.append(f"{named}: {len(alike)} plans of the same time and memory, the first is shown; {differing}")
     return folded, lines
 
 

@@ -129,7 +129,7 @@ def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
             **_named(outcome),
             "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
             "memory": num_bytes(outcome.held_bytes),
-            "why": readable_reason(outcome.reason),
+            "why": readable_reason(outcome.reason).partition(" from ")[0],  # when, and at which op, is in --out
             "training": outcome.setting.training.value,
         }
         for outcome in outcomes

@@ -154,8 +154,8 @@ def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
             names.setdefault(prediction.cut, []).append(prediction.schedule.name)
     given = [p for p in predictions if p.costs.microbatch_size is not None and p.conditions.microbatch_size is None]
     sizes = dict.fromkeys(
-        f"micro-batches of {prediction.costs.microbatch_size} samples, where no microbatch_size is given"
-        for prediction in given
+        f"micro-batches of {size} sample{'s' * (size != 1)}, where no microbatch_size is given"
+        for size in dict.fromkeys(prediction.costs.microbatch_size for prediction in given)
     )
     return [*sizes, *(f"{', '.join(alike)}: {cut}" for cut, alike in names.items()), *_batches(predictions)]
 
