@@ -27,7 +27,7 @@ from pipesched.executor.launch import (
     job_from_json,
     pause_requests,
 )
-from pipesched.executor.runs import Measured, RankListener, run_rank
+from pipesched.executor.runs import Measured, RankListener, going_on, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
@@ -111,8 +111,14 @@ def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
     with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how the agent ends all ranks
         if not is_under_agent():
             return run_rank(spec, RankListener(is_asked=is_asked))
+        if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
+            spec, _ = going_on(spec)
         watch = PeerWatch(spec.timeout_s)
         return run_rank(_patient(spec), RankListener(watch.at, is_asked=is_asked), watch=watch)
+
+
+def _has_checkpoints(spec: RunSpec) -> bool:
+    return isinstance(spec.job, Train) and spec.job.checkpoints is not None
 
 
 def _patient(spec: RunSpec) -> RunSpec:
@@ -148,7 +154,7 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
         def on_scores(microbatch: int, scores: Scores) -> None:
             file.write(scores_line(microbatch, scores))
 
-        for told in PAUSE_SIGNALS if spec.job.checkpoints is not None else ():
+        for told in PAUSE_SIGNALS if _has_checkpoints(spec) else ():
             signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
         return run_rank(spec, RankListener(at, on_scores, on_phase, pause_file(folder).exists), meet)
 

@@ -14,4 +14,5 @@ from .training_launcher import phase_line as phase_line
 from .training_launcher import phases_file as phases_file
 from .training_launcher import scores_file as scores_file
 from .training_launcher import scores_line as scores_line
+from .training_parts import going_on as going_on
 from .unpipelined_model import whole_model_losses as whole_model_losses

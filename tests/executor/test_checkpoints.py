@@ -5,6 +5,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 import pipesched
 from pipesched.executor import ExecutionError
+from pipesched.executor.__main__ import _run_unlaunched
 from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
 from pipesched.executor.runs import launch_training, train_locally, training_of
 from pipesched.executor.training import FileDigest, checkpoint_folder, find_checkpoint, read_index, write_index
@@ -244,3 +246,15 @@ def test_the_library_pauses_on_a_signal_goes_on_and_exports_a_plain_state_dict(t
         assert torch.equal(tensor, module.state_dict()[name]), name
     with pytest.raises(pipesched.ArgumentError, match=re.escape("every: got 2 without `checkpoint`")):
         pipesched.train(MODEL, "gpipe", every=2, **given)
+
+
+def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkeypatch):
+    """What an agent starts for the first time would find the folder taken."""
+    specs = []
+    monkeypatch.setattr("pipesched.executor.__main__.run_rank", lambda spec, *_, **__: specs.append(spec))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setattr("pipesched.executor.__main__.PeerWatch", lambda timeout_s: SimpleNamespace(at=None))
+    for restart in (0, 1):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
+        _run_unlaunched(a_job("1f1b", written))
+    assert [spec.job.checkpoints.start for spec in specs] == [None, str(written / "step00000008")]
