@@ -1,4 +1,4 @@
-"""The layout of a schedule's stages, known without its lists: the ranks of each, and how the backward is split."""
+"""The layout of a schedule's stages, read off a few micro-batches: the ranks of each, and how the backward is split."""
 
 from __future__ import annotations
 

@@ -62,6 +62,7 @@ def test_the_page_is_right_that_it_is_1f1b_and_more(pipesched, page_folder):
         "train digits:width=8,blocks=4 --compare gpipe,mine.py:eager -p 2 --batch-size 8 --steps 2 --uniform f=1,b=2",
         "train digits:width=8,blocks=4 -s mine.py:eager -p 2 --batch-size 8 --steps 2 --uniform f=1,b=2 --job job.json",
         "what-if run.json -s mine:eager --draws 2",
+        "export torchtitan -s mine:eager -p 2 -m 4 --partition 2,2 --microbatch-size 1",
     ],
 )
 def test_every_other_command_takes_it_too(pipesched, page_folder, line):

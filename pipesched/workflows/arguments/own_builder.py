@@ -117,7 +117,7 @@ def workers_for(schedules: Sequence[str], num_workers: int | None) -> int | None
     if hidden and num_workers not in (None, 1):
         raise ArgumentError(
             f"num_workers: got {num_workers} with {hidden[0].label}, a function that no other process can import, "
-            "expected 1; leave it out, or put the function into a file"
+            "expected 1; leave it out, or put the function into a module of its own"
         )
     return 1 if hidden else num_workers
 
@@ -232,7 +232,7 @@ class _OwnBuilder:
         if self.importable is None:
             raise ScheduleError(
                 f"schedule {self.label}: got a function that no other process can import, expected one of a module; "
-                "try `num_workers=1`, or put it into a file"
+                "try `num_workers=1`, or put it into a module of its own"
             )
         named = (self.label, self.importable, self.folder, self.state, self.needed, self.identity)
         return _OwnBuilder, (*named, None, self.require)
