@@ -214,30 +214,39 @@ def _ticks(seconds: float, tick_s: float) -> int:
     return math.floor(seconds / tick_s + _NOISE)
 
 
-def _backward(kinds: tuple[OrderKind, ...], forward: OrderKind) -> list[tuple[int, Compute]]:
-    """Return the backward passes of a forward's stage, by index."""
-    return [
-        (index, kind.op)
-        for index, kind in enumerate(kinds)
-        if isinstance(kind.op, Compute) and kind.op.stage == forward.op.stage and kind.op.phase is not Phase.FORWARD
-    ]
-
-
 def _room_arcs(kinds: tuple[OrderKind, ...], room: ActivationRoom) -> Iterator[OrderArc]:
-    """Yield what the limits say of each stage by itself: the forward of k + n after the backward of k."""
-    for index, kind in enumerate(kinds):
-        if not isinstance(kind.op, Compute) or kind.op.phase is not Phase.FORWARD:
-            continue
-        stage = kind.op.stage
-        for before, op in _backward(kinds, kind):
-            is_last = op.phase is Phase.BACKWARD_WEIGHT
-            size = min(room.saved[stage], room.kept[stage]) if is_last else room.saved[stage]
-            if size:
-                yield OrderArc(before, index, 0, room.limits[kind.rank] // size)
+    """Yield what a limit says of one stage, and of two on a rank: the forward of k + n after a backward of k.
+
+    With n + 1 micro-batches on a stage there must be room for the oldest of them on the stages further down, unless it
+    has come back from there already: it lets go of nothing before.
+    """
+    stages = {kind.op.stage: index for index, kind in enumerate(kinds) if _is(kind, Phase.FORWARD)}
+    for stage, index in stages.items():
+        limit, saved, kept = room.limits[kinds[index].rank], room.saved[stage], room.kept[stage]
+        least = saved
+        for before, kind in enumerate(kinds):
+            if kind.op.stage == stage and _is(kind, Phase.BACKWARD_WEIGHT):
+                least = min(saved, kept)
+                yield from _room_arc(before, index, limit, least)
+            elif kind.op.stage == stage and _is(kind, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+                yield from _room_arc(before, index, limit, saved)
+        for before, kind in enumerate(kinds):
+            is_deeper = kind.op.stage > stage and kind.rank == kinds[index].rank
+            if is_deeper and _is(kind, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+                yield from _room_arc(before, index, limit - room.saved[kind.op.stage], least)
+
+
+def _room_arc(before: int, after: int, limit: int, size: int) -> Iterator[OrderArc]:
+    if size:
+        yield OrderArc(before, after, 0, limit // size)
+
+
+def _is(kind: OrderKind, *phases: Phase) -> bool:
+    return isinstance(kind.op, Compute) and kind.op.phase in phases
 
 
 def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
     """Whether a rank's limit says more than the arcs of its stages: it has several, or keeps another size for W."""
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}
-    is_split = any(isinstance(kind.op, Compute) and kind.op.phase is Phase.BACKWARD_WEIGHT for kind in kinds)
+    is_split = any(_is(kind, Phase.BACKWARD_WEIGHT) for kind in kinds)
     return len(stages) > 1 or (is_split and any(room.saved[stage] != room.kept[stage] for stage in stages))

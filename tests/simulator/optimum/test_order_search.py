@@ -137,6 +137,7 @@ def test_an_order_of_a_v_is_found_that_no_builder_has():
         ("zb_auto", 3, 5, None),
         ("interleaved", 2, 4, 2),
         ("zbv", 3, 4, None),
+        ("v_min", 4, 5, None),
         ("hanayo", 2, 2, None),
     ],
 )
@@ -158,6 +159,13 @@ def test_what_is_proven_is_never_above_what_takes_place(name, p, m, chunks):
             assert bound_s <= order.ticks * problem.tick_s
             assert not find_faults(order.schedule)
             assert most_in_flight(order.schedule, costs) <= most_in_flight(lists, costs)
+            for before, after, ticks, distance in problem.arcs:  # what memory says of two ops holds in every such list
+                ended = [start + problem.kinds[before].ticks + ticks for start in order.starts[before]]
+                first = max(problem.first(before), problem.first(after) - distance)
+                assert all(
+                    ended[microbatch] <= order.starts[after][microbatch + distance]
+                    for microbatch in range(first, m - distance)
+                )
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("zb_h1", None), ("v_half", None), ("interleaved", 2)])
