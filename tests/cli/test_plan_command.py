@@ -42,7 +42,7 @@ def test_a_graph_is_planned_and_the_plan_simulates_as_it_was_predicted(pipesched
     )
     assert {**by_itself, "notes": []} == simulated
     assert by_itself["notes"] == [
-        "devices and links are those that the plan was made for, 4 in 2 nodes; --link, --nodes or --cluster says others"
+        "devices and links are those that the plan was made for, 4 in 2 nodes; --cluster says others"
     ]
     assert elsewhere["makespan_s"] > simulated["makespan_s"]
     assert elsewhere["notes"] == []

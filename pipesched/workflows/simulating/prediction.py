@@ -248,8 +248,8 @@ class Prediction:
         if links != {Link()} or not self.costs.has_bytes or plan.predicted.communication_fraction == 0:
             return []
         return [
-            "links take no time here, as this plan does not keep the machines that it was made for, on which a step was "
-            f"predicted to take {readable_s(plan.predicted.seconds)}: give them too (`cluster`)"
+            "links take no time here, as this plan does not keep the machines that it was made for, on which a step "
+            f"was predicted to take {readable_s(plan.predicted.seconds)}: give them too (`cluster`)"
         ]
 
     @property
