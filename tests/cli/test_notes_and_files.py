@@ -152,6 +152,8 @@ def test_times_without_any_unit_are_said_to_be_seconds(pipesched, folder):
     assert notes[1] == []
     assert notes[0][0].startswith("bare.csv: times without a unit are seconds: 'f', 'b'; if they are not, write f_ms")
     assert "times without a unit are seconds" in pipesched("profile --layer-costs bare.csv").out
+    for other in ("plan bare.csv --microbatch-sizes 1 -b 2 --devices 2 --json", "partition bare.csv -p 2 --json"):
+        assert "seconds: 'f', 'b'" in json.loads(pipesched(other).out)["notes"][0]
 
 
 def test_a_profile_of_layers_that_several_gpus_share_is_noted(pipesched):

@@ -11,6 +11,7 @@ from pipesched.cli.errors import NEGATIVE, in_flags
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, json_answer, num_bytes, print_json, print_result
 from pipesched.profiles.partitioning import ReplicationForm
@@ -64,6 +65,7 @@ def partition(
         straight=straight,
     )
     notes = [
+        *doubts_of_table(profile),
         *gpus_in_all(result.request.profile, workers),
         *other_device(result.request.profile, machines.machine),
         *unknown_bytes(result.request.profile),

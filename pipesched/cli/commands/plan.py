@@ -12,6 +12,7 @@ from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
+from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
@@ -75,6 +76,7 @@ def plan(
         result = search_request(asked, top, time_limit, workers, tick)
     ranking, best = result.ranking, result.best
     notes = [
+        *doubts_of_table(profile),
         *gpus_in_all(asked.profile, len(asked.cluster.devices)),
         *other_device(asked.profile, request.machines.machine),
         *unknown_bytes(asked.profile),

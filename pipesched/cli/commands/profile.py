@@ -13,6 +13,7 @@ from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.torch_options import MODEL, require_device
+from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
@@ -125,6 +126,7 @@ def profile(
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
         _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
         measured = _from_runs(run_files(runs, "--from"), known.keywords(), stages)
+        notes = doubts_of_table(known.layer_costs)
     if out is not None:
         measured.save(out)
     if json:

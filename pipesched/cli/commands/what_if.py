@@ -16,6 +16,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import slow_part
+from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar
 
@@ -79,7 +80,7 @@ def what_if(
             seed=seed,
             progress=tick,
         )
-    notes = answer.notes
+    notes = [*answer.notes, *doubts_of_table(known.layer_costs)]
     said = answer.table().noted(notes)
     if gantt is not None:
         draw_gantt([answer.before, answer.after], gantt, notes=said.lines(()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import in_flags
-from pipesched.workflows import busy_machine, crowded_cores, other_device
+from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import busy_machine, crowded_cores, other_device, unitless_times
 
 if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
@@ -25,6 +27,15 @@ def doubts_of_costs(costs: AnyCosts, machines: MachineOptions) -> list[str]:
     from pipesched.profiles.costs import Profile
 
     return other_device(costs, machines.machine) if isinstance(costs, Profile) else []
+
+
+def doubts_of_table(file: str | Path | None) -> list[str]:
+    """Return the note on a table of layers whose times say no unit; none of another file, or of None."""
+    if file is None or suffix_of(file) != ".csv":
+        return []
+    from pipesched.profiles.io import load_layer_costs
+
+    return unitless_times(load_layer_costs(file))
 
 
 def doubts_of_machine(num_ranks: int, settings: RunSettings, meter: LoadMeter) -> list[str]:
