@@ -8,11 +8,11 @@ The evaluators and when each of them is exact:
     engine.predict_by_events          always, under SimPy: what all others are held against
     fast.predict_drifting             the pace of equal pipelines in the long run: no bound, and a little chance in it
     fast.predict_scenario             always, on arrays: the same without SimPy
-    fast.lockstep_of                  equal pipelines that begin together, each for itself nothing shared
+    fast.EqualPipelines               equal pipelines that begin together, where nothing tells them apart
     fast.predict_repeated             the pace of a batch that is repeated, where it settles to one
     fast.predict_unflushed            the pace of a run without a flush, where it settles to one
     fast.run_time                     a training run, where short runs settle to a pace or the whole one is short
-    tuner.evaluate_setting            an iteration by lockstep or SimPy; the pace where pipelines slow each other
+    tuner.evaluate_setting            an iteration; the pace where pipelines slow each other
     tuner.predict_by_equations        AvgPipe's equations, from a profile: never exact
     planner.predict_candidate         a candidate: an iteration, or the pace of a run without a flush
     planner.Bounds                    the least of a candidate, whose lists need not be made: a bound
@@ -23,12 +23,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.simulator.network_options import USUAL_NETWORK, NetworkOptions
+
+Engine: TypeAlias = Literal["fast", "simpy"]
+"""Who simulates: a loop over arrays, or SimPy, which is there to be read; both say the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable, simulate_lists
-from pipesched.simulator.fast.loop_runner import is_hot, times_of
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import LoopArrays
+from pipesched.simulator.fast.loop_runner import is_hot, times_of
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_network import network_of
@@ -117,6 +117,7 @@ def program_times(
     *,
     jitter: float = 0.0,
     seed: int = 0,
+    num_pipelines: int = 1,
 ) -> list[float]:
     """Return the times of a program, by number.
 
@@ -127,6 +128,8 @@ def program_times(
         network: How messages go.
         jitter: As `simulate_lists` takes it.
         seed: As `simulate_lists` takes it.
+        num_pipelines: Equal ones that do the same at the same time, of which these are the times of one: where nothing
+            but their devices and links is shared.
 
     Raises:
         ProfileError: The costs do not say the seconds of a phase that the lists have.
@@ -137,9 +140,12 @@ def program_times(
             f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected one "
             "where it does not; compile the lists with `has_hand_over`"
         )
-    wiring = network_of(program, costs, cluster, network)
-    instructions = instructions_of(program, costs, cluster, wiring.sharers, jitter, seed)
-    times = times_of(LoopArrays(instructions, wiring.transfers, wiring.reductions, wiring.rules))
+    columns = program.in_numpy if is_hot() else program
+    wiring = network_of(columns, costs, cluster, network)
+    instructions = instructions_of(columns, costs, cluster, wiring.sharers, jitter, seed, num_pipelines)
+    shares = [bandwidth / num_pipelines for bandwidth in wiring.transfers.bandwidths]
+    transfers = wiring.transfers._replace(bandwidths=shares)
+    times = times_of(LoopArrays(instructions, transfers, wiring.reductions, wiring.rules))
     if not times and program.kinds:
         raise SimulationError(f"{program.schedule.name}: deadlock: some rank waits forever; check the schedule")
     return times

@@ -1,4 +1,4 @@
-"""Contention: whether anything in a simulation is shared; if nothing is, all times follow from the lists."""
+"""Contention: whether anything in a simulation is shared."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from pipesched.simulator import Scenario, is_usual
 
 
 def contention_of(scenario: Scenario) -> str | None:
-    """Return why the times of each pipeline of a scenario do not follow from its lists alone; None if they do."""
-    schedule, cluster = scenario.schedule, scenario.cluster
-    if not is_unshared(schedule, cluster):
+    """Return why one of a scenario's pipelines does not say what all do; None if it does."""
+    schedule, nics, network = scenario.schedule, scenario.cluster.nics, scenario.network
+    if schedule.num_devices < schedule.num_ranks:
         return (
-            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
-            f"{len(cluster.nics)} shared NICs, expected a device for each rank, no such NIC, and links for the "
-            "reductions alone; try simulate"
+            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices, expected a device for "
+            "each rank; try simulate"
         )
-    network = scenario.network
-    if not is_usual(network):
-        return (
-            f"{schedule.name}: got {network.protocol} messages, {network.sends} sends and a slowdown of "
-            f"{network.slowdown:g}, expected rendezvous, posted ones and none; try simulate"
-        )
-    return None
+    if scenario.num_pipelines == 1 or (not nics and is_usual(network)):
+        return None
+    return (
+        f"{schedule.name}: got {scenario.num_pipelines} pipelines with {len(nics)} shared NICs, {network.protocol} "
+        f"messages, {network.sends} sends and a slowdown of {network.slowdown:g}, expected no such NIC, rendezvous, "
+        "posted ones and none; try simulate"
+    )
 
 
 def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
-    """Whether nothing is shared, which is what lockstep supposes.
+    """Whether nothing is shared, so that times follow from the lists alone.
 
     Every rank has a device of its own, and every device a NIC. A link that a reduction needs is used in one order only:
     both ends post messages and reductions alike, and where more than two ranks reduce there are no messages.

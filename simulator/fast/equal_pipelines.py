@@ -1,8 +1,18 @@
-"""Equal pipelines that share devices: one of them is compiled, and stands for any number.
+"""Equal pipelines on the same devices: one of them is compiled, and stands for any number.
 
-Nobody waits at the end of an iteration for the other pipelines. So they do not stay in lockstep: whichever is ahead
-finds the device free for a moment, runs at full speed and gets further ahead, until one computes where another waits
-for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in lockstep, and at best:
+Begun together, where nobody tells them apart, they are in lockstep: each op of one runs beside the same op of all
+others, and is slowed as far as N of them want more than the device; each message shares its link with N - 1 that are
+just as long. That makes one pipeline with a device and a link for itself, on which
+
+    an op takes max(1, N u) times its seconds, u being its utilisation,
+    a message takes N times its bytes over the bandwidth.
+
+Each device holds N times what the one pipeline does, and the reference model once. A shared NIC would tell pipelines
+apart: it takes messages in turn.
+
+In the long run nobody waits at the end of an iteration for the other pipelines. So they do not stay in lockstep:
+whichever is ahead finds the device free for a moment, runs at full speed and gets further ahead, until one computes
+where another waits for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 at best:
 
     lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
@@ -14,13 +24,15 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule
+from pipesched.schedules import Average, Recv, Schedule, Send
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import (
     USUAL_NETWORK,
@@ -33,12 +45,15 @@ from pipesched.simulator import (
     SimulationError,
 )
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
+from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays
 from pipesched.simulator.fast.loop_runner import run_loop
 from pipesched.simulator.fast.program_costs import instructions_of
+from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
 from pipesched.simulator.fast.program_network import network_of
 from pipesched.simulator.fast.side_by_side import side_by_side
+from pipesched.simulator.memory import OverCapacity, taken_over
 
 _JITTER = 0.05
 """Sigma of the factor on a work's seconds: without it nothing would tell equal pipelines apart."""
@@ -52,7 +67,7 @@ class EqualPipelines:
     """Equal pipelines on the same devices, whose number is open.
 
     Args:
-        schedule: Schedule of one pipeline, without reductions.
+        schedule: Schedule of one pipeline, a device for every rank; several have no reductions.
         costs: What each op takes when it is alone on its device.
         cluster: Devices and links.
         network: How messages go.
@@ -68,6 +83,25 @@ class EqualPipelines:
         self._costs, self._cluster, self._network = costs, cluster, network
         self._program = compile_lists(lower(schedule), network, has_hand_over=cluster.has_hand_over)
         self._known: dict[bool, LoopArrays] = {}  # of one that is alone, and of one of several
+
+    def together(self, num_pipelines: int) -> Estimate:
+        """Return time and memory of an iteration that so many begin together; the Timeline is left out.
+
+        Of one pipeline alone an Average takes no time and no memory: there is no reference. Of several, nothing but
+        devices and links is shared, and messages go as usual: see `contention_of`.
+
+        Raises:
+            As `pace_s` does.
+        """
+        costs = self._costs if num_pipelines > 1 else _without_averages(self._costs)
+        times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
+        starts, ends, averages = self._works
+        ends = [*ends, *averages] if num_pipelines > 1 else ends
+        begin_s = min(map(times_s.__getitem__, starts), default=0.0)
+        end_s = max(map(times_s.__getitem__, ends), default=0.0)
+        peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
+        over = self._over_capacity(times_s, num_pipelines, peaks)
+        return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
 
     def pace_s(self, num_pipelines: int) -> float:
         """Return the seconds of an iteration in the long run, in which every pipeline does a batch.
@@ -121,6 +155,42 @@ class EqualPipelines:
         by_rank = np.asarray(state.at_s)[ends].reshape(num_pipelines, -1, iterations)
         ends_s: list[list[float]] = by_rank.max(axis=1).tolist()
         return ends_s
+
+    @cached_property
+    def _works(self) -> tuple[list[int], list[int], list[int]]:
+        """Where ops that are neither messages nor Averages start and end, and where Averages end: numbers of times."""
+        works: list[tuple[int, int]] = []
+        averages: list[int] = []
+        program = self._program
+        for op, start, end in zip(chain.from_iterable(program.schedule.ops), *program.spans[1:], strict=True):
+            if isinstance(op, Average):
+                averages.append(end)
+            elif not isinstance(op, Send | Recv):
+                works.append((start, end))
+        return [start for start, _ in works], [end for _, end in works], averages
+
+    @cached_property
+    def _held(self) -> tuple[HeldBytes, ...]:
+        return held_on_devices(self._program, self._costs)
+
+    def _over_capacity(
+        self, times_s: Sequence[float], num_pipelines: int, peaks: Mapping[int, int]
+    ) -> OverCapacity | None:
+        """Return the first moment at which a device holds more than its capacity; None when none does."""
+        excesses = []
+        for held in self._held:
+            capacity = self._cluster.devices[held.device].memory_bytes
+            if capacity is not None and peaks[held.device] > capacity:
+                time_s, held_bytes, passes = held.first_over(times_s, num_pipelines, capacity)
+                excesses.append((time_s, held.device, held_bytes, capacity, passes))
+        if not excesses:
+            return None
+        time_s, device, held_bytes, capacity, passes = min(excesses)
+        timeline = self._program.timeline(times_s)
+        if num_pipelines == 1:
+            spans = tuple(span for span in timeline.spans if not isinstance(span.op, Average))
+            timeline = replace(timeline, spans=spans)
+        return taken_over(timeline, device, time_s, held_bytes, capacity, passes=passes)
 
     def _arrays(self, num_pipelines: int) -> LoopArrays:
         """Return the arrays of one of so many."""
@@ -185,3 +255,7 @@ def _done(ends_s: Sequence[float], now_s: float) -> float:
         return whole
     begin_s = ends_s[whole - 1] if whole else 0.0
     return whole + (now_s - begin_s) / (ends_s[whole] - begin_s)
+
+
+def _without_averages(costs: StageCosts) -> StageCosts:
+    return replace(costs, stages=tuple(replace(cost, average_s=0.0) for cost in costs.stages))

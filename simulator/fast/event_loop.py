@@ -42,10 +42,7 @@ from pipesched.simulator.fast.loop_parts import (
     SLOW,
     SLOWED,
     SLOWS,
-    count_transfers,
     event,
-    run_shared,
-    set_alarm,
     take_queues,
     tell_end,
     tell_start,
@@ -69,15 +66,26 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     is_eager, chunk_bytes, slowdown, _, num_shared = rules
     at, at_s, start_s, end_s, late_s, posted, first_waiters, next_waiters = state[:8]
     due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
-    clocks, counts = state[14:17], state[17:]
+    virtual_s, read_s, rates, alarms, num_transfers = state[14:]
     num_ranks, num_channels, num_sent = len(sharers), len(wires), len(following)
     running = [[(0.0, 0, 0.0, 0)][:0] for _ in range(num_shared)]
     events = [(0.0, rank, rank) for rank in range(num_ranks)]
     number, num_over = num_ranks, 0
     ready, next_ready = [0][:0], 0
-    while events:
-        now, serial, who = heappop(events)
-        departs = passes = goes_on = slows = awaits = ends = -1
+    instants, next_instant = events[:0], 0  # events of this very time, in their order
+    while True:
+        if next_instant < len(instants) and not (events and events[0] < instants[next_instant]):
+            now, serial, who = instants[next_instant]
+            next_instant += 1
+        else:
+            if next_instant and next_instant == len(instants):
+                instants.clear()
+                next_instant = 0
+            if not events:
+                break
+            now, serial, who = heappop(events)
+        departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1
+        slow_at = slow_end = more = 0
         if who < 0:
             what, which = (-1 - who) % 8, (-1 - who) // 8
             who = -1
@@ -88,23 +96,23 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     waiter = next_waiters[waiter]
                 first_waiters[which] = -1
             elif what == ALARM:
-                if counts[0][which] == serial:
-                    heap = running[which]
-                    over_s = heap[0][0]
-                    clocks[0][which] = over_s  # and not one rounding beside it
-                    while heap and heap[0][0] <= over_s:
-                        number += 1
-                        heappush(events, (now, number, heappop(heap)[3]))
-                    if heap:
-                        number += 1
-                        set_alarm(which, now, number, slowdown, events, running, clocks, counts)
-                    else:
-                        clocks[0][which], clocks[1][which] = 0.0, now
-                continue
+                if alarms[which] != serial:
+                    continue
+                heap = running[which]
+                over_s = heap[0][0]
+                virtual_s[which] = over_s  # and not one rounding beside it
+                while heap and heap[0][0] <= over_s:
+                    number += 1
+                    instants.append((now, number, heappop(heap)[3]))
+                if not heap:
+                    virtual_s[which], read_s[which] = 0.0, now
+                    continue
+                number += 1
+                alarm = which
             elif what == LEFT:
                 target, due[which] = due[which], following[due[which]]
                 num_due[which] -= 1
-                number = tell_end(target, now + latencies[wires[which]], now, number, end_s, first_waiters, events)
+                number = tell_end(target, now + latencies[wires[which]], now, number, end_s, first_waiters, instants)
                 if num_due[which]:
                     departs = which
             elif what == CHUNK:
@@ -125,9 +133,12 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if modes[wire] == SHARED:
                     number = tell_start(target, now, now, number, slowdown, start_s, events)
                     number += 1
-                    takes = num_bytes[target] / bandwidths[wire], 1.0
-                    over = event(LEFT, departs)
-                    run_shared(wire_sharers[wire], takes, over, now, number, slowdown, events, running, clocks, counts)
+                    begins, takes_s, share, over = (
+                        wire_sharers[wire],
+                        num_bytes[target] / bandwidths[wire],
+                        1.0,
+                        event(LEFT, departs),
+                    )
                 else:
                     left_bytes[departs] = num_bytes[target]
                     passes = departs
@@ -148,7 +159,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 reduction, way = goes_on - num_sent, channels[goes_on] - num_channels
                 phase = phases[reduction]
                 if phase == round_begins[way + 1]:
-                    number = tell_end(goes_on, now, now, number, end_s, first_waiters, events)
+                    number = tell_end(goes_on, now, now, number, end_s, first_waiters, instants)
                 else:
                     first, last = round_queue_begins[phase], round_queue_begins[phase + 1]
                     begin_s = take_queues(round_queues, first, last, now, round_occupied[phase], free_s)
@@ -162,9 +173,37 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     heappush(events, (over_s, number, event(ROUND, goes_on)))
                 goes_on = -1
             if slows >= 0:  # devices, from now on until a transfer or reduction is over
-                first, last = slowed_begins[channels[slows]], slowed_begins[channels[slows] + 1]
-                number = count_transfers(1, first, last, slowed, now, number, slowdown, events, running, clocks, counts)
+                slow_at, slow_end, more = slowed_begins[channels[slows]], slowed_begins[channels[slows] + 1], 1
                 awaits, slows = slows, -1
+            if begins >= 0:  # an op on something that is shared; the engine's `SharedDevice` explains it
+                virtual_s[begins] += (now - read_s[begins]) * rates[begins]
+                heappush(running[begins], (virtual_s[begins] + takes_s, number, share, over))
+                alarm, begins = begins, -1
+            while slow_at < slow_end and alarm < 0:  # a device is slowed by one transfer more, or less
+                which = slowed[slow_at]
+                virtual_s[which] += (now - read_s[which]) * rates[which]
+                read_s[which] = now
+                num_transfers[which] += more
+                if running[which]:
+                    number += 1
+                    alarm = which
+                slow_at += 1
+            if alarm >= 0:  # say when the first on it is over
+                heap = running[alarm]
+                total = lost = 0.0
+                for _, _, utilisation, _ in heap:  # rounded once, as `math.fsum` does (Neumaier, 1974)
+                    bigger = total + utilisation
+                    lost += (total - bigger) + utilisation if total >= utilisation else (utilisation - bigger) + total
+                    total = bigger
+                rate = 1.0 / max(1.0, total + lost)
+                if num_transfers[alarm]:
+                    rate /= 1.0 + slowdown
+                left_s = max(0.0, heap[0][0] - virtual_s[alarm])
+                read_s[alarm], rates[alarm], alarms[alarm] = now, rate, number
+                heappush(events, (now + left_s / rate, number, event(ALARM, alarm)))
+                alarm = -1
+                if slow_at < slow_end:
+                    continue
             if awaits >= 0:
                 over_s = end_s[awaits]
                 if over_s < 0.0:
@@ -179,11 +218,9 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         ends = awaits
                 awaits = -1
             if ends >= 0:
-                first, last = slowed_begins[channels[ends]], slowed_begins[channels[ends] + 1]
-                number = count_transfers(
-                    -1, first, last, slowed, now, number, slowdown, events, running, clocks, counts
-                )
+                slow_at, slow_end, more = slowed_begins[channels[ends]], slowed_begins[channels[ends] + 1], -1
                 ends = -1
+                continue
             if who < 0:
                 if next_ready == len(ready):
                     if next_ready:
@@ -227,8 +264,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     if kind == PAUSE or sharers[rank] < 0:
                         heappush(events, (now + takes_s, number, rank))
                     else:
-                        takes = takes_s, utilisations[i]
-                        run_shared(sharers[rank], takes, rank, now, number, slowdown, events, running, clocks, counts)
+                        begins, share, over = sharers[rank], utilisations[i], rank
                 elif kind <= RECV:  # or SEND
                     target = targets[i]
                     posted[target] += 1
@@ -249,7 +285,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                                 number,
                                 end_s,
                                 first_waiters,
-                                events,
+                                instants,
                             )
                         else:
                             num_due[channel] += 1
@@ -276,7 +312,9 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             queue = way_queues[at_queue]
                             free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
                         number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                        number = tell_end(target, begin_s + way_seconds[way], now, number, end_s, first_waiters, events)
+                        number = tell_end(
+                            target, begin_s + way_seconds[way], now, number, end_s, first_waiters, instants
+                        )
                 elif kind == MARK:
                     i += 1
                 else:  # the end of the list

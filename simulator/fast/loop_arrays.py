@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
@@ -196,12 +196,13 @@ def in_numpy(group: Any) -> tuple[Any, ...]:
     import numpy as np
 
     kinds = {Integers: np.int64, Reals: np.float64}
-    return tuple(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(group, _hints(type(group)), strict=True))
+    group_type: Any = type(group)
+    return tuple(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(group, _hints(group_type), strict=True))
 
 
 @cache
-def _hints(group: Hashable) -> tuple[Any, ...]:
-    return tuple(get_type_hints(group).values())
+def _hints(group_type: Any) -> tuple[Any, ...]:
+    return tuple(get_type_hints(group_type).values())
 
 
 def in_lists(group: Any) -> tuple[Any, ...]:

@@ -19,65 +19,6 @@ def event(what: int, which: int) -> int:
     return -1 - (which * 8 + what)
 
 
-def _sum_of(running: list[tuple[float, int, float, int]]) -> float:
-    """Return the sum of the utilisations, rounded once, as `math.fsum` does (Neumaier, 1974)."""
-    total = lost = 0.0
-    for _, _, utilisation, _ in running:
-        bigger = total + utilisation
-        if total >= utilisation:
-            lost += (total - bigger) + utilisation
-        else:
-            lost += (utilisation - bigger) + total
-        total = bigger
-    return total + lost
-
-
-def set_alarm(
-    which: int, now: float, number: int, slowdown: float, events: Any, running: Any, clocks: Any, counts: Any
-) -> None:
-    """Say when the first op on something shared is over; the engine's `SharedDevice` explains it."""
-    virtual_s, read_s, rates = clocks
-    alarms, num_transfers = counts
-    read_s[which] = now
-    rates[which] = 1.0 / max(1.0, _sum_of(running[which]))
-    if num_transfers[which]:
-        rates[which] /= 1.0 + slowdown
-    left_s = max(0.0, running[which][0][0] - virtual_s[which])
-    alarms[which] = number
-    heappush(events, (now + left_s / rates[which], number, event(ALARM, which)))
-
-
-def _read(which: int, now: float, clocks: Any) -> None:
-    virtual_s, read_s, rates = clocks
-    virtual_s[which] += (now - read_s[which]) * rates[which]
-    read_s[which] = now
-
-
-def run_shared(
-    which: int, takes: tuple[float, float], who: int, now: float, number: int, slowdown: float,
-    events: Any, running: Any, clocks: Any, counts: Any,
-) -> None:  # fmt: skip
-    """Start an op of (seconds, utilisation) on something shared; when it is over that is an event of `who`."""
-    _read(which, now, clocks)
-    heappush(running[which], (clocks[0][which] + takes[0], number, takes[1], who))
-    set_alarm(which, now, number, slowdown, events, running, clocks, counts)
-
-
-def count_transfers(
-    more: int, first: int, last: int, slowed: Any, now: float, number: int, slowdown: float,
-    events: Any, running: Any, clocks: Any, counts: Any,
-) -> int:  # fmt: skip
-    """Let some devices be slowed by one more, or one less; return the number of the last event."""
-    for at in range(first, last):
-        which = slowed[at]
-        _read(which, now, clocks)
-        counts[1][which] += more
-        if running[which]:
-            number += 1
-            set_alarm(which, now, number, slowdown, events, running, clocks, counts)
-    return number
-
-
 def take_queues(queues: Any, begin: int, end: int, now: float, seconds: float, free_s: Any) -> float:
     """Take some queues for so long, as soon as they are free; return from when on [s]."""
     start_s = now
@@ -99,12 +40,12 @@ def tell_start(which: int, start_s: float, now: float, number: int, slowdown: fl
     return number
 
 
-def tell_end(which: int, end_s: float, now: float, number: int, ends_s: Any, first_waiters: Any, events: Any) -> int:
-    """Say when a transfer or reduction ends, to who waits for it; return the number of the last event."""
+def tell_end(which: int, end_s: float, now: float, number: int, ends_s: Any, first_waiters: Any, instants: Any) -> int:
+    """Say when a transfer or reduction ends, at once, to who waits for it; return the number of the last event."""
     ends_s[which] = end_s
     if first_waiters[which] >= 0:
         number += 1
-        heappush(events, (now, number, event(KNOWN, which)))
+        instants.append((now, number, event(KNOWN, which)))
     return number
 
 
@@ -120,5 +61,5 @@ def wait(waiter: int, which: int, first_waiters: Any, next_waiters: Any) -> None
     next_waiters[last] = waiter
 
 
-LOOP_PARTS = (event, _sum_of, set_alarm, _read, run_shared, count_transfers, take_queues, tell_start, tell_end, wait)
+LOOP_PARTS = (event, take_queues, tell_start, tell_end, wait)
 """All of them, for numba."""

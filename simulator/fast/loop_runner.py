@@ -11,7 +11,7 @@ from pipesched.simulator.fast.event_loop import run_events
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
 
-BREAK_EVEN = 1_000_000
+BREAK_EVEN = 200_000
 """Instructions of a process from which on loading machine code pays."""
 
 _instructions_run = 0
@@ -68,6 +68,6 @@ def compiled_loop() -> Callable[..., bool]:
     from numba.extending import register_jitable
 
     for part in LOOP_PARTS:
-        register_jitable(part)
+        register_jitable(forceinline=True)(part)
     loop: Callable[..., bool] = numba.njit(cache=True)(run_events)
     return loop

@@ -87,6 +87,11 @@ class Program:
     has_hand_over: bool
     hand_overs: list[tuple[int, Op, int]]
 
+    @property
+    def num_times(self) -> int:
+        """How many times there are: of instructions, and two of each transfer and reduction."""
+        return len(self.kinds) + 2 * (len(self.following) + len(self.reductions))
+
     @cached_property
     def in_numpy(self) -> Program:
         """The program with long columns as NumPy's arrays, for machine code."""

@@ -37,7 +37,7 @@ def instructions_of(
     Raises:
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
-    pieces = [_piece(duration, costs, cluster) for duration in program.durations]
+    pieces = [duration_piece(duration, costs, cluster) for duration in program.durations]
     table_s = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
     seconds = gathered(table_s, program.takes)
     if jitter:
@@ -47,7 +47,12 @@ def instructions_of(
     return Instructions(program.begins, program.kinds, program.targets, seconds, utilisations, sharers)
 
 
-def _piece(duration: InstructionTime, costs: StageCosts, cluster: Cluster) -> WorkPiece:
+def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluster) -> WorkPiece:
+    """Return what an instruction asks of its device, at the speed of that.
+
+    Raises:
+        ProfileError: The costs do not say it.
+    """
     match duration:
         case WorkTime(device, op, copies, number):
             piece = costs.pieces(op, copies=copies)[number]

@@ -1,8 +1,8 @@
 """Arrays several times over: equal pipelines on the same devices, each of which does its lists again and again.
 
-    one        rank 0  F0 B0 END                transfers 0 .. T - 1 of channels 0 .. C - 1
-    2 x 2      rank 0  F0 B0 F0 B0 END          transfers (k N + n) T + t of channels n C + c, k being the iteration
-               rank 1  F0 B0 F0 B0 END          rank n R + r is rank r of pipeline n, on the same device
+one        rank 0  F0 B0 END                transfers 0 .. T - 1 of channels 0 .. C - 1
+2 x 2      rank 0  F0 B0 F0 B0 END          transfers (k N + n) T + t of channels n C + c, k being the iteration
+           rank 1  F0 B0 F0 B0 END          rank n R + r is rank r of pipeline n, on the same device
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> Loo
     )
 
 
-def _instructions(one: Instructions, num_sent: int, num_pipelines: int, iterations: int) -> Instructions:
+def _instructions(alone: Instructions, num_sent: int, num_pipelines: int, iterations: int) -> Instructions:
     import numpy as np
 
-    places, turns, lengths = [], [], []
-    for begin, end in pairwise(one.begins):
+    places: list[Any] = []
+    turns: list[Any] = []
+    lengths: list[int] = []
+    for begin, end in pairwise(alone.begins):
         places += [np.tile(np.arange(begin, end - 1), iterations), [end - 1]]
         turns += [np.repeat(np.arange(iterations), end - 1 - begin), [0]]
         lengths.append((end - 1 - begin) * iterations + 1)
@@ -44,32 +46,35 @@ def _instructions(one: Instructions, num_sent: int, num_pipelines: int, iteratio
     def several(column: Any) -> Any:
         return np.tile(np.asarray(column)[place], num_pipelines)
 
-    targets = np.asarray(one.targets, np.int64)[place] + num_sent * num_pipelines * turn
-    return one._replace(
+    targets = np.asarray(alone.targets, np.int64)[place] + num_sent * num_pipelines * turn
+    return alone._replace(
         begins=[*accumulate(lengths * num_pipelines, initial=0)],
-        kinds=several(one.kinds),
+        kinds=several(alone.kinds),
         targets=(targets + num_sent * np.arange(num_pipelines)[:, None]).ravel(),
-        seconds=several(one.seconds),
-        utilisations=several(one.utilisations),
-        sharers=one.sharers * num_pipelines,
+        seconds=several(alone.seconds),
+        utilisations=several(alone.utilisations),
+        sharers=alone.sharers * num_pipelines,
     )
 
 
-def _transfers(one: Transfers, num_pipelines: int, iterations: int) -> Transfers:
+def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfers:
     import numpy as np
 
-    times, num_sent, num_channels = num_pipelines * iterations, len(one.following), len(one.wires)
-    channels, following = np.asarray(one.channels, np.int64), np.asarray(one.following, np.int64)
+    times, num_sent, num_channels = num_pipelines * iterations, len(alone.following), len(alone.wires)
+    channels, following = np.asarray(alone.channels, np.int64), np.asarray(alone.following, np.int64)
     is_last, (_, firsts) = following < 0, np.unique(channels, return_index=True)
     nexts = np.where(is_last, num_pipelines * num_sent + firsts[channels], following)
     all_following = nexts + num_sent * np.arange(times)[:, None]
     all_following[-num_pipelines:, is_last] = -1
     several_channels = (channels + num_channels * np.arange(num_pipelines)[:, None]).ravel()
-    return one._replace(
-        channels=np.tile(several_channels, iterations),
-        following=all_following.ravel(),
-        bytes=np.tile(np.asarray(one.bytes, np.float64), times),
-        wires=one.wires * num_pipelines,
-        slowed_begins=[*accumulate([b - a for a, b in pairwise(one.slowed_begins)] * num_pipelines, initial=0)],
-        slowed=one.slowed * num_pipelines,
+    columns: dict[str, Any] = {
+        "channels": np.tile(several_channels, iterations),
+        "following": all_following.ravel(),
+        "bytes": np.tile(np.asarray(alone.bytes, np.float64), times),
+    }
+    return alone._replace(
+        wires=alone.wires * num_pipelines,
+        slowed_begins=[*accumulate([b - a for a, b in pairwise(alone.slowed_begins)] * num_pipelines, initial=0)],
+        slowed=alone.slowed * num_pipelines,
+        **columns,
     )

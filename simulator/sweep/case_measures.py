@@ -1,11 +1,6 @@
-"""Predict lists under many costs and links together: one event graph, and vectors of seconds that go through it.
+"""Predict lists under many costs and links together: one program, and the vectors of its times.
 
-    case            0     1     2          k pairs of costs and machines
-    F on rank 0   1 s   1 s   2 s          each duration of the graph is a vector,
-    message       0 s   3 s   3 s          each time of a node the largest of up to three vectors
-    ...
-
-What contends, or is averaged, has no such graph and is left to the simulator.
+Ranks that share devices, and those that are averaged, are left to the simulator.
 """
 
 from __future__ import annotations
@@ -14,18 +9,22 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, final
+from itertools import chain
+from typing import TYPE_CHECKING, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Recv, Schedule, Send, Timeline, occupies_device
 from pipesched.schedules.transforms import with_steps
-from pipesched.simulator import NetworkOptions, Scenario
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine import require_simulable
 from pipesched.simulator.fast import (
-    EventGraph,
-    LockstepBytes,
-    contention_of,
-    event_graph_of,
+    Case,
+    CaseProgram,
+    CaseTimes,
+    HeldBytes,
+    Program,
+    compile_lists,
     held_on_devices,
     shown_period_s,
     shows_period,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_Case: TypeAlias = tuple[StageCosts, Cluster]
 _MOST_TIMES = 4_000_000
 """Times that are held at once, 32 MB of them."""
 _NOTHING_S = 1e-100
@@ -63,7 +61,7 @@ class CaseMeasures:
 
 @final
 class CaseSweep:
-    """Lists whose event graph is built once, and whose bytes are followed once for each costs.
+    """Lists that are compiled once, and whose bytes are followed once for each costs.
 
     Args:
         schedule: Lowered.
@@ -75,9 +73,9 @@ class CaseSweep:
         self._schedule = schedule
         self._network = network
         self._is_batch = is_repeated and with_steps(schedule) is schedule
-        self._graphs: dict[bool, _Graph] = {}  # without what ranks take to hand messages over, and with it
+        self._lists: dict[bool, _Lists] = {}  # without what ranks take to hand messages over, and with it
 
-    def measures(self, cases: Sequence[_Case]) -> list[CaseMeasures | None]:
+    def measures(self, cases: Sequence[Case]) -> list[CaseMeasures | None]:
         """Return what the lists amount to in each case; None where it has to be simulated.
 
         Raises:
@@ -86,84 +84,90 @@ class CaseSweep:
             SimulationError: Costs or devices are missing.
         """
         answers: list[CaseMeasures | None] = [None] * len(cases)
+        if self._schedule.averagers or self._schedule.num_devices < self._schedule.num_ranks:
+            return answers
         for numbers in self._alike(cases):
-            graph = self._graph(*cases[numbers[0]])
-            most = max(1, _MOST_TIMES // graph.num_times)
+            lists, shows = self._compiled(cases[numbers[0]][1]), self._shows_period(cases[numbers[0]][1])
+            most = max(1, _MOST_TIMES // lists.num_times)
             for start in range(0, len(numbers), most):
                 part = numbers[start : start + most]
-                for number, measured in zip(part, graph.measures([cases[n] for n in part]), strict=True):
-                    answers[number] = measured
+                measured = lists.measures([cases[n] for n in part], shows=shows)
+                for number, measures in zip(part, measured, strict=True):
+                    answers[number] = measures
         return answers
 
-    def _alike(self, cases: Sequence[_Case]) -> Iterable[list[int]]:
-        """Return the numbers of cases that have one graph: which way gradients are reduced depends on the case."""
-        alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
-        is_reduced = bool(self._schedule.reducers)
+    def _alike(self, cases: Sequence[Case]) -> Iterable[list[int]]:
+        """Return the numbers of cases whose machines differ in nothing but seconds."""
+        alike: defaultdict[object, list[int]] = defaultdict(list)
         for number, (costs, cluster) in enumerate(cases):
-            scenario = Scenario(self._schedule, costs, cluster, self._network)
-            if not self._schedule.averagers and contention_of(scenario) is None:
-                alike[cluster.has_hand_over, number if is_reduced else 0].append(number)
+            require_simulable(self._schedule, costs, cluster, self._network, 0.0)
+            alike[cluster.has_hand_over, cluster.nics, *(device.node for device in cluster.devices)].append(number)
         return alike.values()
 
-    def _graph(self, costs: StageCosts, cluster: Cluster) -> _Graph:
+    def _compiled(self, cluster: Cluster) -> _Lists:
         key = cluster.has_hand_over
-        if key not in self._graphs or self._schedule.reducers:
-            shows = self._is_batch and shows_period(self._schedule, cluster, self._network)
-            self._graphs[key] = _Graph(event_graph_of(self._schedule, costs, cluster), shows=shows)
-        return self._graphs[key]
+        if key not in self._lists:
+            program = compile_lists(self._schedule, self._network, has_hand_over=key)
+            self._lists[key] = _Lists(program, self._network)
+        return self._lists[key]
+
+    def _shows_period(self, cluster: Cluster) -> bool:
+        return self._is_batch and shows_period(self._schedule, cluster, self._network)
 
 
 @final
-class _Graph:
-    """An event graph, and which of its times say what."""
+class _Lists:
+    """Compiled lists, and which of their times say what."""
 
-    def __init__(self, graph: EventGraph, *, shows: bool) -> None:
-        self._graph = graph
-        self._shows = shows
-        self._bytes: tuple[StageCosts, tuple[LockstepBytes, ...]] | None = None
-        others = [place for place in graph.places if not isinstance(place.op, Send | Recv)]
-        works = [place for place in others if occupies_device(place.op)]
-        self._all = [place.start for place in others], [place.end for place in others]
-        self._works = [place.start for place in works], [place.end for place in works]
+    def __init__(self, program: Program, network: NetworkOptions) -> None:
+        self._program = program
+        self._cases = CaseProgram(program, network)
+        self._bytes: tuple[StageCosts, tuple[HeldBytes, ...]] | None = None
+        self._all: tuple[list[int], list[int]] = [], []
+        self._works: tuple[list[int], list[int]] = [], []
         rank_of = defaultdict[int, tuple[list[int], list[int]]](lambda: ([], []))
         channel_of = defaultdict[tuple[int, int], tuple[list[int], list[int]]](lambda: ([], []))
-        for place in graph.places:
-            rank_of[place.rank][0].append(place.start)
-            if isinstance(place.op, Send):
-                starts, ends = channel_of[place.rank, place.op.peer]
-                starts.append(place.start)
-                ends.append(place.end)
-            elif not isinstance(place.op, Recv):
-                rank_of[place.rank][1].append(place.end)
+        ops = chain.from_iterable(program.schedule.ops)
+        for rank, op, _, start, end in zip(program.ranks(), ops, *program.spans, strict=True):
+            rank_of[rank][0].append(start)
+            if isinstance(op, Send):
+                _add(channel_of[rank, op.peer], start, end)
+            elif not isinstance(op, Recv):
+                rank_of[rank][1].append(end)
+                _add(self._all, start, end)
+                if occupies_device(op):
+                    _add(self._works, start, end)
         self._ranks, self._channels = [*rank_of.values()], [*channel_of.values()]
 
     @property
     def num_times(self) -> int:
-        return 2 * len(self._graph.takes) + 2
+        return self._program.num_times
 
-    def measures(self, cases: Sequence[_Case]) -> list[CaseMeasures | None]:
+    def measures(self, cases: Sequence[Case], *, shows: bool) -> list[CaseMeasures | None]:
         import numpy as np
 
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is left to the simulator
-            times_s = self._graph.times_of_cases_s(cases)
+            times = self._cases.times(cases)
             starts, ends = self._all
-            makespans_s = times_s[ends].max(axis=0) - times_s[starts].min(axis=0)
+            makespans_s = times.of(ends).max(axis=0) - times.of(starts).min(axis=0)
             starts, ends = self._works
-            busy_s = (times_s[ends] - times_s[starts]).sum(axis=0)
-        peaks = self._peaks(times_s, [costs for costs, _ in cases])
-        ranks, channels = _ends(times_s, self._ranks), _ends(times_s, self._channels)
+            busy_s = (times.of(ends) - times.of(starts)).sum(axis=0)
+        peaks = self._peaks(times, [costs for costs, _ in cases])
+        ranks, channels = _ends(times, self._ranks), _ends(times, self._channels)
         answers: list[CaseMeasures | None] = []
         for number, peak_bytes in enumerate(peaks):
             makespan_s = float(makespans_s[number])
             if not (math.isfinite(makespan_s) and busy_s[number] > _NOTHING_S):
                 answers.append(None)  # the simulator says what is wrong with it
                 continue
-            period_s = shown_period_s(ranks[number], channels[number]) if self._shows else None
-            timeline = self._graph.timeline(times_s[:, number].tolist()) if period_s is None else None
+            period_s = shown_period_s(ranks[number], channels[number]) if shows else None
+            timeline = None
+            if period_s is None:
+                timeline = self._program.timeline(times.rows[times.row_of, number].tolist())
             answers.append(CaseMeasures(makespan_s, float(busy_s[number]), peak_bytes, period_s, timeline))
         return answers
 
-    def _peaks(self, times_s: NDArray[np.float64], costs: Sequence[StageCosts]) -> list[dict[int, int]]:
+    def _peaks(self, times: CaseTimes, costs: Sequence[StageCosts]) -> list[dict[int, int]]:
         """Return the most that each device holds, in each case; cases of the same costs have the same bytes."""
         columns: defaultdict[int, list[int]] = defaultdict(list)
         for number, of_case in enumerate(costs):
@@ -172,35 +176,38 @@ class _Graph:
         for numbers in columns.values():
             if costs[numbers[0]].has_bytes:
                 for held in self._held(costs[numbers[0]]):
-                    for number, peak in zip(numbers, _peak_bytes(held, times_s, numbers), strict=True):
+                    times_s = times.of(held.times)[:, numbers]
+                    for number, peak in zip(numbers, _peak_bytes(held, times_s), strict=True):
                         peaks[number][held.device] = peak
         return peaks
 
-    def _held(self, costs: StageCosts) -> tuple[LockstepBytes, ...]:
+    def _held(self, costs: StageCosts) -> tuple[HeldBytes, ...]:
         if self._bytes is None or self._bytes[0] is not costs:
-            self._bytes = costs, held_on_devices(self._graph, costs)
+            self._bytes = costs, held_on_devices(self._program, costs)
         return self._bytes[1]
 
 
-def _ends(
-    times_s: NDArray[np.float64], numbers: Sequence[tuple[list[int], list[int]]]
-) -> list[list[tuple[float, float]]]:
+def _add(pair: tuple[list[int], list[int]], start: int, end: int) -> None:
+    pair[0].append(start)
+    pair[1].append(end)
+
+
+def _ends(times: CaseTimes, numbers: Sequence[tuple[list[int], list[int]]]) -> list[list[tuple[float, float]]]:
     """Return of each case the first of some times and the last of others, for each pair of them."""
     import numpy as np
 
     if not numbers:
-        return [[]] * times_s.shape[1]
-    first_s = np.array([times_s[starts].min(axis=0) for starts, _ in numbers])
-    last_s = np.array([times_s[ends].max(axis=0, initial=0.0) for _, ends in numbers])
+        return [[]] * times.rows.shape[1]
+    first_s = np.array([times.of(starts).min(axis=0) for starts, _ in numbers])
+    last_s = np.array([times.of(ends).max(axis=0, initial=0.0) for _, ends in numbers])
     return [[*zip(*pair, strict=True)] for pair in zip(first_s.T.tolist(), last_s.T.tolist(), strict=True)]
 
 
-def _peak_bytes(held: LockstepBytes, times_s: NDArray[np.float64], columns: Sequence[int]) -> list[int]:
-    """Return the most that a device holds in some of the cases, of one pipeline."""
+def _peak_bytes(held: HeldBytes, times_s: NDArray[np.float64]) -> list[int]:
+    """Return the most that a device holds in some cases, of one pipeline."""
     import numpy as np
 
-    since_s = times_s[np.ix_(held.times, columns)]
-    is_held = np.vstack([since_s[:-1] < since_s[1:], np.ones((1, since_s.shape[1]), bool)])
+    is_held = np.vstack([times_s[:-1] < times_s[1:], np.ones((1, times_s.shape[1]), bool)])
     is_held |= np.array(held.inside)[:, None]
     peaks: list[int] = np.where(is_held, np.array(held.totals)[:, None], 0).max(axis=0).tolist()
     return peaks

@@ -14,8 +14,7 @@ from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, Time
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, Estimate, NetworkOptions, Scenario, is_usual
-from pipesched.simulator.engine import predict_by_events
-from pipesched.simulator.fast import EqualPipelines, Lockstep, contention_of, lockstep_of
+from pipesched.simulator.fast import EqualPipelines, contention_of, predict_scenario
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
@@ -78,7 +77,7 @@ def _costs(profile: Profile, partition: str, size: int, num_stages: int, num_sha
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
-    """Predict a setting with our model: a longest path wherever that is the same, SimPy elsewhere.
+    """Predict a setting with our model, from one of its pipelines wherever that says what all do.
 
     Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
     hold when all are at their peak.
@@ -101,10 +100,11 @@ def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
 
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return time and memory of an iteration that all pipelines begin together."""
-    pipeline = _lockstep(_alike(setting), costs, problem.cluster, problem.network)
-    if pipeline is not None:
-        return pipeline.estimate(setting.num_pipelines)
-    return _by_simpy(problem, costs, setting)
+    alike, number = _alike(setting), setting.num_pipelines
+    schedule = _one_pipeline(alike, len(problem.cluster.devices))
+    if contention_of(Scenario(schedule, costs, problem.cluster, problem.network, number)) is not None:
+        return _of_all(problem, costs, setting)
+    return _pipelines(alike, costs, problem.cluster, problem.network).together(number)
 
 
 def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_together_s: float) -> float:
@@ -173,24 +173,14 @@ def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
 
 
 @lru_cache(maxsize=8)
-def _lockstep(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Lockstep | None:
-    """Return one of several pipelines, as long as they are in lockstep; None where it is not enough to know one."""
-    schedule = _one_pipeline(setting, len(cluster.devices))
-    is_enough = contention_of(Scenario(schedule, costs, cluster, network)) is None
-    return lockstep_of(schedule, costs, cluster) if is_enough else None
-
-
-@lru_cache(maxsize=8)
 def _pipelines(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> EqualPipelines:
     return EqualPipelines(_one_pipeline(setting, len(cluster.devices)), costs, cluster, network)
 
 
-def _by_simpy(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
-    """Return an iteration of all pipelines."""
+def _of_all(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
+    """Return an iteration of all pipelines, from the lists of each."""
     lists = setting.build(len(problem.cluster.devices))
-    estimate = predict_by_events(Scenario(lists, costs, problem.cluster, problem.network))
-    assert isinstance(estimate, Estimate), "these are the lists of all pipelines"
-    return estimate
+    return predict_scenario(Scenario(lists, costs, problem.cluster, problem.network))
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:
@@ -208,8 +198,8 @@ def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    timeline = _by_simpy(problem, _costs_of(problem, setting), setting).timeline
-    assert timeline is not None, "SimPy makes one"
+    timeline = _of_all(problem, _costs_of(problem, setting), setting).timeline
+    assert timeline is not None, "the lists of all have one"
     return timeline
 
 

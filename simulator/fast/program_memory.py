@@ -1,10 +1,10 @@
-"""The peak bytes of a device under pipelines in lockstep, from the event graph.
+"""The peak bytes of a device, from the program: what is held from which of its times to which.
 
-    op              F0   F1   B0        B1        Step     one stage: 100 bytes of weights, 30 of activations
-    number      1    2    4    6    7    8    9   10   11  even where an op starts, odd where it is over
-    totals    100  130  160  160  230  230  200  200  100  of one pipeline; N hold N times the most, and a reference
+    op          F0   F1   B0   B1  Step  end     one stage: 100 bytes of weights, 30 of activations
+    number       0    1    2    3    4    5      where an op starts, and the one before it is over
+    totals     130  160  160  230  200  100      of one pipeline; N hold N times the most, and a reference
 
-Numbers do not change with N, so totals are found once; the times behind them say which totals last (`times_s`).
+Costs of seconds do not change the numbers, so totals are found once; the times behind them say which totals last.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from operator import itemgetter
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SimulationError
-from pipesched.simulator.fast.event_graph import BEGINNING, EventGraph
+from pipesched.simulator.fast.program import Program
 from pipesched.simulator.memory import NEVER, Instant, Lifetime, holds_inside, lifetimes, seen_at_once
 
 
 @dataclass(frozen=True, slots=True)
-class LockstepBytes:
-    """The bytes that one of several equal pipelines in lockstep holds on a device; how many there are is open.
+class HeldBytes:
+    """The bytes that a device holds, on which one rank runs, or the same rank of several equal pipelines.
 
-    There is one rank on the device, so the numbers of times go up as the times do.
+    With one rank the numbers of times go up as the times do.
 
     Attributes:
         times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
-        totals: How much it then holds [bytes].
-        inside: Whether that is inside an op: from its start on (an even number: see `EventGraph.times_s`), or at its
-            end with a predicted copy not dropped yet. So it is held even if the next number is that of the same time.
+        totals: How much one pipeline then holds [bytes].
+        inside: Whether that is inside an op: from its start on, or at its end with a predicted copy not dropped yet. So
+            it is held even if the next number is that of the same time.
         update_bytes: Bytes of the update of each pipeline for an Average, held always; 0 if there is one pipeline
             alone.
         reference_bytes: Bytes of the reference model, which all pipelines share.
@@ -77,23 +77,23 @@ class LockstepBytes:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
 
 
-def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[LockstepBytes, ...]:
-    """Return what each device holds that does hold something, in ascending order.
+def held_on_devices(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...]:
+    """Return what each device holds that does hold something, in ascending order; one rank runs on each.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    numbers = graph.timeline(range(2 * len(graph.takes) + 2))  # in place of times
-    starts: defaultdict[int, list[Instant]] = defaultdict(list)
-    for place in graph.places:
-        if holds_inside(place.op):
-            starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
-    by_device = lifetimes(numbers, costs, graph.schedule)
+    numbers = program.timeline(range(program.num_times))  # in place of times
+    starts: defaultdict[int, list[int]] = defaultdict(list)
+    for span in numbers.spans:
+        if holds_inside(span.op):
+            starts[numbers.rank_to_device[span.rank]].append(int(span.start_s))
+    by_device = lifetimes(numbers, costs, program.schedule)
     return tuple(_held(device, holds, starts[device]) for device, holds in sorted(by_device.items()))
 
 
-def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant]) -> LockstepBytes:
-    changes = defaultdict(int, dict.fromkeys([Instant(BEGINNING), *starts], 0))
+def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[int]) -> HeldBytes:
+    changes = defaultdict(int, dict.fromkeys(map(Instant, (0, *starts)), 0))
     always = Counter[str]()
     for kind, num_bytes, since, until in all_holds:
         if kind in ("updates", "reference"):
@@ -104,11 +104,12 @@ def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant])
                 changes[until] -= num_bytes
     instants = sorted(changes)
     times = tuple(int(instant.time_s) for instant in instants)
-    return LockstepBytes(
+    are_starts = set(starts)
+    return HeldBytes(
         device,
         times,
         tuple(accumulate(map(changes.__getitem__, instants))),
-        tuple(number % 2 == 0 or number == following for number, following in zip_longest(times, times[1:])),
+        tuple(number in are_starts or number == following for number, following in zip_longest(times, times[1:])),
         always["updates"],
         always["reference"],
     )
