@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import quantiles
@@ -11,7 +11,8 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.processes import work_on, worker_pool
 from pipesched.schedules import Schedule
-from pipesched.simulator import NetworkOptions
+from pipesched.simulator import Engine, NetworkOptions
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast.array_engine import CompiledLists
 
 
@@ -47,19 +48,31 @@ def makespans(
     jitter: float,
     seeds: Sequence[int],
     num_processes: int = 1,
+    engine: Engine = "fast",
 ) -> Iterator[float]:
     """Yield the makespan under each of `seeds`, in their order [s].
 
     Args:
         schedule: Lowered.
         num_processes: More than one: new processes share the work.
+        engine: Who simulates.
 
     Raises:
         As `simulate_lists` does.
     """
-    makespan_of = partial(CompiledLists(schedule, costs, cluster, network).makespan_s, jitter)
+    makespan_of: Callable[[int], float]
+    if engine == "simpy":
+        makespan_of = partial(_makespan_by_simpy, schedule, costs, cluster, network, jitter)
+    else:
+        makespan_of = partial(CompiledLists(schedule, costs, cluster, network).makespan_s, jitter)
     if num_processes == 1:
         yield from map(makespan_of, seeds)
         return
     with worker_pool(num_processes, makespan_of) as pool:
         yield from pool.map(work_on, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
+
+
+def _makespan_by_simpy(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float, seed: int
+) -> float:
+    return simulate_lists(schedule, costs, cluster, network=network, jitter=jitter, seed=seed).makespan_s

@@ -9,6 +9,7 @@ import pytest
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules.formats import read_timeline
 from pipesched.workflows.arguments import load_costs
+from pipesched.workflows.simulating import prediction
 from tests.trace_rules import check_trace
 
 UNIFORM = "--uniform f=1,b=2"
@@ -292,3 +293,15 @@ def test_the_way_of_every_reduction_is_said(pipesched):
     line = f"simulate -s data_parallel -p 4 -m 4 {UNIFORM},weight_bytes=10 {machines} --json"  # 40 bytes on each of 4
     (reduction,) = json.loads(pipesched(line).out)["reductions"]
     assert reduction == {"stage": 0, "devices": [0, 1, 2, 3], "way": "hierarchical", "seconds": 2 * (2 * 1.0 + 0.5)}
+
+
+@pytest.mark.parametrize(
+    "line", ["simulate -s zbv -p 2 -m 4", "compare gpipe,1f1b -p 2 -m 4 --slowdown 0.5", "gantt -s 1f1b -p 2 -m 4"]
+)
+def test_either_engine_says_the_same(pipesched, monkeypatch, line):
+    line = f"{line} --uniform f=1,i=1,w=1,b=2,output_bytes=8 --link latency_s=0.5,bandwidth_bytes_per_s=64 --json"
+    of_arrays = pipesched(line)
+    monkeypatch.setattr(prediction, "simulate_arrays", None)  # nobody asks it
+    by_simpy = pipesched(f"{line} --engine simpy")
+    assert (of_arrays.code, by_simpy.code, by_simpy.err) == (0, 0, "")
+    assert by_simpy.out == of_arrays.out

@@ -48,7 +48,7 @@ def test_an_argument_that_several_functions_take_is_the_same_in_each():
     ]  # fmt: skip
     names = [
         "num_ranks", "num_microbatches", "num_chunks", "parameters", "partition", "network", "compression",
-        "convert_bytes_per_s", "buffers", "jitter",
+        "convert_bytes_per_s", "buffers", "jitter", "engine",
     ]  # fmt: skip
     signatures = [inspect.signature(function).parameters for function in functions]
     for name in names:

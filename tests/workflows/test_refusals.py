@@ -30,6 +30,7 @@ tune: Any = partial(pipesched.tune, GPT, 8, num_devices=2)
 
 WORDS = [
     ("buffers: got 'foo', expected one of pooled, per_microbatch", lambda: simulate_cost(buffers="foo")),
+    ("engine: got 'foo', expected one of fast, simpy", lambda: simulate_cost(engine="foo")),
     ("compression: got 'foo', expected one of half", lambda: simulate_cost(compression="foo")),
     ("by: got 'tme', expected one of replicas, time, memory", lambda: partition(GPT, 2, by="tme")),
     ("form: got 'foo', expected one of paper, published", lambda: partition(GPT, 2, form="foo")),

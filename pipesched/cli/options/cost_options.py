@@ -167,6 +167,7 @@ class CostOptions:
             buffers=buffers,
             jitter=simulation.jitter,
             seed=simulation.seed,
+            engine=simulation.engine,
         )
         if self.machines.memory_limit is not None:
             self.machines.require_judged(conditions.costs_of(source).has_bytes)

@@ -12,7 +12,7 @@ from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import number, pairs, read_integer
 from pipesched.profiles import MessagePrecision
-from pipesched.simulator import Buffers, NetworkOptions, Protocol, Sends
+from pipesched.simulator import Buffers, Engine, NetworkOptions, Protocol, Sends
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
@@ -68,6 +68,7 @@ class SimulationOptions:
     ] = None
     jitter: Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)] = 0.0
     seed: Annotated[int, typer.Option(help="Of random numbers.", min=0)] = 0
+    engine: Annotated[Engine, typer.Option(help="Arrays, or SimPy, the reference, which says the same.")] = "fast"
 
     def network_options(self) -> NetworkOptions:
         """Return what the simulator supposes of messages."""

@@ -15,8 +15,9 @@ from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Buffers, NetworkOptions, Scenario
+from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario
 from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
@@ -69,6 +70,7 @@ class Conditions:
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
         input_share: Share of B that I takes where B alone is known, and W the rest; None: none is supposed.
+        engine: Who simulates: ``"fast"``, or ``"simpy"``, the reference, which says the same.
     """
 
     costs: AnyCosts
@@ -82,6 +84,7 @@ class Conditions:
     jitter: float = 0.0
     seed: int = 0
     input_share: float | None = None
+    engine: Engine = "fast"
 
     def __post_init__(self) -> None:
         """Refuse words that mean nothing here, and a rate of 0.
@@ -93,6 +96,7 @@ class Conditions:
         require_number("jitter", self.jitter)
         require_at_least("seed", self.seed, 0, MAX_INT64)
         require_choice("buffers", self.buffers, get_args(Buffers))
+        require_choice("engine", self.engine, get_args(Engine))
         if self.input_share is not None:
             require_share("input_share", self.input_share)
         if self.compression is not None:
@@ -204,7 +208,9 @@ class Prediction:
         """What pictures and pages tell of it: its costs, its machines' memory, and what is not as it is by default."""
         from pipesched.simulator.views import run_details
 
-        unusual = _unusual(self.conditions, ("costs", "cluster", "network")) | _unusual(self.conditions.network)
+        unusual = _unusual(self.conditions, ("costs", "cluster", "network", "engine")) | _unusual(
+            self.conditions.network
+        )
         costs = self.conditions.costs
         known = {
             "model": costs.model if isinstance(costs, Profile) else None,
@@ -308,7 +314,8 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
     schedule = source.schedule
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule, source.plan)
     require_runnable(schedule)
-    timeline = simulate_arrays(
+    simulate_with = simulate_lists if conditions.engine == "simpy" else simulate_arrays
+    timeline = simulate_with(
         lower(schedule),
         costs,
         cluster,

@@ -11,7 +11,7 @@ from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Buffers, NetworkOptions, SimulationError
+from pipesched.simulator import Buffers, Engine, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows import ArgumentError, Table, require_flag, require_names, with_nan
@@ -240,6 +240,7 @@ def compare(
     buffers: Buffers = "pooled",
     jitter: float = 0.0,
     seed: int = 0,
+    engine: Engine = "fast",
     keep_going: bool = False,
 ) -> ScheduleComparison:
     """Predict several schedules under the same conditions, each as `simulate` does.
@@ -292,6 +293,7 @@ def compare(
         buffers=buffers,
         jitter=jitter,
         seed=seed,
+        engine=engine,
     )
     return compare_sources(sources, lambda source: conditions, keep_going=REFUSED if keep_going else ())  # noqa: ARG005
 

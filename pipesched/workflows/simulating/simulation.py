@@ -10,7 +10,7 @@ from pipesched.profiles.costs import Profile, RunCosts, Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Buffers, NetworkOptions
+from pipesched.simulator import Buffers, Engine, NetworkOptions
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.fast import Distribution, distribution, makespans
 from pipesched.simulator.fidelity import makespan_range
@@ -57,6 +57,7 @@ def simulate(
     buffers: Buffers = "pooled",
     jitter: float = 0.0,
     seed: int = 0,
+    engine: Engine = "fast",
     num_runs: int = 1,
     spread: int = 0,
     bound_seconds: float | None = None,
@@ -84,6 +85,7 @@ def simulate(
         buffers: Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
+        engine: Who simulates: ``"fast"``, or ``"simpy"``, the reference, which says the same.
         num_runs: Runs with jitter, with seeds from `seed` on, whose makespans are the `distribution`.
         spread: How often seconds are drawn as they varied when the profile, or the runs, were measured, for a range
             of the makespan; 0: no range.
@@ -113,6 +115,7 @@ def simulate(
         buffers=buffers,
         jitter=jitter,
         seed=seed,
+        engine=engine,
     )
     return simulate_source(source, conditions, num_runs, spread=spread, bound_seconds=bound_seconds)
 
@@ -205,6 +208,7 @@ def _distribution(
         jitter=conditions.jitter,
         seeds=range(conditions.seed, conditions.seed + num_runs),
         num_processes=num_cores() if is_long else 1,
+        engine=conditions.engine,
     ):
         seconds.append(makespan_s)
         progress(len(seconds) / num_runs)
