@@ -68,7 +68,9 @@ def draw_heat_map(
         step = math.ceil(len(of_axis) / _MOST_LABELS)
         set_ticks(range(0, len(of_axis), step), list(of_axis)[::step])
     axes.set_xlabel(names[0], color=FAINT)
-    axes.set_ylabel(names[1], color=FAINT, rotation="vertical" if len(names[1]) > 2 else "horizontal")
+    axes.set_ylabel(names[1], color=FAINT)
+    if len(names[1]) == 1:
+        axes.yaxis.label.set(rotation="horizontal", verticalalignment="center", horizontalalignment="right")
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.tick_params(length=0, colors=FAINT)
     axes.spines[:].set_visible(False)
