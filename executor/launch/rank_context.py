@@ -215,8 +215,9 @@ def _store(meet: str, process: int, size: int, patience: timedelta) -> Store:
     """Return where the ranks leave their addresses: where the first process is; rank 0 may be elsewhere."""
     if meet != "env://":
         store = _joined(meet, process, size)
-    else:  # of one process, several runs may meet there one after the other
-        store = PrefixStore(f"pipesched{next(_meetings)}", _lasting(meet, process, size))
+    else:  # of one process, several runs may meet there one after the other, and those that torchrun starts again
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"pipesched{restart}.{next(_meetings)}", _lasting(meet, process, size))
     store.set_timeout(patience)
     return store
 
