@@ -25,7 +25,9 @@ GONE_S = 2.0
 MARK = "PIPESCHED_FAULT_MARK"
 """A variable of the environment by which all processes of a run are known."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- looked at, not written to
-POLL_S = 0.005
+RANK_FAILED = 3
+"""Exit code."""
+POLL_S = 0.02
 START_S = 30.0
 SHOWN = 12
 SEED = 3
@@ -86,7 +88,7 @@ def _injected(kind: str, told: str, ops: Sequence[Sequence[str]], chance: random
     asked = f"{kind}:rank={rank},op={op}"
     if code != 3:
         return Outcome(after_s, f"{asked}: exit code {code}: {errors!a}")
-    if not errors.startswith(f"pipesched: rank {rank} failed at {op} ") or told not in errors:
+    if not re.match(rf"pipesched: rank {rank} failed at {op}[ :]", errors) or told not in errors:
         return Outcome(after_s, f"{asked}: said {errors[:200]!a}")
     return Outcome(after_s, _leftovers(asked, after_s, left, limit_s))
 
@@ -98,7 +100,7 @@ def _from_outside(kind: str, chance: random.Random) -> Outcome:
     FROM_OUTSIDE[kind](run)
     run.fault_s = time.monotonic()
     after_s, code, errors, left = run.end(GONE_S)
-    expected = {"SIGINT": 130, "SIGTERM": 130, "SIGKILL": -9}.get(kind.split()[0], 3)
+    expected = EXIT_CODES.get(kind, RANK_FAILED)
     if code != expected:
         return Outcome(after_s, f"{kind}: exit code {code}, not {expected}: {errors[:200]!a}")
     return Outcome(after_s, _leftovers(kind, after_s, left, GONE_S))
@@ -231,6 +233,7 @@ FROM_OUTSIDE: Mapping[str, Callable[[_Run], None]] = {
     "death of what ranks are forked from": lambda run: _kill(run.server(), signal.SIGKILL),
 }
 """What is done to a run that would go on for long."""
+EXIT_CODES = {"SIGINT to the launcher": 130, "SIGTERM to the launcher": 130, "SIGKILL to the launcher": -9}
 
 
 ROW = Row(
