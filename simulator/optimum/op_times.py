@@ -45,26 +45,50 @@ def listed_times(problem: OrderProblem, schedule: Schedule) -> OpTimes:
         problem: Of the same ops; the schedule may be made for other costs.
         schedule: As `orderable` returns it, of lists that can run. What it holds is not looked at.
     """
+    return _times_in_order(
+        problem, [[kind for op in row if (kind := _kind(problem, op)) is not None] for row in schedule.ops]
+    )
+
+
+def tightened_times(problem: OrderProblem, starts: OpTimes) -> OpTimes:
+    """Return when each op starts if every rank keeps to the order of these starts, and makes no needless pause."""
+    return _times_in_order(problem, [[kind for kind, _ in row] for row in _rank_orders(problem, starts)])
+
+
+def _times_in_order(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
+    """Return the starts of ops whose kinds each rank goes through in this order, a kind's micro-batches in theirs."""
     starts, free = _nothing(problem), [0] * problem.num_ranks
-    position, ended = [0] * problem.num_ranks, [0] * len(problem.kinds)
-    rows = [[kind for op in row if (kind := _kind(problem, op)) is not None] for row in schedule.ops]
-    moved = True
-    while moved:
-        moved = False
+    position, ended = [0] * problem.num_ranks, [problem.first(kind) for kind in range(len(problem.kinds))]
+    waits = [[arc for arc in arcs if arc.distance == 0] for arcs in problem.incoming]
+    has_moved = True
+    while has_moved:
+        has_moved = False
         for rank, row in enumerate(rows):
             while position[rank] < len(row):
                 kind = row[position[rank]]
-                microbatch = ended[kind] + problem.first(kind)
-                arcs = [arc for arc in problem.incoming[kind] if arc.distance == 0]
-                if any(ended[arc.before] + problem.first(arc.before) <= microbatch for arc in arcs):
+                microbatch = ended[kind]
+                if any(ended[arc.before] <= microbatch for arc in waits[kind]):
                     break
-                ready = [starts[a.before][microbatch] + problem.kinds[a.before].ticks + a.ticks for a in arcs]
+                ready = (starts[a.before][microbatch] + problem.kinds[a.before].ticks + a.ticks for a in waits[kind])
                 starts[kind][microbatch] = max(free[rank], *ready, 0)
                 free[rank] = starts[kind][microbatch] + problem.kinds[kind].ticks
                 ended[kind] += 1
                 position[rank] += 1
-                moved = True
+                has_moved = True
     return starts
+
+
+def _rank_orders(problem: OrderProblem, starts: OpTimes) -> list[list[tuple[int, int]]]:
+    """Return the (kind, micro-batch) of each rank's ops in the order of their starts."""
+    rows = []
+    for kinds in problem.of_rank:
+        timed = sorted(
+            (starts[kind][microbatch], starts[kind][microbatch] + problem.kinds[kind].ticks, microbatch, kind)
+            for kind in kinds
+            for microbatch in range(problem.first(kind), problem.num_microbatches)
+        )
+        rows.append([(kind, microbatch) for *_, microbatch, kind in timed])
+    return rows
 
 
 def makespan(problem: OrderProblem, starts: OpTimes) -> int:
@@ -75,13 +99,8 @@ def makespan(problem: OrderProblem, starts: OpTimes) -> int:
 def schedule_of_times(problem: OrderProblem, schedule: Schedule, starts: OpTimes, name: str) -> Schedule:
     """Return the lists of `schedule` with their ops in the order of their starts; Steps without time come last."""
     rows: list[tuple[Op, ...]] = []
-    for rank, kinds in enumerate(problem.of_rank):
-        timed = sorted(
-            (starts[kind][microbatch], starts[kind][microbatch] + problem.kinds[kind].ticks, microbatch, kind)
-            for kind in kinds
-            for microbatch in range(problem.first(kind), problem.num_microbatches)
-        )
-        ops: list[Op] = [problem.op(kind, microbatch) for *_, microbatch, kind in timed]
+    for rank, row in enumerate(_rank_orders(problem, starts)):
+        ops: list[Op] = [problem.op(kind, microbatch) for kind, microbatch in row]
         left = (op for op in schedule.ops[rank] if isinstance(op, Step) and op not in problem.index_of)
         rows.append((*ops, *left))
     return replace(

@@ -19,8 +19,12 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from pipesched.schedules import Compute, Phase
-from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, makespan
+from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, makespan, tightened_times
+from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
+
+_MOST_TICKS = 1_000_000
+"""Ticks of a batch in a search, where times are rounded to ticks anyway."""
 
 OnOrder: TypeAlias = Callable[[float, int, int], None]
 """Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
@@ -34,11 +38,13 @@ class OrderProof:
         starts: Starts of all ops [ticks].
         ticks: The end of the last one.
         bound: Ticks that no order is shorter than.
+        resolution: Ticks that times were rounded down to for the search.
     """
 
     starts: OpTimes
     ticks: int
     bound: int
+    resolution: int = 1
 
 
 def prove_order(
@@ -67,7 +73,8 @@ def prove_order(
     if known <= bound or seconds <= 0:
         return OrderProof(starts, known, min(bound, known))
     cp_model: Any = import_module("ortools.sat.python.cp_model")
-    model, variables = _model(cp_model, problem, starts, bound)
+    factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
+    model, variables = _model(cp_model, problem.coarser(factor), [[start // factor for start in row] for row in starts])
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = num_workers or os.cpu_count() or 1
@@ -75,18 +82,16 @@ def prove_order(
     begun_s, best = time.monotonic(), [known, bound]
 
     def tell(ticks: int, least: int) -> None:
-        best[0], best[1] = min(best[0], ticks), max(best[1], least)
+        best[0], best[1] = min(best[0], ticks * factor), max(best[1], least * factor)
         progress(time.monotonic() - begun_s, *best)
 
     solver.best_bound_callback = lambda least: tell(known, round(least))
-    status = solver.solve(model, _on_solution(cp_model, lambda ticks: tell(ticks, bound)))
-    least = max(bound, round(solver.best_objective_bound))
+    status = solver.solve(model, _on_solution(cp_model, lambda ticks: tell(ticks, 0)))
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        shorter = [[solver.value(variable) for variable in row] for row in variables]
-        if makespan(problem, shorter) < known:
-            starts = shorter
+        order = [[solver.value(variable) for variable in row] for row in variables]
+        starts = min(starts, tightened_times(problem, order), key=lambda times: makespan(problem, times))
     ticks = makespan(problem, starts)
-    return OrderProof(starts, ticks, min(least, ticks))
+    return OrderProof(starts, ticks, min(max(bound, round(solver.best_objective_bound) * factor), ticks), factor)
 
 
 def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
@@ -97,7 +102,7 @@ def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
     return Callback()
 
 
-def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes, bound: int) -> tuple[Any, list[list[Any]]]:
+def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, list[list[Any]]]:
     """Return the program, and the variables of the starts."""
     model, horizon = cp_model.CpModel(), makespan(problem, hint)
     heads, tails = earliest_starts(problem), least_tails(problem)
@@ -109,7 +114,7 @@ def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes, bound: int) -> t
             latest = horizon - tails[index][microbatch] - kind.ticks
             starts[-1].append(model.new_int_var(heads[index][microbatch], latest, ""))
             model.add_hint(starts[-1][-1], hint[index][microbatch])
-    end = model.new_int_var(bound, horizon, "")
+    end = model.new_int_var(least_ticks(problem), horizon, "")
     model.add_hint(end, horizon)
     for index, kind in enumerate(problem.kinds):
         model.add(end >= starts[index][-1] + kind.ticks)

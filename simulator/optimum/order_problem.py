@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, final
@@ -25,7 +25,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Compute, Message, Phase, Schedule, Step, gives, needs
 from pipesched.simulator.optimum.activation_room import ActivationRoom
 
-_FINEST, _MOST_PARTS, _TICKS = 1000, 100_000, 1_000_000
+_FINEST, _MOST_PARTS, _TICKS = 1000, 100_000, 10**12
 """Parts of the shortest time that others are tried to be multiples of; the most ticks of a time that is; ticks of the
 busiest rank's work where none is found."""
 _NOISE, _SAME = 1e-9, 1e-12
@@ -103,6 +103,12 @@ class OrderProblem:
     def index_of(self) -> Mapping[Compute | Step, int]:
         """The index of each kind by its op."""
         return {kind.op: index for index, kind in enumerate(self.kinds)}
+
+    def coarser(self, factor: int) -> OrderProblem:
+        """Return the problem with ticks that are `factor` times as long, all times rounded down to them."""
+        kinds = tuple(kind._replace(ticks=kind.ticks // factor) for kind in self.kinds)
+        arcs = tuple(arc._replace(ticks=arc.ticks // factor) for arc in self.arcs)
+        return replace(self, kinds=kinds, arcs=arcs, tick_s=self.tick_s * factor)
 
     def first(self, kind: int) -> int:
         """Return the first micro-batch that has an op of a kind."""

@@ -90,6 +90,8 @@ LINES = {
     ("import", "plan"): ["import measured.json --plan plan.json"],
     ("profile", "profile"): ["profile --from measured.json --profile profile.json --microbatch-size 1"],
     ("sweep", "profile"): ["sweep -s gpipe,1f1b -p 2 -m 2 --profile profile.json"],
+    ("optimize", "plan"): ["optimize --plan plan.json --profile profile.json --seconds 0"],
+    ("optimize", "profile"): [f"optimize {ONE} --profile profile.json --seconds 0"],
     ("replay", "profile"): ["replay measured.json --profile profile.json --microbatch-size 1"],
     ("what-if", "plan"): ["what-if measured.json --plan plan.json"],
     ("what-if", "profile"): ["what-if measured.json --profile profile.json --microbatch-size 1 --partition 1,3"],

@@ -26,6 +26,9 @@ from pipesched.simulator.optimum import (
     split_backwards,
 )
 
+_SMALLEST = 1e-4
+"""The smallest gap that is told, as what rounding leaves open."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeastTime:
@@ -34,7 +37,8 @@ class LeastTime:
     Attributes:
         bound_s: The least makespan that is possible as far as is proven [s].
         in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
-        resolution_s: What times are rounded down to for the bound [s]; None where that changes none of them.
+        resolution_s: What times were rounded down to for a search [s]; None where there was none, or it needed no
+            rounding.
         makespan_s: The makespan of the schedule that is judged by it [s].
     """
 
@@ -66,7 +70,7 @@ class LeastTime:
         if not self.gap:
             return f"{orders} takes less time: proven"
         rounded = "" if self.resolution_s is None else f" (times rounded down to {readable_s(self.resolution_s)})"
-        above = f"it is at most {readable_share(self.gap)} above the least possible"
+        above = f"it is at most {readable_share(max(self.gap, _SMALLEST))} above the least possible"
         return f"{orders} takes less than {readable_s(self.bound_s)}{rounded}: {above}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,7 +126,7 @@ class OrderSearch:
 
     def least_time(self, proof: OrderProof, makespan_s: float) -> LeastTime:
         """Return what is proven, for a schedule of this makespan [s]."""
-        resolution_s = None if self.problem.is_exact else self.problem.tick_s
+        resolution_s = proof.resolution * self.problem.tick_s if proof.resolution > 1 else None
         return LeastTime(proof.bound * self.problem.tick_s, self.in_flight, resolution_s, makespan_s)
 
 

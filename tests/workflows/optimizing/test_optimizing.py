@@ -44,6 +44,15 @@ def test_a_simulation_says_how_far_it_is_from_the_least():
     assert zb_h1.to_dict()["least"]["bound_s"] <= zb_h1.makespan_s
 
 
+def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
+    costs = pipesched.DeviceCost(1.01, None, 0.977, 1.003333)
+    result = pipesched.optimize("v_min", costs, num_ranks=3, num_microbatches=3, num_workers=1)
+    assert 0 < result.gap < 1e-4
+    assert "at most 0.01% above" in result.least.sentence
+    assert result.least.bound_s < result.makespan_s
+    assert result.least.resolution_s < 1e-4
+
+
 def test_without_or_tools_only_a_search_is_refused(monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_model.import_module", missing)
     assert pipesched.optimize("1f1b", COSTS, **SMALL).gap == 0
