@@ -14,7 +14,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,6 +57,7 @@ class CheckpointIndex:
         keep: Checkpoints of the run that are kept.
         run: What a step depends on, by the name of the argument.
         files: The files beside this one, by name.
+        digest: SHA-256 of all the above, in hexadecimal digits.
     """
 
     format: Literal["pipesched-checkpoint"]
@@ -66,6 +67,7 @@ class CheckpointIndex:
     keep: Annotated[int, Field(ge=1, lt=2**31)]
     run: dict[str, str]
     files: dict[str, FileDigest]
+    digest: str = ""
 
     __pydantic_config__ = STRICT
 
@@ -86,7 +88,11 @@ def write_index(checkpoint: Path, index: CheckpointIndex) -> None:
     Raises:
         ExecutionError: It cannot be written.
     """
-    write_lasting(checkpoint / _INDEX, index_text(index).encode())
+    write_lasting(checkpoint / _INDEX, index_text(replace(index, digest=_digest(index))).encode())
+
+
+def _digest(index: CheckpointIndex) -> str:
+    return hashlib.sha256(index_text(replace(index, digest="")).encode()).hexdigest()
 
 
 def index_text(index: CheckpointIndex) -> str:
@@ -128,9 +134,14 @@ def read_index(checkpoint: Path) -> CheckpointIndex:
         ExecutionError: It is none, or its index is damaged; with the file.
     """
     try:
-        return index_from_json(read_text(checkpoint / _INDEX), str(checkpoint / _INDEX))
+        index = index_from_json(read_text(checkpoint / _INDEX), str(checkpoint / _INDEX))
     except (ProfileError, ScheduleError) as error:
         raise ExecutionError(str(error)) from None
+    if index.digest != _digest(index):
+        raise ExecutionError(
+            f"{checkpoint / _INDEX}: digest: got {shown(index.digest)}, expected that of the rest; it is damaged"
+        )
+    return index
 
 
 def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:

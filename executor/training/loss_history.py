@@ -103,6 +103,7 @@ class LossHistory:
         while len(self._waiting.get(len(self._steps), ())) == self._per_step:
             come = self._waiting.pop(len(self._steps))
             self._take(mean([come[number] for number in sorted(come)]))  # in one order, whoever came first
+            self._stop_if_diverged()
 
     def restore(self, steps: Sequence[Scores]) -> None:
         """Begin after the scores of `steps`; each is told of as if it came now."""
@@ -129,11 +130,11 @@ class LossHistory:
         self._steps.append(scores)
         if self._on_step is not None:
             self._on_step(step, scores)
-        self._stop_if_diverged(step, scores.loss)
 
-    def _stop_if_diverged(self, step: int, loss: float) -> None:
+    def _stop_if_diverged(self) -> None:
+        loss = self._steps[-1].loss
         if not math.isfinite(loss) or loss > DIVERGED * abs(self._steps[0].loss):
-            self.diverged = Diverged(step, loss)
+            self.diverged = Diverged(len(self._steps) - 1, loss)
             raise RunDiverged
 
 

@@ -34,7 +34,9 @@ class TrainOptions(RunSettings):
         Literal["auto"] | None,
         typer.Option(help="How far ahead forwards run: further while a batch gets faster and --memory-limit allows."),
     ] = None
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder that gets a checkpoint now and then.")] = None
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder that gets a checkpoint now and then.")
+    ] = None
     every: Annotated[
         int | None, typer.Option(help="Steps from one checkpoint to the next; unless given 100.", min=1, max=2**31 - 1)
     ] = None
@@ -42,7 +44,8 @@ class TrainOptions(RunSettings):
         int | None, typer.Option(help="Newest checkpoints that are kept; unless given 3.", min=1, max=2**31 - 1)
     ] = None
     resume: Annotated[
-        Path | None, typer.Option(help="Go on from a checkpoint, or from the newest in a folder of them.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Go on from a checkpoint, or from the newest in a folder of them."),
     ] = None
     restarts: Annotated[
         int, typer.Option(help="How often to start again from the newest checkpoint, where a rank fails.", min=0)

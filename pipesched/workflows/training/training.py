@@ -126,7 +126,8 @@ def train(
         is_distributed: Whether every rank has a process of its own; else all are in this one.
         advance: ``auto``: the forwards run further ahead until that is no faster; with several processes.
         limit_bytes: Bytes that a device may hold while forwards run ahead.
-        on_step: Told each step and its scores, soon after it was; not under torchrun.
+        on_step: Told each step and its scores, soon after it was, and of the steps before `resume` at once; not under
+            torchrun.
         held_out_every: Steps from one look at the samples kept from training to the next, with all ranks in this
             process; None: only the final weights are judged.
         checkpoint: Folder that gets a checkpoint now and then; None: none, or that of `resume`.
