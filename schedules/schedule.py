@@ -193,11 +193,24 @@ class Schedule:
 
     def __str__(self) -> str:
         """Return the grid: a row per rank, computations only."""
+        return self.grid()
+
+    def grid(self, columns: int | None = None) -> str:
+        """Return a row per rank, computations only; cut into blocks one below another, if lines are to be so long."""
         rows = [[str(op) for op in row if computes(op)] for row in self.ops]
-        width = max((len(cell) for row in rows for cell in row), default=0)
-        return "\n".join(
-            f"rank {rank}  " + " ".join(cell.ljust(width) for cell in row).rstrip() for rank, row in enumerate(rows)
+        names = [f"rank {rank}" for rank in range(len(rows))]
+        margin = max(map(len, names), default=0) + 2
+        width = max((len(cell) for row in rows for cell in row), default=0) + 1
+        longest = max(1, *map(len, rows))
+        count = longest if columns is None else max(1, (columns + 1 - margin) // width)
+        blocks = (
+            "\n".join(
+                (name.ljust(margin) + "".join(cell.ljust(width) for cell in row[first : first + count])).rstrip()
+                for name, row in zip(names, rows, strict=True)
+            )
+            for first in range(0, longest, count)
         )
+        return "\n\n".join(blocks)
 
 
 def make_schedule(

@@ -17,7 +17,7 @@ def test_list_has_every_schedule_as_table_and_as_data(pipesched):
 
 def test_list_shows_defaults_with_their_type_and_dots_where_the_counts_decide(pipesched):
     table = pipesched("list").out
-    assert all(text in table for text in ("advance=1 ", "f=1.0", "limit=.."))
+    assert all(text in table for text in ("advance=1]", "f=1.0", "limit=.."))
     rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)["schedules"]}
     defaults = {parameter["name"]: parameter["default"] for parameter in rows["zb_auto"]["parameters"]}
     assert defaults == {"f": 1.0, "i": 1.0, "w": 1.0, "c": 0.0, "limit": None, "kept": 1.0}

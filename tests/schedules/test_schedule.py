@@ -18,6 +18,7 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.lowering import lower
 
@@ -92,3 +93,9 @@ def test_all_bad_counts_come_in_one_message_and_good_ones_pass():
     with pytest.raises(ScheduleError) as error:
         positive(a=0, b=2, c=-3)
     assert str(error.value) == "a is 0, expected an integer of at least 1; c is -3, expected an integer of at least 1"
+
+
+def test_a_grid_is_cut_into_blocks_of_as_many_characters_as_there_are():
+    text = one_f_one_b(2, 2).grid(16)
+    assert text == "rank 0  0F0 0F1\nrank 1  1F0 1B0\n\nrank 0  0B0 0B1\nrank 1  1F1 1B1"
+    assert {line.index(line.split()[2]) for line in str(gpipe(12, 1)).splitlines()} == {9}, "ranks of two digits too"

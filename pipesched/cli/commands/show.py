@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +56,8 @@ def show(
     loaded = schedule.load()
     match format or _format_of(out, loaded):
         case ListFormat.GRID:
-            emit(str(loaded), out)
+            is_read = out is None and sys.stdout.isatty()
+            emit(loaded.grid(get_terminal_size().columns if is_read else None), out)
         case ListFormat.JSON:
             emit(to_json(loaded), out)
         case ListFormat.CSV:

@@ -145,7 +145,7 @@ def _verify_rounds(
         for several in verification.schedules:
             difference = max(verified.loss_difference for verified in several.rounds)
             print_lines(
-                [f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.1e}"]
+                [f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.2g}"]
             )
         print_lines(limit)
     if out is not None:
@@ -182,7 +182,7 @@ def _tell(
 def _losses(run: VerifiedSchedule) -> str:
     return (
         f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
-        f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
+        f"largest relative difference of a micro-batch {run.loss_difference:.2g}"
     )
 
 

@@ -90,11 +90,11 @@ def _row(whose: str, quantity: SplitError) -> dict[str, str]:
     where = "" if quantity.device is None else f" of device {quantity.device}"
     return {
         "": f"{whose}{quantity.name.removesuffix('_s')}{where}",
-        "measured": readable_s(quantity.measured_s),
         "error": _signed(quantity, quantity.error_s),
         "costs": "-" if quantity.predicted_s is None else _signed(quantity, quantity.costs_s),
         "hand-over": _signed(quantity, quantity.hand_over_s),
         "rest": _signed(quantity, quantity.rest_s),
+        "measured": readable_s(quantity.measured_s),
     }
 
 

@@ -114,14 +114,19 @@ def _mean_of(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-_LOSSES = "loss and accuracy: mean of the last tenth of the steps; held out: on samples kept from training"
+_LEGEND = {
+    "loss": "mean of the last tenth of the steps",
+    "accuracy": "mean of the last tenth of the steps",
+    "held-out loss": "on samples kept from training",
+    "held-out accuracy": "on samples kept from training",
+}
 
 
 def trained_table(outcomes: Sequence[TrainedRun], target_loss: float | None = None) -> Table:
     """Return what was measured, a row per run."""
-    target = "" if target_loss is None else f"; target: when the smoothed loss is {target_loss:g} or less"
+    target = "" if target_loss is None else f"target: when the smoothed loss is {target_loss:g} or less"
     unreached = "-" if target_loss is None else "not reached"
-    return Table("Trained", _known([_measured(outcome, unreached) for outcome in outcomes]), _LOSSES + target)
+    return Table("Trained", _known([_measured(outcome, unreached) for outcome in outcomes]), target, _LEGEND)
 
 
 def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None = None) -> Table:
@@ -133,8 +138,9 @@ def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: floa
         target_loss: Loss that was to be reached; None: none.
     """
     unreached = "-" if target_loss is None else "not reached"
-    caption = f"every rank on its device, from {costs}; + 1: a predicted copy"
-    return Table("Predicted", _known([_predicted(outcome, unreached) for outcome in outcomes]), caption)
+    rows = _known([_predicted(outcome, unreached) for outcome in outcomes])
+    copies = "; + 1: a predicted copy" if any("+" in row.get("weight copies", "") for row in rows) else ""
+    return Table("Predicted", rows, f"every rank on its device, from {costs}{copies}")
 
 
 def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
