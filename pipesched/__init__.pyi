@@ -68,9 +68,11 @@ from .workflows.planning import PartitionedModel as PartitionedModel
 from .workflows.planning import PlanSearch as PlanSearch
 from .workflows.planning import partition as partition
 from .workflows.planning import plan as plan
+from .workflows.simulating import Goodput as Goodput
 from .workflows.simulating import ScheduleComparison as ScheduleComparison
 from .workflows.simulating import Simulation as Simulation
 from .workflows.simulating import compare as compare
+from .workflows.simulating import goodput as goodput
 from .workflows.simulating import simulate as simulate
 from .workflows.sweeping import SweepResult as SweepResult
 from .workflows.sweeping import sweep as sweep

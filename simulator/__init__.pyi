@@ -1,5 +1,6 @@
 from . import analysis as analysis
 from . import engine as engine
+from . import failures as failures
 from . import fast as fast
 from . import fidelity as fidelity
 from . import memory as memory

@@ -18,6 +18,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "simulate -s 1f1b -p 4 -m 16 --uniform f=10ms,b=20ms",
         "simulate -f mine.csv --stage-costs stages.csv --link latency_s=10us",
         "simulate -s zbv -p 4 -m 16 --profile gpt.json --out zbv.html",
+        "simulate -s 1f1b -p 4 -m 16 --uniform f=1,b=2 --fail-every 3h \\\n"
+        "      --restart 120s --checkpoint 20s --steps 10000",
     ),
     "compare": (
         "compare --all -p 4 -m 16 --uniform f=10ms,i=10ms,w=10ms",

@@ -15,7 +15,9 @@ _COLUMN = 26
 _VALUES = {"int": "N", "float": "X", "str": "TEXT", "path": "FILE", "file": "FILE"}
 """What stands for a value of a type."""
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
-_GROUPS = (_ARGUMENTS, "Schedule", "Search", "Costs", "Machines", "Network", "Estimate", "Run", _OPTIONS, "Output")
+_GROUPS = (
+    _ARGUMENTS, "Schedule", "Search", "Costs", "Machines", "Network", "Failures", "Estimate", "Run", _OPTIONS, "Output",
+)  # fmt: skip
 """The groups of options, in the order of the page."""
 
 

@@ -14,10 +14,12 @@ from .idle_time import IdlePart as IdlePart
 from .idle_time import Usage as Usage
 from .idle_time import idle_parts as idle_parts
 from .idle_time import usage as usage
+from .labels import duration_unit as duration_unit
 from .labels import label as label
 from .labels import literal as literal
 from .labels import readable_bytes as readable_bytes
 from .labels import readable_change_s as readable_change_s
+from .labels import readable_duration as readable_duration
 from .labels import readable_reason as readable_reason
 from .labels import readable_s as readable_s
 from .labels import readable_share as readable_share

@@ -78,7 +78,23 @@ def unit_of(largest_s: float) -> tuple[float, str]:
 
 def readable_s(time_s: float) -> str:
     """Return a time [s] in the unit that people read it in."""
-    seconds, unit = unit_of(abs(time_s))
+    return _in_unit(time_s, *unit_of(abs(time_s)))
+
+
+def duration_unit(longest_s: float) -> tuple[float, str]:
+    """Return the unit in which people read long times up to `longest_s`: its seconds, and its name in ASCII."""
+    for seconds, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if longest_s >= 2 * seconds:
+            return seconds, name
+    return unit_of(longest_s)
+
+
+def readable_duration(time_s: float) -> str:
+    """Return a time [s] that may be long in the unit that people read it in: ``34.62 min``, ``2.5 d``."""
+    return _in_unit(time_s, *duration_unit(time_s))
+
+
+def _in_unit(time_s: float, seconds: float, unit: str) -> str:
     value = time_s / seconds
     return f"{value:.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
 

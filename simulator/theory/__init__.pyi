@@ -4,6 +4,9 @@ from .asynchronous_schedules import unflushed_makespan_s as unflushed_makespan_s
 from .asynchronous_schedules import weight_stash_share as weight_stash_share
 from .asynchronous_schedules import wpipe_makespan_s as wpipe_makespan_s
 from .asynchronous_schedules import wpipe_table as wpipe_table
+from .checkpoint_interval import daly_interval_s as daly_interval_s
+from .checkpoint_interval import expected_training_s as expected_training_s
+from .checkpoint_interval import young_interval_s as young_interval_s
 from .one_direction import afp_in_flight as afp_in_flight
 from .one_direction import data_parallel_makespan_s as data_parallel_makespan_s
 from .one_direction import gpipe_in_flight as gpipe_in_flight

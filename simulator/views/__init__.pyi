@@ -10,6 +10,8 @@ from .gantt_figure import draw as draw
 from .gantt_figure import gantt_figure as gantt_figure
 from .gantt_file import draw_gantt as draw_gantt
 from .gantt_text import text_gantt as text_gantt
+from .goodput_figure import draw_goodput as draw_goodput
+from .goodput_figure import goodput_figure as goodput_figure
 from .heat_maps import draw_heat_maps as draw_heat_maps
 from .heat_maps import heat_map_figure as heat_map_figure
 from .lag_figure import lag_figure as lag_figure

@@ -14,6 +14,8 @@ from pipesched.cli.options.key_values import number, read_integer
         ("b", "2 s", 2.0),
         ("latency_s", "10us", 1e-05),
         ("latency_s", "2.5e1ns", 2.5e-08),
+        ("step_s", "1.5h", 5400.0),
+        ("step_s", "2d", 172800.0),
         ("step_s", "1min", 60.0),
         ("overlap", "50%", 0.5),
         ("saved_bytes", "1.5GB", 1.5e9),

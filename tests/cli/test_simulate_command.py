@@ -305,3 +305,23 @@ def test_either_engine_says_the_same(pipesched, monkeypatch, line):
     by_simpy = pipesched(f"{line} --engine simpy")
     assert (of_arrays.code, by_simpy.code, by_simpy.err) == (0, 0, "")
     assert by_simpy.out == of_arrays.out
+
+
+FAILURES = "--fail-every 3h --restart 120s --checkpoint 20s --steps 1000"
+
+
+def test_goodput_under_failures_is_told_drawn_and_written(pipesched, folder):
+    line = f"simulate -s gpipe -p 4 -m 8 {UNIFORM} {FAILURES} --checkpoint-every 100"
+    answer = pipesched(f"{line} --out goodput.png --out goodput.svg --json")
+    data = json.loads(answer.out)
+    goodput = data["goodput"]
+    assert (answer.code, goodput["step_s"], goodput["fail_every_s"]) == (0, 33, 10_800)
+    assert goodput["young_interval_s"] == pytest.approx((2 * 20 * 10_800) ** 0.5)
+    assert goodput["intervals"].keys() == {"best", "Young", "Daly", "given"}
+    assert goodput["intervals"]["best"]["goodput"] == max(point["goodput"] for point in goodput["curve"])
+    assert goodput["intervals"]["given"]["interval_s"] == 3300
+    assert "checkpoint interval [" in (folder / "goodput.svg").read_text()
+    assert (folder / "goodput.png").read_bytes()[:4] == b"\x89PNG"
+    shown = pipesched(line.replace("3h", "12h/device")).out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "a failure every 3 h, 2 min for a restart, 20 s for a checkpoint; 1000 draws" in " ".join(shown.split())

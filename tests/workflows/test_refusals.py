@@ -27,6 +27,7 @@ gantt: Any = pipesched.gantt
 partition: Any = pipesched.partition
 plan: Any = partial(pipesched.plan, GPT, None, num_devices=2)
 tune: Any = partial(pipesched.tune, GPT, 8, num_devices=2)
+goodput_of: Any = partial(pipesched.goodput, step_s=1.0, num_steps=9, fail_every_s=9.0, restart_s=1.0, checkpoint_s=1.0)
 
 WORDS = [
     ("buffers: got 'foo', expected one of pooled, per_microbatch", lambda: simulate_cost(buffers="foo")),
@@ -40,6 +41,10 @@ WORDS = [
     ("backend: got 'foo', expected one of gloo, nccl", lambda: check().runs_on("foo")),
 ]
 NUMBERS = [
+    ("fail_every_s: got 0, expected a number above 0", lambda: goodput_of(fail_every_s=0)),
+    ("step_s: got inf, expected a finite number of at least 0", lambda: goodput_of(step_s=float("inf"))),
+    ("restart_s: got .120s., expected a finite number", lambda: goodput_of(restart_s="120s")),
+    ("checkpoint_every: got 10, expected at most 9", lambda: goodput_of(checkpoint_every=10)),
     ("microbatch_size: got 0, expected at least 1", lambda: simulate_profile(microbatch_size=0)),
     ("microbatch_size: got 0, expected at least 1", lambda: partition(GPT, 2, microbatch_size=0)),
     ("microbatch_size: got True, expected an integer", lambda: partition(GPT, 2, microbatch_size=True)),

@@ -9,6 +9,7 @@ import typer
 
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.failure_options import FailureOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
@@ -24,6 +25,7 @@ def simulate(
     schedule: ScheduleOptions,
     costs: CostOptions,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
+    failures: FailureOptions = FailureOptions(),  # noqa: B008 -- frozen
     runs: Annotated[int, typer.Option(help="With --jitter: runs of which the percentiles are shown.", min=1)] = 1,
     spread: Annotated[
         int,
@@ -45,13 +47,23 @@ def simulate(
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
     json: Json = False,
     out: Annotated[
-        list[Path] | None, out_option("Write what --json prints, .json, or a page to zoom in, .html; repeatable.")
+        list[Path] | None,
+        out_option(
+            "Write what --json prints, .json, a page to zoom in, .html, or with --fail-every a picture of goodput, "
+            ".png, .svg or .pdf; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Predict time, bubbles, idle time by cause and memory. Exit code 1 when a device runs out of memory."""
+    """Predict time, bubbles, idle time by cause and memory; with --fail-every goodput under failures, too.
+
+    Exit code 1 when a device runs out of memory.
+    """
+    from pipesched.simulator.views import FIGURE_SUFFIXES, draw_goodput
     from pipesched.workflows.simulating import simulate_source
 
-    check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*JSON, PAGE)) for path in out or ()))
+    failures.require_whole()
+    pictures = () if failures.fail_every is None else FIGURE_SUFFIXES
+    check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*JSON, PAGE, *pictures)) for path in out or ()))
     source = schedule.source()
     conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
@@ -64,6 +76,9 @@ def simulate(
             bound_seconds=bound,
         )
         data = result.to_dict()  # which works out memory and pace
+        goodput = failures.goodput(result.makespan_s, len(result.timeline.devices), simulation.seed)
+    if goodput is not None:
+        data["goodput"] = goodput.to_dict()
     notes = doubts_of_prediction(result, costs.machines)
     said = result.table().noted([*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     if memory is not None:
@@ -76,10 +91,14 @@ def simulate(
     for path in out or ():
         if suffix_of(path) == PAGE:
             write_timeline(result.timeline, path, result.details, said.lines(()))
+        elif goodput is not None and suffix_of(path) in FIGURE_SUFFIXES:
+            draw_goodput(goodput.training, goodput.curve, goodput.intervals, path)
         else:
             emit(json_answer("simulate", data, notes), path)
     if json:
         print_json("simulate", data, notes)
     else:
         print_result(said)
+        if goodput is not None:
+            print_result(goodput.table())
     end_if_over(result.over)

@@ -62,8 +62,8 @@ def number(value: str, place: str) -> float:
     return parsed
 
 
-def time_s(value: str, option: str) -> float:
-    """Return a time [s]: ``0.01``, or with a unit ``10ms``.
+def time_s(value: str, option: str, example: str = "10ms") -> float:
+    """Return a time [s]: ``0.01``, or with a unit ``10ms``, ``3h``; `example` is what to try instead of no time.
 
     Raises:
         InputError: `value` is no such time.
@@ -73,7 +73,7 @@ def time_s(value: str, option: str) -> float:
     except ValueError:
         parsed = _with_unit(value, "_s")
     if not math.isfinite(parsed) or parsed < 0:
-        raise InputError(f"{option}: got {value}, expected a time of 0 or more; try {option} 10ms")
+        raise InputError(f"{option}: got {value}, expected a time of 0 or more; try {option} {example}")
     return parsed
 
 
@@ -94,11 +94,11 @@ def _hint(value: str, place: str) -> str:
     return (f"{key}=" if key else "") + ("1" if meant is None else f"{meant:.12g}")
 
 
-_UNITS = {"min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
+_UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
 _UNITS_OF_KEYS = (
     (r".*_bytes_per_s", r".+(/s|ps)", "MB/s, GB/s, GiB/s, Gbit/s"),
     (r".*_bytes", r"[kKMGT]?i?B", "B, kB, MB, GB, KiB, MiB, GiB"),
-    (r"[fbiw]|.*_s", r"min|s|ms|us|µs|ns", "ns, us, ms, s, min"),
+    (r"[fbiw]|.*_s", r"d|h|min|s|ms|us|µs|ns", "ns, us, ms, s, min, h, d"),
     (r".*", r"%", "%"),
 )
 """Which units are taken for which keys, and how they are told: the first that fits counts."""

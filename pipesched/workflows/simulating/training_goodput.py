@@ -1,0 +1,164 @@
+"""The goodput of a training under failures, and how often it should write a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator.analysis import readable_duration, readable_share
+from pipesched.simulator.failures import (
+    CheckpointedTraining,
+    IntervalGoodput,
+    interval_goodputs,
+    search_interval,
+)
+from pipesched.workflows import MAX_INT64, Table, require_at_least, require_number, require_optional, require_rate
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_MOST_STEPS, _MOST_DRAWS = 10**9, 100_000
+_AS_GOOD = 1e-3
+"""How much lower the goodput of an interval may be that is as good as the best one."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Goodput:
+    """What is left of the time of a training under failures, by its checkpoint interval.
+
+    Attributes:
+        training: The training.
+        draws: Runs that were drawn under each interval.
+        intervals: The best interval, those of Young's and Daly's formulas in whole steps, and the one that was given.
+        curve: All intervals that were searched, from short to long.
+    """
+
+    training: CheckpointedTraining
+    draws: int
+    intervals: Mapping[str, IntervalGoodput]
+    curve: tuple[IntervalGoodput, ...]
+
+    def __repr__(self) -> str:
+        best = self.best
+        return f"Goodput({best.goodput:.4g} with a checkpoint every {best.interval_steps} steps)"
+
+    @property
+    def best(self) -> IntervalGoodput:
+        """The interval with the highest goodput."""
+        return self.intervals["best"]
+
+    @property
+    def as_good(self) -> tuple[int, int]:
+        """The shortest and the longest interval [steps] of those within 0.1 points of the best."""
+        steps = [point.interval_steps for point in self.curve if point.goodput >= self.best.goodput - _AS_GOOD]
+        return min(steps), max(steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched simulate --json`` prints it."""
+        training = self.training
+        formulas = {"young_interval_s": training.young_s, "daly_interval_s": training.daly_s}
+        named = {name: self._to_row(point) for name, point in self.intervals.items()}
+        curve = [self._to_row(point) for point in self.curve]
+        return {**asdict(training), "draws": self.draws, **formulas, "intervals": named, "curve": curve}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per interval that was searched."""
+        import pandas as pd
+
+        return pd.DataFrame(map(self._to_row, self.curve))
+
+    def plot(self) -> Figure:
+        """Draw the goodput over the checkpoint interval."""
+        from pipesched.simulator.views import goodput_figure
+
+        return goodput_figure(self.training, self.curve, self.intervals)
+
+    def table(self) -> Table:
+        """Return a row per interval that has a name, as people read it."""
+        rows = tuple(
+            {
+                "interval": name,
+                "every": readable_duration(point.interval_steps * self.training.step_s),
+                "steps": str(point.interval_steps),
+                "goodput": readable_share(point.goodput),
+                "80 % of runs": f"{point.low:.1%} - {point.high:.1%}",
+                "expected": readable_share(point.expected),
+                "run takes": readable_duration(point.run_s),
+                "failures": f"{point.num_failures:.4g}",
+            }
+            for name, point in self.intervals.items()
+        )
+        return Table("goodput by checkpoint interval", rows, "\n".join(self._lines()))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _to_row(self, point: IntervalGoodput) -> dict[str, Any]:
+        return {"interval_s": point.interval_steps * self.training.step_s, **asdict(point)}
+
+    def _lines(self) -> list[str]:
+        training, (first, last) = self.training, self.as_good
+        restart, checkpoint = readable_duration(training.restart_s), readable_duration(training.checkpoint_s)
+        return [
+            f"{training.num_steps} steps of {readable_duration(training.step_s)} are "
+            f"{readable_duration(training.work_s)} of work; a failure every "
+            f"{readable_duration(training.fail_every_s)}, "
+            f"{restart} for a restart, {checkpoint} for a checkpoint; {self.draws} draws",
+            f"expected: by Daly's model; Young {readable_duration(training.young_s)}, Daly "
+            f"{readable_duration(training.daly_s)}; within 0.1 points of the best: every {first} to {last} steps",
+        ]
+
+
+def goodput(
+    step_s: float,
+    num_steps: int,
+    *,
+    fail_every_s: float,
+    restart_s: float,
+    checkpoint_s: float,
+    num_devices: int = 1,
+    checkpoint_every: int | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Goodput:
+    """Predict which share of the time of a training goes into steps that are kept, and the best checkpoint interval.
+
+    Failures come at exponential distances, also while a checkpoint is written and while the job restarts; what was
+    done since the last checkpoint is done again.
+
+    Args:
+        step_s: Seconds of a step, as the `makespan_s` of what `simulate` returns.
+        num_steps: Steps of the training.
+        fail_every_s: Mean time between failures [s], of the whole job, or of each of `num_devices`.
+        restart_s: From a failure to the first step after it [s].
+        checkpoint_s: How long a checkpoint keeps training waiting [s].
+        num_devices: Devices that fail independently of each other, each of which the job needs; 1: the whole job.
+        checkpoint_every: Steps between two checkpoints, to be set beside the best interval; None: none.
+        draws: Runs that are drawn under each interval.
+        seed: Seed of the failures.
+
+    Raises:
+        ArgumentError: An argument makes no sense.
+        SimulationError: A run fails too often to be drawn, or is never over.
+    """
+    for name, value in (("step_s", step_s), ("fail_every_s", fail_every_s)):
+        require_number(name, value)
+        require_rate(name, value)
+    require_number("restart_s", restart_s)
+    require_number("checkpoint_s", checkpoint_s)
+    num_devices = require_at_least("num_devices", num_devices, 1)
+    num_steps = require_at_least("num_steps", num_steps, 1, _MOST_STEPS)
+    given = require_optional("checkpoint_every", checkpoint_every, 1, num_steps)
+    draws = require_at_least("draws", draws, 2, _MOST_DRAWS)
+    seed = require_at_least("seed", seed, 0, MAX_INT64)
+    training = CheckpointedTraining(
+        float(step_s), num_steps, fail_every_s / num_devices, float(restart_s), float(checkpoint_s)
+    )
+    curve = search_interval(training, draws, seed)
+    best = max(curve, key=lambda point: point.goodput)
+    others = {"Young": training.steps_in(training.young_s), "Daly": training.steps_in(training.daly_s)}
+    others |= {} if given is None else {"given": given}
+    points = interval_goodputs(training, [*others.values()], draws, seed)
+    return Goodput(training, draws, {"best": best, **dict(zip(others, points, strict=True))}, curve)
