@@ -11,6 +11,7 @@ from .errors import ExecutionError as ExecutionError
 from .errors import PeerLost as PeerLost
 from .errors import RankFailed as RankFailed
 from .errors import RunEnded as RunEnded
+from .errors import ending as ending
 from .errors import failed as failed
 from .errors import listen_to_waits as listen_to_waits
 from .errors import starting as starting

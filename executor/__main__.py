@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED, STACKS
-from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
+from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, ending
 from pipesched.executor.launch import (
     PeerWatch,
     ProgressPage,
@@ -26,6 +26,7 @@ from pipesched.executor.launch import (
     is_under_agent,
     job_from_json,
     pause_requests,
+    ranks_of_processes,
 )
 from pipesched.executor.runs import Measured, RankListener, going_on, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result = _run_unlaunched(spec)
         match result:
             case Measured():
-                _report(result, folder, asked.out)
+                with ending(ranks_of_processes(result.timeline.rank_to_device)[0]):
+                    _report(result, folder, asked.out)
             case Trained() if not folder:  # else the scores are in their files
                 _report_training(spec, result, asked.out)
                 return PAUSED if result.is_paused else 0

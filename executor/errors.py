@@ -16,6 +16,7 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
+    ScheduleError,
     Send,
     Step,
     Unshard,
@@ -86,6 +87,19 @@ def starting(rank: int) -> Iterator[None]:
     except Exception as error:  # a user's code may raise anything
         message = " ".join(str(error).split())[:200]
         raise failed(rank, None, f"{type(error).__name__}: {message}") from error
+
+
+@contextmanager
+def ending(rank: int) -> Iterator[None]:
+    """Name the rank in what is raised behind its last op: where what it has to write cannot be written.
+
+    Raises:
+        RankFailed: It cannot.
+    """
+    try:
+        yield
+    except (ExecutionError, ScheduleError) as error:
+        raise RankFailed(f"rank {rank} failed behind its last op: {error}") from error
 
 
 NOBODY, EVERYBODY = -1, -2

@@ -38,9 +38,11 @@ def _made(op: Compute, stage: Stage, result: Tensor | None) -> Iterator[tuple[st
     is_forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if result is not None and result.is_floating_point():
         yield ("the output" if is_forward else "the gradient of the input"), result.detach()
-    if op.phase is Phase.FORWARD and op.microbatch in (losses := stage.losses()):
-        yield "the loss", torch.tensor(losses[op.microbatch])
-    if not is_forward and isinstance(stage, ModuleStage):
+    if not isinstance(stage, ModuleStage):
+        return
+    if op.phase is Phase.FORWARD and stage.last_loss is not None:
+        yield "the loss", stage.last_loss
+    if not is_forward:
         for name, parameter in stage.module.named_parameters():
             if parameter.grad is not None:
                 yield f"the gradient of {name}", parameter.grad

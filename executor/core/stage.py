@@ -222,6 +222,11 @@ class ModuleStage(Stage):
         held = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
         return held + (0 if self.averager is None else self.averager.resident_bytes())
 
+    @property
+    def last_loss(self) -> Tensor | None:
+        """The loss of the last forward; None where the stage is not the last one."""
+        return self._a_loss
+
     def losses(self) -> dict[int, float]:
         return {microbatch: loss.item() for microbatch, loss in self._losses.items()}
 

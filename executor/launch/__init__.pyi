@@ -6,6 +6,7 @@ from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare
 from .injected_fault import InjectedFault as InjectedFault
+from .injected_fault import named_in_step as named_in_step
 from .injected_fault import read_fault as read_fault
 from .injected_fault import require_there as require_there
 from .pause_request import pause_requests as pause_requests
@@ -24,6 +25,7 @@ from .run_spec import job_from_json as job_from_json
 from .run_spec import job_schema as job_schema
 from .run_spec import job_to_json as job_to_json
 from .standstill import RankState as RankState
+from .standstill import lost_messages as lost_messages
 from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table
 from .supervisor import Processes as Processes

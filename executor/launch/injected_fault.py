@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from pipesched.executor import ExecutionError
-from pipesched.schedules import Schedule, shown
+from pipesched.executor.core import channels, lists_of
+from pipesched.schedules import Compute, Op, Recv, Schedule, Send, rewritten, shown
 
-FaultKind: TypeAlias = Literal["kill", "stop", "raise", "exit", "nan", "slow"]
+FaultKind: TypeAlias = Literal["kill", "stop", "raise", "exit", "nan", "slow", "drop-link", "disk-full"]
 """Ends the process (SIGKILL), stops it (SIGSTOP), raises in an op, leaves as if all were well, makes an op give NaN,
-makes the computations of a rank take longer."""
+makes the computations of a rank take longer, loses the messages between two ranks, leaves no room for files."""
 
 _HINT = "try kill:rank=1,op=1F0, or slow:rank=1,factor=3"
+_TIMES = {"run", "step"}
+"""What says, of a list that is measured again and again and of a training, at which time a fault befalls an op."""
+_NEEDED = {"slow": {"rank", "factor"}, "drop-link": {"rank", "peer", "after"}, "disk-full": set[str]()}
+_EXAMPLES = {"slow": "slow:rank=1,factor=3", "drop-link": "drop-link:0-1,after=10", "disk-full": "disk-full:rank=1"}
+"""Of kinds that are no fault of one op: what has to be said, and how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +28,30 @@ class InjectedFault:
     """What befalls a rank.
 
     Attributes:
-        op: The op at which it does, as lists show it; None where it is all of them (``slow``).
-        run: Which run of the list, from 0: those that warm up are counted.
+        rank: The rank; None: all.
+        op: The op at which it does, as `named_in_step` names it; None where it is all of them (``slow``).
+        times_before: How often the rank has come to the op before: runs of the list, those that warm up counted, or
+            steps of a training.
         factor: How many times as long computations take (``slow``).
+        peer: The other end of the link (``drop-link``).
+        after: How many messages each end sends before those that are lost (``drop-link``).
     """
 
     kind: FaultKind
-    rank: int
+    rank: int | None
     op: str | None = None
-    run: int = 0
+    times_before: int = 0
     factor: float = 1.0
+    peer: int | None = None
+    after: int = 0
+
+    def befalls(self, rank: int) -> bool:
+        """Return whether it befalls this rank."""
+        return self.rank is None or rank in (self.rank, self.peer)
+
+    def peer_of(self, rank: int) -> int | None:
+        """Return the other end of the link (``drop-link``)."""
+        return self.peer if rank == self.rank else self.rank
 
 
 def read_fault(text: str) -> InjectedFault:
@@ -43,35 +63,76 @@ def read_fault(text: str) -> InjectedFault:
     kind, _, rest = text.partition(":")
     if kind not in get_args(FaultKind):
         raise ExecutionError(f"inject: got {shown(text)}, expected one of {', '.join(get_args(FaultKind))}; {_HINT}")
-    pairs = dict(part.partition("=")[::2] for part in rest.split(","))
-    needed, optional = ({"rank", "factor"}, set[str]()) if kind == "slow" else ({"rank", "op"}, {"run"})
-    if not needed <= pairs.keys() <= needed | optional or rest.count(",") + 1 != len(pairs):
-        expected = f"{kind}: with {' and '.join(sorted(needed, reverse=True))}"
-        raise ExecutionError(f"inject: got {shown(text)}, expected {expected}; {_HINT}")
+    if kind == "drop-link":
+        rest = "rank=" + rest.replace("-", ",peer=", 1)
+    parts = rest.split(",") if rest else []
+    pairs = dict(part.partition("=")[::2] for part in parts)
+    needed = _NEEDED.get(kind, {"rank", "op"})
+    optional = {"rank"} if kind == "disk-full" else _TIMES if "op" in needed else set[str]()
+    given = pairs.keys() & optional
+    if needed | given != pairs.keys() or len(given) > 1 or len(parts) != len(pairs):
+        expected = f"something as {_EXAMPLES.get(kind, f'{kind}:rank=1,op=1F0')}"
+        raise ExecutionError(f"inject: got {shown(text)}, expected {expected}")
+    times = next((pairs[name] for name in given & _TIMES), "0")
     try:
-        factor = float(pairs.get("factor", "1"))
-        fault = InjectedFault(
-            cast("FaultKind", kind), int(pairs["rank"]), pairs.get("op"), int(pairs.get("run", "0")), factor
-        )
+        numbers = {name: int(pairs[name]) for name in ("rank", "peer", "after") if name in pairs}
+        times_before, factor = int(times), float(pairs.get("factor", "1"))
     except ValueError:
-        fault = None
-    if fault is None or fault.rank < 0 or fault.run < 0 or not (1 <= fault.factor <= 1e6 and math.isfinite(factor)):
+        numbers, times_before, factor = {}, -1, math.nan
+    if min([times_before, *numbers.values()]) < 0 or not 1 <= factor <= 1e6:
         raise ExecutionError(f"inject: got {shown(text)}, expected numbers from 0, and a factor from 1 to 1e6; {_HINT}")
-    return fault
+    op = pairs["op"].partition("@")[0] if "op" in pairs else None
+    rank, peer = numbers.get("rank"), numbers.get("peer")
+    return InjectedFault(cast("FaultKind", kind), rank, op, times_before, factor, peer, numbers.get("after", 0))
 
 
-def require_there(faults: Sequence[InjectedFault], lists: Schedule) -> None:
-    """Refuse faults of ranks and ops that the lowered `lists` do not have.
+def named_in_step(op: Op, num_microbatches: int) -> str:
+    """Return how an op is called at which a fault befalls a rank: as in the first step, without its weight version.
+
+    Args:
+        op: An op of any step.
+        num_microbatches: Micro-batches of a step, or of a list that is measured.
+    """
+
+    def compute(part: Compute) -> Compute:
+        return Compute(part.phase, part.stage, part.microbatch % num_microbatches)
+
+    def post(posted: Send | Recv) -> Send | Recv:
+        message = posted.message
+        return replace(posted, message=message._replace(microbatch=message.microbatch % num_microbatches))
+
+    return str(rewritten(op, compute, post))
+
+
+def require_there(faults: Sequence[InjectedFault], lists: Schedule, num_microbatches: int, num_times: int) -> None:
+    """Refuse faults of ranks and ops that the `lists` do not have, or that would come too late.
+
+    Args:
+        faults: The faults.
+        lists: The lists of a step, or of a run that is measured; lowered if they are in memory.
+        num_microbatches: Micro-batches of a step, or of a list that is measured.
+        num_times: Steps of the training, or runs of the list.
 
     Raises:
-        ExecutionError: There is no such rank, or no such op in its list.
+        ExecutionError: There is no such rank, or no such op in its list, or not as often.
     """
     for fault in faults:
-        if fault.rank >= lists.num_ranks:
-            raise ExecutionError(f"inject: got rank {fault.rank}, expected one below {lists.num_ranks}; {_HINT}")
-        names = [str(op) for op in lists.ops[fault.rank]]
-        if fault.op is not None and fault.op not in names:
+        beyond = [rank for rank in (fault.rank, fault.peer) if rank is not None and rank >= lists.num_ranks]
+        if beyond:
+            raise ExecutionError(f"inject: got rank {beyond[0]}, expected one below {lists.num_ranks}; {_HINT}")
+        if fault.peer is not None and (fault.rank, fault.peer) not in channels(lists):
+            raise ExecutionError(
+                f"inject: got link {fault.rank}-{fault.peer}, expected two ranks that send each other messages; {_HINT}"
+            )
+        if fault.op is None or fault.rank is None:
+            continue
+        if fault.times_before >= num_times:
+            raise ExecutionError(
+                f"inject: got run or step {fault.times_before}, expected one below {num_times}; they are counted from 0"
+            )
+        names = dict.fromkeys(named_in_step(op, num_microbatches) for op in lists_of(lists, {fault.rank})[fault.rank])
+        if fault.op not in names:
             raise ExecutionError(
                 f"inject: got op {shown(fault.op)}, expected one of rank {fault.rank}, as "
-                f"{', '.join(names[:3])}; try one of them"
+                f"{', '.join([*names][:3])}; try one of them"
             )

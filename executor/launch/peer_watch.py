@@ -15,14 +15,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import final
 
 from pipesched.executor.launch.control import gather_texts
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.rank_context import RankContext
-from pipesched.executor.launch.standstill import Stillness, standstill, state_of
+from pipesched.executor.launch.standstill import Stillness, lost_messages, op_at, standstill, state_of
 from pipesched.profiles.processes import end_with, is_stopped
 from pipesched.schedules import Op
 
@@ -76,6 +75,7 @@ class PeerWatch:
         context.meet()
         os.close(file)
         self._rank, self._num_ranks, self._ops_of = context.rank, len(places), ops_of
+        self._is_on_cpu = context.device.type == "cpu"
         bell, ring = socket.socketpair()
         ring.setblocking(False)
         before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
@@ -111,8 +111,12 @@ class PeerWatch:
     def _end(self) -> None:
         """End the rank at which all stand still, and this one, if this is the one to do it."""
         places = self._places()
-        states = {rank: state_of(rank, self._op_at(rank, where.place), where) for rank, where in enumerate(places)}
-        error = standstill(states)
+        states = {
+            rank: state_of(rank, op_at(self._ops_of(rank), where.place), where) for rank, where in enumerate(places)
+        }
+        error = standstill(
+            states, lost_messages(states, dict(enumerate(places)), self._ops_of) if self._is_on_cpu else {}
+        )
         able = [rank for rank, state in states.items() if not state.is_stopped]
         if self._rank != min(able):
             return
@@ -126,6 +130,3 @@ class PeerWatch:
             if place.pid > 0 and is_stopped(place.pid):
                 with suppress(ProcessLookupError):
                     os.kill(place.pid, told)
-
-    def _op_at(self, rank: int, index: int) -> Op | None:
-        return None if index < 0 else next(islice(self._ops_of(rank), index, None), None)

@@ -32,7 +32,9 @@ from pipesched.executor.core import (
 )
 from pipesched.executor.launch.affinity import local_device, ranks_of_processes
 from pipesched.executor.launch.agreement import digests_of, require_agreement
-from pipesched.executor.launch.run_spec import RunSpec
+from pipesched.executor.launch.injected_fault import read_fault
+from pipesched.executor.launch.interference import Interference
+from pipesched.executor.launch.run_spec import RunSpec, Train
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
@@ -52,6 +54,7 @@ class RankContext:
         reference: The process of its device, where this rank is the one that has started it.
         num_busy: How many devices of this machine can compute at once, each with a core, or a GPU.
         is_busy: Whether this is the first rank of one of them.
+        interference: What befalls the rank on purpose; None: nothing.
     """
 
     rank: int
@@ -63,6 +66,7 @@ class RankContext:
     reference: ReferenceProcess | None = None
     num_busy: int = 1
     is_busy: bool = True
+    interference: Interference | None = None
 
     def meet(self) -> None:
         """Wait for all ranks."""
@@ -111,7 +115,8 @@ class RankContext:
             compression,
             are_held=schedule.is_held and schedule.is_lowered,
         )
-        return Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
+        rank = Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
+        return rank if self.interference is None else self.interference.on(rank)
 
     def run(self, me: Rank, batch: Batch) -> None:
         """Run the list of `me` once, all ranks starting together.
@@ -138,6 +143,7 @@ def connected(
     averages: bool = True,
     meet: str = "env://",
     digests: Mapping[str, str] | None = None,
+    interference: Interference | None = None,
 ) -> Iterator[RankContext]:
     """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
@@ -149,6 +155,7 @@ def connected(
         averages: Whether the averaged stages of a device get their reference process.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
         digests: Digests of what must be the same in all processes, by name; None where it is known to be.
+        interference: What befalls this rank on purpose; None: nothing.
 
     Raises:
         ExecutionError: There are not as many processes as ranks, the device or backend is not there, or the processes
@@ -185,7 +192,9 @@ def connected(
         try:
             control = dist.new_group(backend="gloo") if carrier == "nccl" else None
             is_busy = index < num_busy and devices.index(devices[process]) == process
-            yield RankContext(rank, process == 0, where, carrier, control, timeout_s, reference, num_busy, is_busy)
+            yield RankContext(
+                rank, process == 0, where, carrier, control, timeout_s, reference, num_busy, is_busy, interference
+            )
             with waiting_for(f"the other ranks of rank {rank}"):
                 dist.barrier()
         finally:
@@ -249,7 +258,16 @@ def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContex
         averages=not spec.is_emulated,
         meet=meet,
         digests=digests_of(spec) if meet == "env://" else None,
+        interference=_interference(spec, schedule),
     )
+
+
+def _interference(spec: RunSpec, schedule: Schedule) -> Interference | None:
+    """Return what befalls this rank, if there is anything that may."""
+    if not spec.inject and not spec.is_finite_checked:
+        return None
+    microbatches = spec.job.run.microbatches_per_step if isinstance(spec.job, Train) else schedule.num_microbatches
+    return Interference(map(read_fault, spec.inject), microbatches, is_finite_checked=spec.is_finite_checked)
 
 
 def _device_and_backend(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import final
 
 from pipesched.executor import EVERYBODY, NOBODY, START_S, RankFailed, failed
 from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.profiles.processes import is_stopped
-from pipesched.schedules import Op
+from pipesched.schedules import Compute, Message, Op, Overlap, Send, computes, needs_from_others
 
 _SHOWN_RANKS = 8
 SLACK_S = 0.3
@@ -110,12 +113,63 @@ def state_of(rank: int, op: Op | None, where: Whereabouts, ending: str | None = 
     )
 
 
-def standstill(states: Mapping[int, RankState]) -> RankFailed:
+def op_at(ops: Iterable[Op], place: int) -> Op | None:
+    """Return the op at a place of a list; None before its first one, and behind its end."""
+    return None if place < 0 else next(islice(ops, place, None), None)
+
+
+def lost_messages(
+    states: Mapping[int, RankState], places: Mapping[int, Whereabouts], ops_of: Callable[[int], Iterable[Op]]
+) -> dict[int, Message]:
+    """Return, by rank, the message that one waits for although the sender, which runs, has posted it as often.
+
+    Args:
+        states: What is known of every rank.
+        places: Where every rank is.
+        ops_of: Returns the lowered list of a rank.
+    """
+    lost = {}
+    for rank, state in states.items():
+        sender = states.get(state.whom) if state.is_waiting else None
+        if (
+            sender is None
+            or sender.is_stopped
+            or sender.ending is not None
+            or not isinstance(state.op, Compute | Overlap)
+        ):
+            continue
+        needed, place = _messages_for(state.op), places[rank].place
+        if op_at(ops_of(rank), place + 1) is None:
+            continue  # behind its last op it waits until what it has sent is received
+        sent = Counter(
+            op.message
+            for op in islice(ops_of(sender.rank), max(0, places[sender.rank].place))
+            if isinstance(op, Send) and op.peer == rank and op.message in needed
+        )
+        used = Counter(
+            message
+            for op in islice(ops_of(rank), place + 1)
+            for message in (_messages_for(op) if isinstance(op, Compute | Overlap) else ())
+        )
+        if needed and all(sent[message] >= used[message] for message in needed):
+            lost[rank] = needed[-1]
+    return lost
+
+
+def _messages_for(op: Compute | Overlap) -> list[Message]:
+    """Return what an op needs of other stages."""
+    return [message for part in computes(op) for message in needs_from_others(part, sys.maxsize)]
+
+
+def standstill(states: Mapping[int, RankState], lost: Mapping[int, Message] | None = None) -> RankFailed:
     """Return the error that names the rank at which all waits end, its op, and then who has waited for it.
 
     Args:
         states: What is known of every rank.
+        lost: Messages that ranks wait for although they have been sent, by rank; None: none.
     """
+    if lost:
+        return _link_failed(states, lost)
     first = max(
         states.values(), key=lambda state: (state.is_waiting, state.waits_s if state.is_waiting else state.at_op_s)
     )
@@ -135,6 +189,17 @@ def standstill(states: Mapping[int, RankState]) -> RankFailed:
     waits = [_wait(state) for state in waiting[:_SHOWN_RANKS]]
     advice = [ADVICE] if last.ending is None and not last.is_stopped else []
     return failed(last.rank, last.op, "; ".join([what, *([", ".join(waits + more)] if waits else []), *advice]))
+
+
+def _link_failed(states: Mapping[int, RankState], lost: Mapping[int, Message]) -> RankFailed:
+    """Return the error that names the rank that has waited the longest for what was sent, and the rank that sent it."""
+    state = max((states[rank] for rank in lost), key=lambda state: state.waits_s)
+    message = lost[state.rank]
+    what = f"the {message.payload.name.lower()} {message.microbatch} of stage {message.stage}"
+    waits = [_wait(other) for other in states.values() if other.is_waiting and other.rank != state.rank][:_SHOWN_RANKS]
+    told = f"it has waited {state.waits_s:.1f} s for {what}, which rank {state.whom} has sent: the link between "
+    told += "them does not deliver, or not in time"
+    return failed(state.rank, state.op, "; ".join([told, *([", ".join(waits)] if waits else [])]))
 
 
 def standstill_table(states: Mapping[int, RankState]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkstemp
@@ -24,7 +24,9 @@ from pipesched.executor.launch.standstill import (
     RankState,
     Stillness,
     longest_wait_s,
+    lost_messages,
     num_begun,
+    op_at,
     standstill,
     standstill_table,
     state_of,
@@ -87,7 +89,7 @@ class Processes:
     Args:
         folder: Folder of the job, and of what the processes write.
         rank_to_device: The device of every rank.
-        op_at: Returns the op at a position of a rank's list; None behind its end.
+        ops_of: Returns the lowered list of a rank.
         threads: CPU threads of each.
         timeout_s: How long one message may keep a rank waiting.
         device: What the ranks compute on.
@@ -100,7 +102,7 @@ class Processes:
         self,
         folder: Path,
         rank_to_device: Sequence[int],
-        op_at: Callable[[int, int], Op | None],
+        ops_of: Callable[[int], Iterable[Op]],
         *,
         threads: int,
         timeout_s: float,
@@ -109,7 +111,8 @@ class Processes:
         _require_few(len(rank_to_device))
         self._folder = folder
         self._ranks = ranks_of_processes(rank_to_device)
-        self._find_op = op_at
+        self._ops_of = ops_of
+        self._is_on_cpus = device == "cpu"
         self._threads = threads
         self._is_fresh = not can_fork() or device != "cpu"  # CUDA does not outlive a fork, if something has touched it
         self._timeout_s = timeout_s
@@ -206,12 +209,13 @@ class Processes:
         if fate is not None:
             return self._servers_end(fate)
         states = self._states()
-        report = self._report(states)
-        error = standstill(states)
+        places = dict(zip(self._ranks, self._places(), strict=True))
+        error = standstill(states, lost_messages(states, places, self._ops_of) if self._is_on_cpus else {})
+        report = self._report(states, error)
         return RankFailed(f"{error}; the stacks of all ranks are in {report}") if report else error
 
-    def _report(self, states: Mapping[int, RankState]) -> str | None:
-        """Write where every rank is, and its Python stack, to a file of the user's; return its name."""
+    def _report(self, states: Mapping[int, RankState], error: RankFailed) -> str | None:
+        """Write the error, where every rank is, and its Python stacks, to a file of the user's; return its name."""
         pids = {
             number: self._progress_page.read(number).pid
             for number, process in enumerate(self._processes)
@@ -224,7 +228,7 @@ class Processes:
         deadline = time.monotonic() + _STACKS_S
         while time.monotonic() < deadline and not all(path.stat().st_size for path in stacks.values()):
             time.sleep(_POLL_S)
-        parts = [standstill_table(states)]
+        parts = [f"{error}\n", standstill_table(states)]
         parts += [f"rank {self._ranks[n]}:\n{path.read_text(errors='replace')}" for n, path in stacks.items()]
         try:
             descriptor, name = mkstemp(prefix="pipesched-standstill-", suffix=".txt")
@@ -241,8 +245,7 @@ class Processes:
         return (self._folder / f"waited{number}").exists()
 
     def _op_of(self, number: int) -> Op | None:
-        index = self._progress_page.read(number).place
-        return None if index < 0 else self._find_op(self._ranks[number], index)
+        return op_at(self._ops_of(self._ranks[number]), self._progress_page.read(number).place)
 
     def _reason(self, number: int) -> str | None:
         """Return what the process itself wrote down before it ended; None where it came to no such thing."""

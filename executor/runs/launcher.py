@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -31,8 +33,8 @@ class WatchedJob(ABC, Generic[_Result]):
         (folder / "job.json").write_text(job_to_json(self.spec))
 
     @abstractmethod
-    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
-        """Return the op at a position of a rank's lowered list; None behind its end."""
+    def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:
+        """Return the lowered list of a rank, as far as it is known."""
 
     @abstractmethod
     def on_move(self, num_ops: int) -> None:
@@ -60,7 +62,7 @@ def run_watched(job: WatchedJob[_Result]) -> _Result:
         Processes(
             folder,
             job.lists.rank_to_device,
-            lambda rank, index: job.op_at(folder, rank, index),
+            partial(job.ops_of, folder),
             threads=spec.threads,
             timeout_s=spec.timeout_s,
             device=spec.device,

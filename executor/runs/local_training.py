@@ -17,6 +17,7 @@ from pipesched.executor.core import (
     Rank,
     Stage,
     build_stages,
+    check_finite,
     check_fits,
     count_from,
     follow,
@@ -179,7 +180,8 @@ def train_locally(
             checkpoint cannot be written or read.
         ProfileError: A layer cannot be built, or there are no samples.
     """
-    history = LossHistory(training.run.microbatches_per_step, on_step)
+    spec = training.spec
+    history = LossHistory(training.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
     looks = HeldOutLooks(held_out_every, lists.num_stages, training.judge)
     parts = training.parts()
     history.restore(() if parts is None else parts.scores)
@@ -195,8 +197,10 @@ def train_locally(
             parts.load(rank, stages)
         return stages
 
-    transport = partial(LocalTransport, compression=training.spec.compression)
-    ranks = local_ranks(lists, build, training.spec.averaging, transport)
+    transport = partial(LocalTransport, compression=spec.compression)
+    ranks = local_ranks(lists, build, spec.averaging, transport)
+    if spec.is_finite_checked:
+        ranks = tuple(replace(rank, probe=check_finite) for rank in ranks)
     try:
         if parts is None:
             run_local(ranks, training.batch(lists))

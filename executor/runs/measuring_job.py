@@ -24,7 +24,6 @@ from pipesched.executor.core import (
     Stage,
     averagers,
     build_stages,
-    check_finite,
     check_fits,
     make_batch,
     make_meter,
@@ -37,8 +36,7 @@ from pipesched.executor.emulation import (
     emulated_stages,
     require_emulable,
 )
-from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts, read_fault
-from pipesched.executor.runs.injected_faults import with_faults
+from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
@@ -139,10 +137,6 @@ class MeasuringJob(RankJob[Measured]):
             routes = ThrottledRoutes(self._schedule, self._cluster, job.emulate)
             page = _shared_page(routes, context)
             rank = replace(rank, transport=ThrottledTransport(context.rank, rank.transport, routes, page))
-        if self.spec.is_finite_checked:
-            rank = replace(rank, probe=check_finite)
-        if self.spec.inject:
-            rank = with_faults(rank, map(read_fault, self.spec.inject), self._schedule.ops[context.rank])
         offset_ns = _clock_offset_ns(context.rank, control)
         self._look(context)
         for iteration in range(job.warmup + job.iterations):

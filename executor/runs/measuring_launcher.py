@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import final
 
@@ -41,8 +41,8 @@ class _Measuring(WatchedJob[Measured]):
         self._total = (spec.job.warmup + spec.job.iterations) * sum(map(len, self._ops))
         self._tick = tick
 
-    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:  # noqa: ARG002
-        return self._ops[rank][index] if index < len(self._ops[rank]) else None
+    def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:  # noqa: ARG002
+        return self._ops[rank]
 
     def on_move(self, num_ops: int) -> None:
         self._tick(num_ops / self._total)

@@ -11,6 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from pipesched.executor import ending
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
 from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather, gather_texts
 from pipesched.executor.runs.advance_phases import train_in_phases
@@ -99,11 +100,13 @@ class TrainingJob(RankJob[Trained]):
                 self._take_scores(context)
                 if self._history.diverged is not None:
                     return False
-                files = parts.write(part.steps, context.rank, stages)
+                with ending(context.rank):
+                    files = parts.write(part.steps, context.rank, stages)
                 texts = gather_texts(json.dumps({name: asdict(file) for name, file in files.items()}), context.control)
                 if context.is_first:
                     told = {name: FileDigest(**file) for text in texts for name, file in json.loads(text).items()}
-                    parts.finish(told, self._history.steps)
+                    with ending(context.rank):
+                        parts.finish(told, self._history.steps)
             if is_last and part.steps < parts.num_steps:
                 return True
         return False

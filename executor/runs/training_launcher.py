@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -103,7 +103,7 @@ class _Training(WatchedJob[Trained]):
         self._run = spec.job.run
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists)
-        self.history = LossHistory(self._run.microbatches_per_step, on_step)
+        self.history = LossHistory(self._run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
         self._is_asked, self._export = is_asked, export
         self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
         if self._parts is not None:
@@ -115,12 +115,11 @@ class _Training(WatchedJob[Trained]):
         self._folder = folder
         super().begin(folder)
 
-    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
+    def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:
         if self._parts is not None:
-            return next(islice(self._parts.ops_of(rank), index, None), None)
+            return self._parts.ops_of(rank)
         phases = [self._lists] if self._job.advance is None else _phases(self._job, folder)
-        ops = chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
-        return next(islice(ops, index, None), None)
+        return chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
 
     def on_move(self, num_ops: int) -> None:  # noqa: ARG002 -- what is new is in the files
         for tail in self._tails:

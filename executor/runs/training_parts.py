@@ -191,6 +191,8 @@ def run_of(spec: RunSpec) -> dict[str, str]:
 def going_on(spec: RunSpec) -> tuple[RunSpec, int]:
     """Return a run with checkpoints as it goes on from the newest of them, if there is one, and the steps before.
 
+    What befell it on purpose does not do so again.
+
     Raises:
         ExecutionError: That one is damaged.
     """
@@ -201,4 +203,5 @@ def going_on(spec: RunSpec) -> tuple[RunSpec, int]:
     if has_checkpoints(Path(settings.folder)):
         start = str(find_checkpoint(Path(settings.folder))[0])
     steps = 0 if start is None else read_index(Path(start)).steps
-    return replace(spec, job=replace(spec.job, checkpoints=replace(settings, start=start))), steps
+    job = replace(spec.job, checkpoints=replace(settings, start=start))
+    return replace(spec, inject=(), job=job), steps

@@ -81,14 +81,18 @@ class LossHistory:
     Args:
         microbatches_per_step: Micro-batches of each step.
         on_step: Told of each step.
+        is_finite_checked: Whether the op that gives a loss that is not finite fails, and the run goes on until it does.
 
     Attributes:
         diverged: Where the run was lost; None so far.
     """
 
-    def __init__(self, microbatches_per_step: int, on_step: OnStep | None = None) -> None:
+    def __init__(
+        self, microbatches_per_step: int, on_step: OnStep | None = None, *, is_finite_checked: bool = False
+    ) -> None:
         self._per_step = microbatches_per_step
         self._on_step = on_step
+        self._is_finite_checked = is_finite_checked
         self._waiting: dict[int, dict[int, Scores]] = {}
         self._steps: list[Scores] = []
         self.diverged: Diverged | None = None
@@ -133,7 +137,8 @@ class LossHistory:
 
     def _stop_if_diverged(self) -> None:
         loss = self._steps[-1].loss
-        if not math.isfinite(loss) or loss > DIVERGED * abs(self._steps[0].loss):
+        is_finite = math.isfinite(loss)
+        if loss > DIVERGED * abs(self._steps[0].loss) if is_finite else not self._is_finite_checked:
             self.diverged = Diverged(len(self._steps) - 1, loss)
             raise RunDiverged
 

@@ -3,6 +3,7 @@ from .boundary_shapes import emulated_shapes as emulated_shapes
 from .boundary_shapes import find_shapes as find_shapes
 from .in_process import LocalTransport as LocalTransport
 from .in_process import Mailroom as Mailroom
+from .lossy_transport import LossyTransport as LossyTransport
 from .process_group import ProcessGroupTransport as ProcessGroupTransport
 from .process_group import TensorShape as TensorShape
 from .process_group import make_groups as make_groups

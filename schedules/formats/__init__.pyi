@@ -1,6 +1,7 @@
 from .attribute_docs import attribute_docs as attribute_docs
 from .attribute_docs import first_sentence as first_sentence
 from .files import append_text as append_text
+from .files import fill_disk as fill_disk
 from .files import open_to_read as open_to_read
 from .files import read_bytes as read_bytes
 from .files import read_text as read_text

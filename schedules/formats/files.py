@@ -180,6 +180,8 @@ def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
         try:
             yield temporary
+            if _Disk.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if is_lasting:
                 _to_disk(temporary)
             temporary.replace(target)
@@ -200,6 +202,17 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def fill_disk() -> None:
+    """Let this process write no file as a whole from here on, as if the disk were full: a fault on purpose."""
+    _Disk.is_full = True
+
+
+class _Disk:
+    """What is supposed of the disk that is written to."""
+
+    is_full = False
 
 
 def append_text(path: Path | str, text: str) -> None:

@@ -88,7 +88,7 @@ def test_a_rank_without_room_is_told_what_to_try_once(reason):
 
 def test_more_processes_than_the_machine_can_be_expected_to_run_are_refused(tmp_path):
     with pytest.raises(ExecutionError, match=r"ranks: got 100000, a process each, expected at most \d+ on"):
-        Processes(tmp_path, range(100_000), lambda rank, index: None, threads=1, timeout_s=1.0)
+        Processes(tmp_path, range(100_000), lambda rank: (), threads=1, timeout_s=1.0)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -207,7 +207,8 @@ def test_emulated_stages_have_no_weights_to_save(tmp_path):
 def test_weights_are_saved_whole_or_not_at_all(tmp_path):
     (tmp_path / "stage0.safetensors").mkdir()
     message = failure(faulty("plain", save=str(tmp_path)))
-    assert message.startswith(f"save: {tmp_path}/stage0.safetensors: got something that is not a regular file")
+    told = f"rank 0 failed behind its last op: save: {tmp_path}/stage0.safetensors: got something that is not a regular"
+    assert message.startswith(told)
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 

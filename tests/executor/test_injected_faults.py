@@ -1,24 +1,28 @@
 """Faults injected into runs of real processes: the rank and the op that they befell are named."""
 
 import re
+from collections import Counter
 
 import pytest
 
 from pipesched.executor import ExecutionError, RankFailed
-from pipesched.executor.launch import read_fault, require_there
-from pipesched.executor.runs import launch
+from pipesched.executor.core import lists_of
+from pipesched.executor.launch import named_in_step, read_fault, require_there
+from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Compute
 from pipesched.schedules.builders import build
-from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import job
+from tests.executor.test_training_processes import a_job
 
 BRIEF_S = 8.0
 
 
 def failure(inject, **fields):
+    given = {"iterations": 2, "timeout_s": BRIEF_S} | fields
     with pytest.raises(RankFailed) as raised:
-        launch(job(build("1f1b", 2, 3), inject=(inject,), iterations=2, timeout_s=BRIEF_S, **fields))
+        launch(job(build("1f1b", 2, 3), inject=(inject,), **given))
     return str(raised.value)
 
 
@@ -31,12 +35,22 @@ def failure(inject, **fields):
         ("exit:rank=0,op=0B2", r"rank 0 failed at 0B2 \(micro-batch 2\): the process ended with exit code 0 before .*"),
         ("stop:rank=1,op=1F2", r"rank 1 failed at 1F2 \(micro-batch 2\): its process is stopped by a signal, .*"),
         ("raise:rank=1,op=1F0,run=1", r"rank 1 failed at 1F0 \(micro-batch 0\): a fault was injected here"),
+        ("disk-full", r"rank 0 failed behind its last op: .*timeline.json: got No space left on device, expected .*"),
     ],
     ids=lambda value: value.partition(",")[0],
 )
 def test_what_befalls_a_rank_is_told_with_its_op(inject, told, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert re.fullmatch(told, failure(inject))
+
+
+@pytest.mark.distributed
+def test_a_link_that_loses_messages_is_named_with_both_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told = (
+        r"rank 1 failed at 1F2 \(micro-batch 2\): it has waited .* s for the activation 2 of stage 0, which rank 0 .*"
+    )
+    assert re.fullmatch(told, failure("drop-link:0-1,after=2", timeout_s=3.0))
 
 
 @pytest.mark.distributed
@@ -67,7 +81,16 @@ def test_a_slow_rank_computes_so_many_times_as_long():
 
 
 @pytest.mark.parametrize(
-    "numbers", ["", "rank=1", "rank=x,op=1F0", "rank=-1,op=1F0", "rank=1,op=1F0,op=1F1", "rank=1,op=1F0,x=1"]
+    "numbers",
+    [
+        "",
+        "rank=1",
+        "rank=x,op=1F0",
+        "rank=-1,op=1F0",
+        "rank=1,op=1F0,op=1F1",
+        "rank=1,op=1F0,x=1",
+        "rank=1,op=1F0,run=1,step=1",
+    ],
 )
 def test_what_is_no_fault_is_refused(numbers):
     with pytest.raises(ExecutionError, match="inject: got "):
@@ -75,17 +98,52 @@ def test_what_is_no_fault_is_refused(numbers):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kill", "foo:rank=1,op=1F0", *(f"slow:rank=1,factor={f}" for f in ("nan", "0.5", ""))]
+    "text",
+    [
+        "",
+        "kill",
+        "foo:rank=1,op=1F0",
+        "drop-link:0,after=1",
+        "drop-link:0-1",
+        "drop-link:0-1,after=-1",
+        "disk-full:x=1",
+        *(f"slow:rank=1,factor={f}" for f in ("nan", "0.5", "")),
+    ],
 )
 def test_words_and_factors_that_are_none_are_refused(text):
     with pytest.raises(ExecutionError, match="inject: got "):
         read_fault(text)
 
 
-@pytest.mark.parametrize("text", ["kill:rank=2,op=1F0", "kill:rank=0,op=1F0", "kill:rank=0,op=0RECV_F0"])
-def test_ranks_and_ops_that_are_not_there_are_refused(text):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kill:rank=2,op=1F0",
+        "kill:rank=0,op=1F0",
+        "kill:rank=0,op=0RECV_F0",
+        "kill:rank=0,op=0F1,run=2",
+        "drop-link:0-0,after=1",
+        "drop-link:0-2,after=1",
+    ],
+)
+def test_ranks_ops_and_runs_that_are_not_there_are_refused(text):
     with pytest.raises(ExecutionError, match="inject: got "):
-        require_there([read_fault(text)], lower(build("1f1b", 2, 3)))
+        require_there([read_fault(text)], build("1f1b", 2, 3), 3, 2)
+
+
+def test_an_op_of_a_training_is_named_as_in_its_first_step():
+    run = ScheduleSpec(name="pipedream_2bw", num_ranks=2, num_microbatches=4).run(3)
+    names = [named_in_step(op, run.microbatches_per_step) for op in lists_of(run.lists(3), {1})[1]]
+    assert Counter(names)["1F1"] == Counter(names)["1RECV_F1"] == Counter(names)["1STEP"] == 3
+    require_there([read_fault(f"kill:rank=1,op={name},step=2") for name in set(names)], run.beginning(1), 4, 3)
+
+
+@pytest.mark.distributed
+def test_a_fault_befalls_a_training_in_its_step():
+    with pytest.raises(
+        RankFailed, match=r"^rank 0 failed at 0F9(@2)? \(micro-batch 9\): got NaN in the output of stage 0"
+    ):
+        launch_training(a_job("1f1b", inject=("nan:rank=0,op=0F1,step=2",), is_finite_checked=True))
 
 
 def test_emulated_stages_have_no_numbers():

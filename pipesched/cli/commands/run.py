@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.fault_options import FaultOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_model
 from pipesched.cli.options.run_options import RunOptions
@@ -37,22 +37,13 @@ def run(
     schedule: ScheduleOptions,
     costs: CostOptions,
     options: RunOptions,
+    faults: FaultOptions,
     model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
     trust_model: TrustModel = False,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
     job: Annotated[
         Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
-    inject: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Let a rank fail, to see what happens: kill, stop, raise, exit or nan, as kill:rank=2,op=1B3, or "
-            "slow:rank=1,factor=3; repeatable."
-        ),
-    ] = None,
-    check_finite: Annotated[
-        bool, typer.Option("--check-finite", help="End at the first op that gives NaN or infinity, and name it.")
-    ] = False,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
 ) -> None:
@@ -90,7 +81,8 @@ def run(
         if model is not None or how == "busy":
             notes = doubts_of_machine(loaded.num_ranks, options, meter)
         fork_client.prepare()
-    spec = _with_faults(_spec(source, costs, options, model, how), source, inject or (), check_finite=check_finite)
+    faults.require_there(loaded, loaded.num_microbatches, options.warmup + options.iterations)
+    spec = faults.applied(_spec(source, costs, options, model, how))
     if job is not None:
         emit(job_to_json(spec), job)
         return
@@ -117,23 +109,6 @@ def _tables(result: RunResult, notes: Sequence[str]) -> list[Table]:
 
 def _below(tables: Sequence[Table]) -> list[str]:
     return [line for table in tables for line in table.lines(())]
-
-
-def _with_faults(spec: RunSpec, source: ScheduleSource, inject: Sequence[str], *, check_finite: bool) -> RunSpec:
-    """Return a run whose ranks fail as they are told to."""
-    from pipesched.executor import ExecutionError
-    from pipesched.executor.launch import read_fault, require_there
-    from pipesched.schedules.lowering import lower
-
-    if check_finite and spec.is_emulated:
-        raise InputError("--check-finite: got it without --model, expected one: emulated stages have no numbers")
-    if not inject:
-        return replace(spec, is_finite_checked=check_finite)
-    try:
-        require_there([read_fault(text) for text in inject], lower(source.schedule))
-        return replace(spec, inject=tuple(inject), is_finite_checked=check_finite)
-    except ExecutionError as error:
-        raise InputError(f"--{error}") from error
 
 
 def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:

@@ -24,8 +24,8 @@ from pipesched.schedules.formats import suffix_of
 def simulate(
     schedule: ScheduleOptions,
     costs: CostOptions,
+    failures: FailureOptions,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
-    failures: FailureOptions = FailureOptions(),  # noqa: B008 -- frozen
     runs: Annotated[int, typer.Option(help="With --jitter: runs of which the percentiles are shown.", min=1)] = 1,
     spread: Annotated[
         int,

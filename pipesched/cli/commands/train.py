@@ -15,6 +15,7 @@ import typer
 from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.options.common_options import OUTPUT, Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.fault_options import FaultOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_training
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
@@ -47,6 +48,7 @@ def train(
     schedule: ScheduleOptions,
     costs: CostOptions,
     options: TrainOptions,
+    faults: FaultOptions,
     model: Annotated[str | None, MODEL] = None,
     trust_model: TrustModel = False,
     compare: Annotated[
@@ -92,6 +94,7 @@ def train(
     schedule_specs = [options.begun(schedule_spec) for schedule_spec in _schedule_specs(schedule, compare)]
     _require_one_run(schedule_specs, options, export)
     checkpoints = options.checkpoints()
+    _require_faults(faults, schedule_specs, options, is_job=job is not None)
     from pipesched.workflows.arguments import require_epsilon, require_followed
     from pipesched.workflows.training import summarize_training
 
@@ -107,7 +110,7 @@ def train(
     with prints_to_stderr():
         draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
     if job is not None:
-        emit(_job(schedule_specs, built, costs, options, checkpoints), job)
+        emit(_job(schedule_specs, built, costs, options, checkpoints, faults), job)
         return
     forecasts, origin = make_forecasts(schedule_specs, built, costs, options)
     _require_fitting(forecasts)
@@ -122,7 +125,7 @@ def train(
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
         notes += doubts_of_machine(num_ranks, options, meter)
         fork_client.prepare()
-    runs = _train(forecasts, built, options, log, costs.machines.limit_bytes(), checkpoints, export)
+    runs = _train(forecasts, built, options, faults, log, costs.machines.limit_bytes(), checkpoints, export)
     results = list(runs)
     _leave_if_paused(results, options.steps, checkpoints)
     outcomes = [
@@ -236,12 +239,28 @@ def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[Sche
     return [options.schedule_spec() for options in options_of_each(names, schedule).values()]
 
 
+def _require_faults(
+    faults: FaultOptions, schedule_specs: Sequence[ScheduleSpec], options: TrainOptions, *, is_job: bool
+) -> None:
+    """Refuse faults that can befall no rank of one of the runs, or would befall this process."""
+    if not faults.inject:
+        return
+    if not options.distributed and not is_job:
+        raise InputError(
+            f"--inject: got {faults.inject[0]}, expected --distributed with it, or --job: all ranks are in this "
+            "process; add one"
+        )
+    for run in (schedule_spec.run(options.steps) for schedule_spec in schedule_specs):
+        faults.require_there(run.beginning(1), run.microbatches_per_step, options.steps)
+
+
 def _job(
     schedule_specs: list[ScheduleSpec],
     model: Model,
     costs: CostOptions,
     options: TrainOptions,
     checkpoints: CheckpointSettings | None,
+    faults: FaultOptions,
 ) -> str:
     """Return the job of one training run, as JSON."""
     from pipesched.cli.options.forecasts import training_bounds
@@ -250,13 +269,14 @@ def _job(
     if len(schedule_specs) != 1:
         raise InputError(f"--job: got {len(schedule_specs)} schedules, expected one; write a job for each")
     bounds = training_bounds(schedule_specs[0], model, costs, options)
-    return job_to_json(options.spec(schedule_specs[0], model, bounds, checkpoints=checkpoints))
+    return job_to_json(faults.applied(options.spec(schedule_specs[0], model, bounds, checkpoints=checkpoints)))
 
 
 def _train(
     forecasts: list[TrainingForecast],
     model: Model,
     options: TrainOptions,
+    faults: FaultOptions,
     log: Path | None,
     limit_bytes: int | None,
     checkpoints: CheckpointSettings | None,
@@ -277,6 +297,7 @@ def _train(
                 show(name, step, scores)
 
             spec = options.spec(forecast.schedule_spec, model, forecast.bounds, limit_bytes, checkpoints)
+            spec = faults.applied(spec)
             yield trained_by(
                 spec,
                 model,

@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from pipesched.executor import EVERYBODY, NOBODY
-from pipesched.executor.launch import RankState, standstill, standstill_table
-from pipesched.schedules import backward, forward
+from pipesched.executor.launch import RankState, lost_messages, standstill, standstill_table
+from pipesched.executor.launch.progress_page import Whereabouts
+from pipesched.schedules import Message, Payload, Send, backward, forward
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
 
 
 def state(rank, whom=NOBODY, waits_s=0.0, *, at_op_s=3.0, is_stopped=False, ending=None):
@@ -76,3 +79,22 @@ def test_the_table_has_a_line_for_each_rank():
     assert head.split() == ["rank", "op", "for", "waits", "for", "for", "process"]
     assert lines[0].split() == ["0", "0F5", "3.0", "s", "rank", "1", "2.5", "s", "runs"]
     assert lines[2].split() == ["2", "2F5", "3.0", "s", "-", "-", "runs"]
+
+
+def test_where_a_message_was_sent_and_has_not_come_the_link_is_named():
+    ops = lower(build("gpipe", 2, 4)).ops
+    places = [[str(op) for op in row].index(name) for row, name in zip(ops, ("0B3", "1F2"), strict=True)]
+    waiting = {0: state(0, 1, 2.0), 1: state(1, 0, 2.5)}
+    states = {rank: replace(waiting[rank], op=ops[rank][place]) for rank, place in enumerate(places)}
+    where = {rank: Whereabouts(place=place) for rank, place in enumerate(places)}
+    lost = lost_messages(states, where, ops.__getitem__)
+    assert lost == {1: Message(Payload.ACTIVATION, 0, 2)}
+    assert str(standstill(states, lost)) == (
+        "rank 1 failed at 1F2 (micro-batch 2): it has waited 2.5 s for the activation 2 of stage 0, which rank 0 has "
+        "sent: the link between them does not deliver, or not in time; rank 0 at 0B3 has waited 2.0 s for rank 1"
+    )
+    place = ops[0].index(Send(lost[1], 1))
+    not_sent = {**states, 0: replace(states[0], op=ops[0][place], whom=NOBODY)}
+    assert lost_messages(not_sent, {**where, 0: Whereabouts(place=place)}, ops.__getitem__) == {}
+    stopped = {**states, 0: replace(states[0], is_stopped=True)}
+    assert lost_messages(stopped, where, ops.__getitem__) == {}

@@ -190,3 +190,10 @@ def test_sgd_trains_in_float16(name, fields, optimizer):
 def test_float16_is_refused_where_adam_would_divide_by_zero(name, optimizer, what):
     with pytest.raises(ExecutionError, match=f"dtype: got float16 with {what}, whose epsilon of 1e-08 is 0 in it"):
         trained(name, 2, dtype="float16", optimizer=optimizer)
+
+
+def test_the_first_op_that_gives_no_finite_number_is_named_where_that_is_checked():
+    with pytest.raises(
+        RankFailed, match=r"^rank \d failed at \dF\d+.* got (NaN|infinity) in .* of stage \d, the first"
+    ):
+        trained("gpipe", 3, lr=1e308, is_finite_checked=True)

@@ -1,0 +1,156 @@
+"""The interference with a rank on purpose: faults befall it, and numbers that are not finite end it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import assert_never, final
+
+from torch import Tensor
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import ModuleStage, Probe, Rank, Stage, check_finite
+from pipesched.executor.launch.injected_fault import InjectedFault, named_in_step
+from pipesched.executor.transport import LossyTransport
+from pipesched.schedules import Compute, Op
+from pipesched.schedules.formats import fill_disk
+
+
+@final
+class Interference:
+    """What befalls the rank of this process, whatever lists it goes through one after the other.
+
+    Args:
+        faults: The faults of all ranks.
+        num_microbatches: Micro-batches of a step, or of a list that is measured.
+        is_finite_checked: Whether NaN and infinity end the run at the first op that gives them.
+    """
+
+    def __init__(self, faults: Iterable[InjectedFault], num_microbatches: int, *, is_finite_checked: bool) -> None:
+        self._faults = tuple(faults)
+        self._num_microbatches = num_microbatches
+        self._look = check_finite if is_finite_checked else None
+        self._times: Counter[str] = Counter()
+        self._left: dict[int | None, int] = {}
+
+    def on(self, rank: Rank) -> Rank:
+        """Return `rank`, with what is its own befalling it."""
+        own = [fault for fault in self._faults if fault.befalls(rank.rank)]
+        if not own:
+            return replace(rank, probe=self._look)
+        if any(fault.kind == "disk-full" for fault in own):
+            fill_disk()
+        lossy = {fault.peer_of(rank.rank): fault.after for fault in own if fault.kind == "drop-link"}
+        self._left = lossy | self._left  # what was sent in lists before counts
+        transport = LossyTransport(rank.transport, self._left) if lossy else rank.transport
+        faults = _OwnFaults(own, self._num_microbatches, self._times)
+
+        def at(index: int) -> None:
+            rank.at(index)
+            faults.befall()
+
+        probe = _in_turn(faults.probe, self._look)
+        return replace(rank, ops=faults.following(rank.ops), transport=transport, at=at, probe=probe)
+
+
+def _in_turn(first: Probe, second: Probe | None) -> Probe:
+    """Return a probe that is two, of which the first one changes what the second one sees."""
+
+    def probe(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
+        parts = [part(op, stage) for part in (first, second) if part is not None]
+
+        def told(result: Tensor | None) -> None:
+            for tell in parts:
+                tell(result)
+
+        return told
+
+    return probe
+
+
+@final
+class _OwnFaults:
+    """The faults of one rank, as it goes through a list.
+
+    Args:
+        faults: Its own.
+        num_microbatches: Micro-batches of a step.
+        times: How often it has come to each op before, in lists before this one, too.
+    """
+
+    def __init__(self, faults: Sequence[InjectedFault], num_microbatches: int, times: Counter[str]) -> None:
+        self._faults = faults
+        self._num_microbatches = num_microbatches
+        self._times = times
+        self._factor = math.prod(fault.factor for fault in self._faults)
+        self._op: Op | None = None
+        self._is_nan = False
+
+    def following(self, ops: Iterable[Op]) -> Iterable[Op]:
+        """Return the same ops, each of which is looked at before the rank comes to it."""
+        return _Followed(ops, self._look)
+
+    def _look(self, op: Op) -> None:
+        self._op = op
+
+    def befall(self) -> None:
+        """Let what befalls the op that the rank comes to happen, where it does before the op."""
+        assert self._op is not None, "the rank is at an op"
+        name = named_in_step(self._op, self._num_microbatches)
+        self._is_nan = False
+        for fault in self._faults:
+            if fault.op == name and fault.times_before == self._times[name]:
+                self._do(fault)
+        self._times[name] += 1
+
+    def _do(self, fault: InjectedFault) -> None:
+        match fault.kind:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "exit":
+                os._exit(0)
+            case "raise":
+                raise ExecutionError("a fault was injected here")
+            case "nan":
+                self._is_nan = True
+            case "slow" | "drop-link" | "disk-full":
+                pass  # at no op
+            case _:
+                assert_never(fault.kind)
+
+    def probe(self, op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:  # noqa: ARG002 -- a `Probe`
+        """Return what lets the computation that begins now take longer, or give NaN, when it has ended."""
+        begun_s = time.perf_counter()
+
+        def change(result: Tensor | None) -> None:
+            if self._is_nan and result is not None:
+                result.detach().fill_(math.nan)
+            if self._is_nan and isinstance(stage, ModuleStage):
+                for parameter in stage.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.fill_(math.nan)
+            if self._factor > 1:
+                time.sleep((self._factor - 1) * (time.perf_counter() - begun_s))
+
+        return change
+
+
+@final
+class _Followed:
+    """Ops that somebody looks at before they are read."""
+
+    def __init__(self, ops: Iterable[Op], look: Callable[[Op], None]) -> None:
+        self._ops = ops
+        self._look = look
+
+    def __iter__(self) -> Iterator[Op]:
+        for op in self._ops:
+            self._look(op)
+            yield op

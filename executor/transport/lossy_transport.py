@@ -1,0 +1,43 @@
+"""A transport over links that lose messages on purpose."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor
+
+from pipesched.executor.core import PendingReduction, Transport
+from pipesched.schedules import Message, Recv, Reduce, Send
+
+
+@final
+class LossyTransport(Transport):
+    """A transport whose messages to some ranks are no longer delivered, after the first ones.
+
+    Args:
+        inner: What carries those that are.
+        left: How many messages to each of these ranks are still delivered; counted down.
+    """
+
+    def __init__(self, inner: Transport, left: dict[int | None, int]) -> None:
+        self._inner = inner
+        self._left = left
+
+    def send(self, op: Send, tensor: Tensor) -> None:
+        if op.peer in self._left:
+            if not self._left[op.peer]:
+                return
+            self._left[op.peer] -= 1
+        self._inner.send(op, tensor)
+
+    def post(self, op: Recv) -> None:
+        self._inner.post(op)
+
+    def take(self, message: Message) -> Tensor | None:
+        return self._inner.take(message)
+
+    def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
+        return self._inner.reduce(op, tensor)
+
+    def flush(self) -> None:
+        self._inner.flush()
