@@ -7,6 +7,7 @@ first lets those go on that are stopped, which could not end before.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -18,10 +19,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
+from pipesched.executor import STACKS
 from pipesched.executor.launch.control import gather_texts
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.rank_context import RankContext
-from pipesched.executor.launch.standstill import Stillness, lost_messages, op_at, standstill, state_of
+from pipesched.executor.launch.standstill import Stillness, op_at, state_of
+from pipesched.executor.launch.standstill_report import StackFile, reported_standstill
 from pipesched.profiles.processes import end_with, is_stopped
 from pipesched.schedules import Op
 
@@ -61,21 +64,24 @@ class PeerWatch:
             context: Context of this rank.
             ops_of: Returns the lowered list of a rank.
         """
-        file = os.memfd_create("pipesched-progress")
-        own = Path(f"/proc/{os.getpid()}/fd/{file}")
-        places = [text.split(" ", 1) for text in gather_texts(f"{socket.gethostname()} {own}", context.control)]
-        if len({host for host, _ in places}) > 1:
+        file, stacks = os.memfd_create("pipesched-progress"), os.memfd_create("pipesched-stacks")
+        own = f"{socket.gethostname()} /proc/{os.getpid()}/fd/{file} /proc/{os.getpid()}/fd/{stacks}"
+        names = [text.split(" ") for text in gather_texts(own, context.control)]
+        if len({host for host, _, _ in names}) > 1:
             os.close(file)
+            os.close(stacks)
             yield
             return
-        page = ProgressPage.create(own, len(places)) if context.rank == 0 else None
+        faulthandler.register(STACKS, stacks)  # before anybody knows the process: the signal would end it
+        self._stacks = [Path(name) for _, _, name in names]
+        page = ProgressPage.create(Path(names[0][1]), len(names)) if context.rank == 0 else None
         context.meet()
-        self._page = page = page or ProgressPage(Path(places[0][1]))
+        self._page = page = page or ProgressPage(Path(names[0][1]))
         self._write = page.writer(context.rank)
         context.meet()
         os.close(file)
-        self._rank, self._num_ranks, self._ops_of = context.rank, len(places), ops_of
-        self._is_on_cpu = context.device.type == "cpu"
+        self._rank, self._num_ranks, self._ops_of = context.rank, len(names), ops_of
+        self._is_on_cpus = context.device.type == "cpu"
         bell, ring = socket.socketpair()
         ring.setblocking(False)
         before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
@@ -90,6 +96,8 @@ class PeerWatch:
             ring.close()  # which ends the thread
             thread.join()
             bell.close()
+            faulthandler.unregister(STACKS)
+            os.close(stacks)
 
     def _watch(self, bell: socket.socket) -> None:
         stillness = Stillness(self._timeout_s)
@@ -114,19 +122,21 @@ class PeerWatch:
         states = {
             rank: state_of(rank, op_at(self._ops_of(rank), where.place), where) for rank, where in enumerate(places)
         }
-        error = standstill(
-            states, lost_messages(states, dict(enumerate(places)), self._ops_of) if self._is_on_cpu else {}
-        )
         able = [rank for rank, state in states.items() if not state.is_stopped]
         if self._rank != min(able):
             return
+        files = {rank: StackFile(where.pid, self._stacks[rank]) for rank, where in enumerate(places) if where.pid > 0}
+        error = reported_standstill(states, dict(enumerate(places)), self._ops_of, files, is_on_cpus=self._is_on_cpus)
         print(f"executor: {error}", file=sys.stderr, flush=True)
-        self._let_go_on(signal.SIGKILL)
+        for rank, state in states.items():
+            if state.is_stopped and rank in files:
+                with suppress(ProcessLookupError):
+                    os.kill(files[rank].pid, signal.SIGKILL)
         os._exit(_FAILED)
 
-    def _let_go_on(self, told: signal.Signals = signal.SIGCONT) -> None:
-        """Tell all that are stopped to go on, or what else they are to do."""
+    def _let_go_on(self) -> None:
+        """Let all go on that are stopped."""
         for place in self._places():
             if place.pid > 0 and is_stopped(place.pid):
                 with suppress(ProcessLookupError):
-                    os.kill(place.pid, told)
+                    os.kill(place.pid, signal.SIGCONT)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkstemp
 from typing import final
 
-from pipesched.executor import STACKS, STOP_SIGNALS, ExecutionError, RankFailed, failed
+from pipesched.executor import STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork
 from pipesched.executor.launch.network_interfaces import require_interface
@@ -24,13 +23,11 @@ from pipesched.executor.launch.standstill import (
     RankState,
     Stillness,
     longest_wait_s,
-    lost_messages,
     num_begun,
     op_at,
-    standstill,
-    standstill_table,
     state_of,
 )
+from pipesched.executor.launch.standstill_report import StackFile, reported_standstill
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import can_fork, environment, num_cores
 from pipesched.schedules import Op, shortened
@@ -39,8 +36,6 @@ _GRACE_S = 5.0
 _POLL_S = 0.02
 _READ_BYTES, _LONGEST = 2**16, 1000
 """Bytes of the end of a log that are read, and characters of its last line that are told."""
-_STACKS_S = 1.0
-"""How long ranks may take to write their stacks."""
 _MOST_PER_CORE = 32
 """Processes; each takes some 200 MB before it does anything."""
 
@@ -208,35 +203,13 @@ class Processes:
         fate = self._processes[0].servers_end
         if fate is not None:
             return self._servers_end(fate)
-        states = self._states()
-        places = dict(zip(self._ranks, self._places(), strict=True))
-        error = standstill(states, lost_messages(states, places, self._ops_of) if self._is_on_cpus else {})
-        report = self._report(states, error)
-        return RankFailed(f"{error}; the stacks of all ranks are in {report}") if report else error
-
-    def _report(self, states: Mapping[int, RankState], error: RankFailed) -> str | None:
-        """Write the error, where every rank is, and its Python stacks, to a file of the user's; return its name."""
-        pids = {
-            number: self._progress_page.read(number).pid
-            for number, process in enumerate(self._processes)
-            if process.poll() is None
+        files = {
+            rank: StackFile(pid, self._folder / f"stacks{number}")
+            for number, (rank, process) in enumerate(zip(self._ranks, self._processes, strict=True))
+            if process.poll() is None and (pid := self._progress_page.read(number).pid) > 0
         }
-        stacks = {number: self._folder / f"stacks{number}" for number, pid in pids.items() if pid > 0}
-        for number in stacks:
-            os.kill(pids[number], STACKS)
-            os.kill(pids[number], signal.SIGCONT)  # one that is stopped could not say where it is
-        deadline = time.monotonic() + _STACKS_S
-        while time.monotonic() < deadline and not all(path.stat().st_size for path in stacks.values()):
-            time.sleep(_POLL_S)
-        parts = [f"{error}\n", standstill_table(states)]
-        parts += [f"rank {self._ranks[n]}:\n{path.read_text(errors='replace')}" for n, path in stacks.items()]
-        try:
-            descriptor, name = mkstemp(prefix="pipesched-standstill-", suffix=".txt")
-            os.close(descriptor)
-            Path(name).write_text("\n".join(parts), encoding="utf-8")
-        except OSError:
-            return None  # what is told on the terminal has to do
-        return name
+        places = dict(zip(self._ranks, self._places(), strict=True))
+        return reported_standstill(self._states(), places, self._ops_of, files, is_on_cpus=self._is_on_cpus)
 
     def _servers_end(self, fate: str) -> RankFailed:
         return RankFailed(f"the process that all ranks are forked from {fate}")

@@ -116,11 +116,13 @@ def test_under_torchrun_a_rank_that_is_stopped_is_named_first(tmp_path):
     )
     (tmp_path / "job.json").write_text(job_to_json(spec))
     folders = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
-    done = torchrun(2, tmp_path / "job.json", "--trust-model", PYTHONPATH=folders)
+    done = torchrun(2, tmp_path / "job.json", "--trust-model", PYTHONPATH=folders, TMPDIR=str(tmp_path))
     assert done.returncode != 0
     told = [line for line in done.stderr.splitlines() if line.startswith("executor: ")]
     assert told[0].startswith("executor: rank 1 failed at 1F2 (micro-batch 2): its process is stopped by a signal")
     assert "has waited" in told[0]
+    stacks = Path(told[0].rpartition(" the stacks of all ranks are in ")[2]).read_text()
+    assert "faulty_models.py" in stacks.partition("\nrank 1:\n")[2]
 
 
 @pytest.mark.distributed
