@@ -21,6 +21,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Compute, Op, Phase, Schedule, stage_share
 from pipesched.simulator import SimulationError
 from pipesched.simulator.memory import Part, activation_bytes
+from pipesched.simulator.optimum.orderable_lists import is_split
 
 _UNIT = 1_000_000
 """Parts of what a stage saves, in which what it keeps for W is counted, rounded down."""
@@ -33,7 +34,7 @@ class ActivationRoom:
 
     Attributes:
         saved: What a micro-batch holds on each stage, from the start of F to the end of B or I.
-        kept: What it holds there from the end of I to the end of W.
+        kept: What it holds there from the end of I to the end of W; where the backward is whole, as saved.
         limits: The most that each rank may hold.
     """
 
@@ -71,7 +72,7 @@ def counted_room(schedule: Schedule, costs: StageCosts, in_flight: float) -> Act
         SimulationError: It is less than one micro-batch.
     """
     saved, kept = _counted(costs)
-    limit = int(Fraction(in_flight) / stage_share(schedule) * _UNIT)
+    limit = round(Fraction(in_flight) / stage_share(schedule) * _UNIT)
     return _reduced(schedule, saved, kept, (limit,) * schedule.num_ranks)
 
 
@@ -120,7 +121,8 @@ def _counted(costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _reduced(
     schedule: Schedule, saved: tuple[int, ...], kept: tuple[int, ...], limits: tuple[int, ...]
 ) -> ActivationRoom:
-    """Return the room in the largest unit, after it was seen to be enough for a micro-batch."""
+    """Return the room in the largest unit, after it was seen to be enough for a micro-batch; B keeps nothing for W."""
+    kept = kept if is_split(schedule) else saved
     for rank, limit in enumerate(limits):
         least = sum(max(saved[stage], kept[stage]) for stage in schedule.stages_on(rank))
         if limit < least:

@@ -1,12 +1,12 @@
 """A quick planner of order problems: list scheduling under the memory limits, by a few rules, the best of which counts.
 
 Time goes from event to event. A rank that is free takes a forward or backward that has all it needs and fits into its
-memory, by one of two rules; if there is none a W or a Step, which nobody else waits for:
+memory, by one of three rules; if there is none a W or a Step, which nobody else waits for:
 
-    in turns    a forward after a backward and a backward after a forward, if it can be; of each the one deepest in its
-                micro-batch, so that memory is given back
-    by due      the one that is due first, if the micro-batches came as far apart as the busiest rank works on each, and
-                each took twice as long on its way as it could
+    depth     the one deepest in its micro-batch, so that memory is given back
+    turns     a forward after a backward and a backward after a forward, if it can be; of each the deepest
+    due       the one that is due first, if the micro-batches came as far apart as the busiest rank works on each, and
+              each took twice as long on its way as it could
 
 A patient rank leaves out a W that would not be over before the next forward or backward comes.
 
@@ -17,7 +17,7 @@ filling up with micro-batches that cannot go on: the oldest one always can.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 from pipesched.schedules import Compute, Phase
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, makespan
@@ -28,13 +28,13 @@ _STRETCH = 2
 
 
 class _Rule(NamedTuple):
-    """How a rank chooses: by what is due first, or in turns; and whether it leaves out a W that would delay others."""
+    """How a rank chooses, and whether it leaves out a W that would delay others."""
 
-    is_by_due: bool
+    choice: Literal["turns", "due", "depth"]
     is_patient: bool
 
 
-_RULES = (_Rule(False, False), _Rule(True, False), _Rule(True, True))
+_RULES = (_Rule("turns", False), _Rule("due", False), _Rule("depth", True))
 
 
 def planned_times(problem: OrderProblem) -> OpTimes:
@@ -49,20 +49,24 @@ class _Plan:
     def __init__(self, problem: OrderProblem, rule: _Rule) -> None:
         self._problem, self._rule = problem, rule
         kinds, num_microbatches = problem.kinds, problem.num_microbatches
+        self._ticks = [kind.ticks for kind in kinds]
         self._next = [problem.first(kind) for kind in range(len(kinds))]
         self._starts = [[0] * num_microbatches for _ in kinds]
         waits = [[arc for arc in arcs if arc.distance == 0] for arcs in problem.incoming]
         self._missing = [[len(arcs)] * num_microbatches for arcs in waits]
         self._ready = [[0] * num_microbatches for _ in kinds]
         self._followers = [
-            [(arc.after, arc.ticks) for arcs in waits for arc in arcs if arc.before == kind]
+            [(arc.after, arc.ticks, kinds[arc.after].rank) for arcs in waits for arc in arcs if arc.before == kind]
             for kind in range(len(kinds))
         ]
+        self._arrivals = [self._arrival(kind) for kind in range(len(kinds))]
         self._changes, self._least_room = _memory(problem)
         self._room = [*problem.room.limits]
         self._free = [0] * problem.num_ranks
         self._was_backward = [False] * problem.num_ranks
         self._urgent, self._others = _by_urgency(problem)
+        ops = {index: kind.op for index, kind in enumerate(kinds)}
+        self._forwards = {k for k, op in ops.items() if isinstance(op, Compute) and op.phase is Phase.FORWARD}
         work = [sum(kinds[kind].ticks for kind in of_rank) for of_rank in problem.of_rank]
         self._interval = max(work, default=0)
         self._due = [_STRETCH * starts[problem.first(kind)] for kind, starts in enumerate(earliest_starts(problem))]
@@ -80,18 +84,21 @@ class _Plan:
 
     def _choice(self, rank: int, now: int) -> int | None:
         """Return the kind whose next op a free rank takes; None if it waits."""
-        fitting = [kind for kind in self._urgent[rank] if self._least_room[kind] <= self._room[rank]]
-        there = [kind for kind in fitting if self._arrival(kind) <= now]
-        if there and self._rule.is_by_due:
+        arrivals, room = self._arrivals, self._room[rank]
+        there = [kind for kind in self._urgent[rank] if arrivals[kind] <= now and self._least_room[kind] <= room]
+        if there and self._rule.choice == "due":
             return min(there, key=lambda kind: self._next[kind] * self._interval + self._due[kind])
+        if there and self._rule.choice == "depth":
+            return there[0]
         if there:
-            turns = (kind for kind in there if self._is_backward(kind) != self._was_backward[rank])
+            turns = (kind for kind in there if (kind in self._forwards) == self._was_backward[rank])
             return next(turns, there[0])
         wait = _NEVER
         if self._rule.is_patient:
-            wait = min(map(self._arrival, fitting), default=_NEVER) - now
+            coming = (arrivals[kind] for kind in self._urgent[rank] if self._least_room[kind] <= room)
+            wait = min(coming, default=_NEVER) - now
         for kind in self._others[rank]:
-            if self._arrival(kind) <= now and self._problem.kinds[kind].ticks <= wait:
+            if arrivals[kind] <= now and self._ticks[kind] <= wait:
                 return kind
         return None
 
@@ -102,23 +109,21 @@ class _Plan:
             return _NEVER
         return self._ready[kind][microbatch]
 
-    def _is_backward(self, kind: int) -> bool:
-        """Whether an op that others wait for is a backward: it takes no more room."""
-        return self._changes[kind] <= 0
-
     def _start(self, kind: int, rank: int, now: int, events: list[tuple[int, int]]) -> None:
-        microbatch, end = self._next[kind], now + self._problem.kinds[kind].ticks
+        microbatch, end = self._next[kind], now + self._ticks[kind]
         self._starts[kind][microbatch] = now
         self._next[kind] += 1
+        self._arrivals[kind] = self._arrival(kind)
         self._room[rank] -= self._changes[kind]
         self._free[rank] = end
         if kind in self._urgent[rank]:
-            self._was_backward[rank] = self._is_backward(kind)
+            self._was_backward[rank] = kind not in self._forwards
         heappush(events, (end, rank))
-        for after, ticks in self._followers[kind]:
+        for after, ticks, peer in self._followers[kind]:
             self._missing[after][microbatch] -= 1
             self._ready[after][microbatch] = max(self._ready[after][microbatch], end + ticks)
-            peer = self._problem.kinds[after].rank
+            if self._next[after] == microbatch:
+                self._arrivals[after] = self._arrival(after)
             if peer != rank:
                 heappush(events, (self._ready[after][microbatch], peer))
 
@@ -149,6 +154,7 @@ def _memory(problem: OrderProblem) -> tuple[list[int], list[int]]:
                 least[index] = deeper[kind.rank]
             case Phase.BACKWARD_INPUT:
                 changes[index] = kept - saved
+                least[index] = max(0, kept - saved)
             case Phase.BACKWARD_WEIGHT:
                 changes[index] = -kept
             case _:

@@ -254,5 +254,4 @@ def _is(kind: OrderKind, *phases: Phase) -> bool:
 def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
     """Whether a rank's limit says more than the arcs of its stages: it has several, or keeps another size for W."""
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}
-    is_split = any(_is(kind, Phase.BACKWARD_WEIGHT) for kind in kinds)
-    return len(stages) > 1 or (is_split and any(room.saved[stage] != room.kept[stage] for stage in stages))
+    return len(stages) > 1 or any(room.saved[stage] != room.kept[stage] for stage in stages)

@@ -148,7 +148,8 @@ def test_what_is_proven_is_never_above_what_takes_place(name, p, m, chunks):
         draw = random.Random(seed)
         seconds = [[draw.random() for _ in "FIW"] for _ in range(schedule.num_stages)]
         step_s = draw.choice([0.0, 0.3])
-        costs = StageCosts(tuple(StageCost(f, None, i, w, step_s=step_s, output_bytes=9) for f, i, w in seconds))
+        kept = {"output_bytes": 9, "saved_bytes": 4, "saved_for_weight_bytes": draw.choice([1, 4, 7])}
+        costs = StageCosts(tuple(StageCost(f, None, i, w, step_s=step_s, **kept) for f, i, w in seconds))
         link = Link(draw.random() / 9, 90.0, send_s=draw.choice([0.0, 0.1]))
         cluster = Machines(tuple(Device(speed=draw.uniform(0.5, 2.0)) for _ in range(p)), link)
         lists, problem = problem_of(schedule, costs, cluster)

@@ -46,7 +46,8 @@ def test_a_simulation_says_how_far_it_is_from_the_least():
 
 def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
     costs = pipesched.DeviceCost(1.01, None, 0.977, 1.003333)
-    result = pipesched.optimize("v_min", costs, num_ranks=3, num_microbatches=3, num_workers=1)
+    counts = {"num_ranks": 2, "num_microbatches": 2, "num_chunks": 2}
+    result = pipesched.optimize("interleaved_zb", costs, **counts, in_flight=1.5, num_workers=1)
     assert 0 < result.gap < 1e-4
     assert "at most 0.01% above" in result.least.sentence
     assert result.least.bound_s < result.makespan_s
