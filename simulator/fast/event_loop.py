@@ -63,12 +63,11 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     queues, slowed_begins, slowed = transfers[8:]
     members, way_begins, way_queues, way_untils, way_seconds, round_begins = reductions[:6]
     round_counts, round_occupied, round_seconds, round_queue_begins, round_queues = reductions[6:]
-    is_eager, chunk_bytes, slowdown, _, num_shared = rules
+    is_eager, chunk_bytes, slowdown = rules[:3]
     at, at_s, start_s, end_s, late_s, posted, first_waiters, next_waiters = state[:8]
     due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
-    virtual_s, read_s, rates, alarms, num_transfers = state[14:]
+    virtual_s, read_s, rates, alarms, num_transfers, first_runs, next_runs, run_ends, run_shares = state[14:]
     num_ranks, num_channels, num_sent = len(sharers), len(wires), len(following)
-    running = [[(0.0, 0, 0.0, 0)][:0] for _ in range(num_shared)]
     events = [(0.0, rank, rank) for rank in range(num_ranks)]
     number, num_over = num_ranks, 0
     ready, next_ready = [0][:0], 0
@@ -98,13 +97,15 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
             elif what == ALARM:
                 if alarms[which] != serial:
                     continue
-                heap = running[which]
-                over_s = heap[0][0]
+                runs = first_runs[which]
+                over_s = run_ends[runs]
                 virtual_s[which] = over_s  # and not one rounding beside it
-                while heap and heap[0][0] <= over_s:
+                while runs >= 0 and run_ends[runs] <= over_s:
                     number += 1
-                    instants.append((now, number, heappop(heap)[3]))
-                if not heap:
+                    instants.append((now, number, runs if runs < num_ranks else event(LEFT, runs - num_ranks)))
+                    runs = next_runs[runs]
+                first_runs[which] = runs
+                if runs < 0:
                     virtual_s[which], read_s[which] = 0.0, now
                     continue
                 number += 1
@@ -133,12 +134,8 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if modes[wire] == SHARED:
                     number = tell_start(target, now, now, number, slowdown, start_s, events)
                     number += 1
-                    begins, takes_s, share, over = (
-                        wire_sharers[wire],
-                        num_bytes[target] / bandwidths[wire],
-                        1.0,
-                        event(LEFT, departs),
-                    )
+                    begins, runs = wire_sharers[wire], num_ranks + departs
+                    takes_s, run_shares[runs] = num_bytes[target] / bandwidths[wire], 1.0
                 else:
                     left_bytes[departs] = num_bytes[target]
                     passes = departs
@@ -177,28 +174,36 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 awaits, slows = slows, -1
             if begins >= 0:  # an op on something that is shared; the engine's `SharedDevice` explains it
                 virtual_s[begins] += (now - read_s[begins]) * rates[begins]
-                heappush(running[begins], (virtual_s[begins] + takes_s, number, share, over))
+                run_ends[runs] = over_s = virtual_s[begins] + takes_s
+                last, later = -1, first_runs[begins]
+                while later >= 0 and run_ends[later] <= over_s:
+                    last, later = later, next_runs[later]
+                next_runs[runs] = later
+                if last < 0:
+                    first_runs[begins] = runs
+                else:
+                    next_runs[last] = runs
                 alarm, begins = begins, -1
             while slow_at < slow_end and alarm < 0:  # a device is slowed by one transfer more, or less
                 which = slowed[slow_at]
                 virtual_s[which] += (now - read_s[which]) * rates[which]
                 read_s[which] = now
                 num_transfers[which] += more
-                if running[which]:
+                if first_runs[which] >= 0:
                     number += 1
                     alarm = which
                 slow_at += 1
             if alarm >= 0:  # say when the first on it is over
-                heap = running[alarm]
-                total = lost = 0.0
-                for _, _, utilisation, _ in heap:  # rounded once, as `math.fsum` does (Neumaier, 1974)
-                    bigger = total + utilisation
-                    lost += (total - bigger) + utilisation if total >= utilisation else (utilisation - bigger) + total
+                runs, total, lost = first_runs[alarm], 0.0, 0.0
+                left_s = max(0.0, run_ends[runs] - virtual_s[alarm])
+                while runs >= 0:  # rounded once, as `math.fsum` does (Neumaier, 1974)
+                    share, runs = run_shares[runs], next_runs[runs]
+                    bigger = total + share
+                    lost += (total - bigger) + share if total >= share else (share - bigger) + total
                     total = bigger
                 rate = 1.0 / max(1.0, total + lost)
                 if num_transfers[alarm]:
                     rate /= 1.0 + slowdown
-                left_s = max(0.0, heap[0][0] - virtual_s[alarm])
                 read_s[alarm], rates[alarm], alarms[alarm] = now, rate, number
                 heappush(events, (now + left_s / rate, number, event(ALARM, alarm)))
                 alarm = -1
@@ -264,7 +269,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     if kind == PAUSE or sharers[rank] < 0:
                         heappush(events, (now + takes_s, number, rank))
                     else:
-                        begins, share, over = sharers[rank], utilisations[i], rank
+                        begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[i]
                 elif kind <= RECV:  # or SEND
                     target = targets[i]
                     posted[target] += 1

@@ -141,6 +141,10 @@ class State(NamedTuple):
         rates: Virtual seconds per second [1].
         alarms: Number of the newest alarm.
         num_transfers: How many transfers and reductions slow it.
+        first_runs: The first on it that will be over [-1]: ranks, and behind them channels.
+        next_runs: Of each of these who comes next on the same [-1].
+        run_ends: Virtual time at which it is over [s].
+        run_shares: How much it asks for [1].
     """
 
     at: Integers
@@ -162,6 +166,10 @@ class State(NamedTuple):
     rates: Reals
     alarms: Integers
     num_transfers: Integers
+    first_runs: Integers
+    next_runs: Integers
+    run_ends: Reals
+    run_shares: Reals
 
 
 class LoopArrays(NamedTuple):
@@ -177,7 +185,7 @@ class LoopArrays(NamedTuple):
         instructions, transfers, reductions, rules = self
         num_ranks, num_channels = len(instructions.sharers), len(transfers.wires)
         num_reductions, num_shared = len(reductions.members), rules.num_shared
-        num_posted = len(transfers.following) + num_reductions
+        num_posted, num_runs = len(transfers.following) + num_reductions, num_ranks + num_channels
         return State(
             instructions.begins[:-1],
             *(full(len(instructions.kinds), UNKNOWN), full(num_posted, UNKNOWN), full(num_posted, UNKNOWN)),
@@ -187,7 +195,8 @@ class LoopArrays(NamedTuple):
             *(full(num_reductions, 0), full(num_reductions, 0)),
             full(rules.num_queues, 0.0),
             *(full(num_shared, 0.0), full(num_shared, 0.0), full(num_shared, 1.0)),
-            *(full(num_shared, 0), full(num_shared, 0)),
+            *(full(num_shared, 0), full(num_shared, 0), full(num_shared, -1)),
+            *(full(num_runs, -1), full(num_runs, 0.0), full(num_runs, 0.0)),
         )
 
 

@@ -18,7 +18,7 @@ _instructions_run = 0
 
 
 def is_hot() -> bool:
-    """Whether what is run next is run as machine code."""
+    """Whether what is run next is run as machine code, however short it is."""
     return _instructions_run >= BREAK_EVEN and has_numba()
 
 
@@ -38,9 +38,8 @@ def run_loop(arrays: LoopArrays) -> State | None:
     """Return the state at the end, in lists or in NumPy's arrays; None if a rank waits forever."""
     global _instructions_run
     instructions, transfers, reductions, rules = arrays
-    is_machine_code = is_hot()
     _instructions_run += len(instructions.kinds)
-    if is_machine_code:
+    if is_hot():
         import numpy as np
 
         state = State(*in_numpy(arrays.state(np.full)))
