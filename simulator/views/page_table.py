@@ -22,7 +22,13 @@ from pipesched.simulator.views.run_details import RunDetails
 def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence[RunDetails]) -> list[list[str]]:
     """Return the rows of the table: the name of each, and a cell for each Timeline, empty where it has none."""
     columns = [_column(*run) for run in zip(chart.timelines, chart.measures, paths, details, strict=True)]
-    names = dict.fromkeys(name for column in columns for name in column)
+    names: list[str] = []
+    for column in columns:
+        place = 0
+        for name in column:  # what a column alone has comes where it has it
+            if name not in names:
+                names.insert(place, name)
+            place = names.index(name) + 1
     return [[printable(name), *(printable(column.get(name, "")) for column in columns)] for name in names]
 
 

@@ -159,6 +159,16 @@ def test_the_table_has_settings_and_measures():
     assert (cells["makespan"], cells["bubble_fraction"], cells["memory limit"]) == ("33 s", "27.27%", "1 MiB")
 
 
+def test_what_one_run_alone_has_stands_where_it_has_it():
+    lines = [play(gpipe(2, 2)), play(one_f_one_b(2, 3), 0.5)]
+    memory = (MemorySample(0, 0.0, (("weights", 8),)),)
+    names = [name for name, *_ in data_of(timeline_page([lines[0], replace(lines[1], memory=memory)]))["table"]]
+    idle = [name for name in names if name.startswith("idle, ")]
+    assert len(idle) > 2
+    assert names[names.index("bubble_fraction") + 1 :][: len(idle)] == idle
+    assert names.index("peak memory, most / least") < names.index("critical path, forward")
+
+
 def test_names_of_a_stranger_end_no_element_and_are_no_script():
     line = replace(play(gpipe(2, 2)), name=ATTACK)
     memory = (MemorySample(0, 0.0, ((ATTACK, 1),)),)
