@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +30,8 @@ LOSSES = "losses.safetensors"
 _INDEX = "index.json"
 _NAME = re.compile(r"step(\d{8,})")
 _FILE = re.compile(r"[a-z0-9-]+\.safetensors")
+_OURS = re.compile(r"\.?([a-z0-9-]+\.safetensors|index\.json)(\.[0-9a-f]{8}\.tmp)?")
+"""What may be removed: files of a checkpoint, also under the names that they are written under."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,8 +264,13 @@ def keep_newest(folder: Path, keep: int) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    (checkpoint / _INDEX).unlink(missing_ok=True)  # first, so that half a checkpoint is none
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    """Remove the files of a checkpoint, and its folder if nobody has put anything else there."""
+    with suppress(OSError):
+        (checkpoint / _INDEX).unlink(missing_ok=True)  # first, so that half a checkpoint is none
+        for path in checkpoint.iterdir():
+            if _OURS.fullmatch(path.name):
+                path.unlink()
+        checkpoint.rmdir()
 
 
 def _whole_ones(folder: Path) -> list[Path]:

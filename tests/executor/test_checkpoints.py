@@ -138,7 +138,9 @@ def written(tmp_path):
     """Return a folder of checkpoints after 3, 6 and 8 steps, with what an interrupted one has left."""
     locally(a_job("1f1b", tmp_path))
     (tmp_path / "step00000009").mkdir()
-    (tmp_path / "step00000009" / "rank0-stage0.safetensors").write_bytes(b"half")
+    (tmp_path / "step00000009" / ".rank0-stage0.safetensors.0123abcd.tmp").write_bytes(b"half")
+    (tmp_path / "step00000010").mkdir()
+    (tmp_path / "step00000010" / "notes.txt").write_text("of the user")
     return tmp_path
 
 
@@ -171,6 +173,7 @@ def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
     locally(a_job("1f1b", written, start=good))
     assert find_checkpoint(written)[0] == newest, "it was written again, and what was left of another removed"
     assert not (written / "step00000009").exists()
+    assert (written / "step00000010" / "notes.txt").exists()
 
 
 def test_an_index_may_name_no_file_elsewhere(written):
