@@ -60,7 +60,7 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
         "schedule": candidate.named_schedule,
         "M x size": f"{candidate.num_microbatches} x {candidate.microbatch_size}",
         "per step": seconds(total_s),
-        "memory": num_bytes(outcome.most_bytes),
+        "memory": num_bytes(outcome.most_bytes or None),  # of costs without bytes nothing is known
         "samples/s": f"{outcome.throughput:.4g}",
         "recompute": "yes" if candidate.recomputes else "no",
         "messages": candidate.compression or "whole",
@@ -71,7 +71,7 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
         "steady_bubble_fraction": percent(outcome.steady_bubble_fraction) if candidate.is_asynchronous else "-",
         "waits for messages": seconds(costs.transfer_s),
         "for reductions": seconds(costs.reduce_s),
-        "sent": num_bytes(outcome.sent_bytes),
+        "sent": num_bytes(outcome.sent_bytes or None),
         "staleness": str(outcome.staleness),
     }
 

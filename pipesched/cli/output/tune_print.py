@@ -92,6 +92,8 @@ def _told(result: TuneResult, outcome: SettingOutcome) -> str:
     told, gain = f"{outcome.setting}, {seconds(outcome.seconds or 0.0)} per batch", result.gain(outcome)
     if result.plain is None or gain is None:
         return told
+    if result.plain.setting == outcome.setting:
+        return f"{told}, plain 1F1B at its best"
     return f"{told}, {gain:.3g} x as fast as plain 1F1B at its best ({result.plain.setting})"
 
 

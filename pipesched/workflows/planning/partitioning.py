@@ -176,7 +176,7 @@ class PartitionedModel:
                 "per micro-batch": readable_s(stage.compute_s),
                 "reduce": readable_s(stage.reduce_s),
                 "transfer": readable_s(stage.transfer_s),
-                "memory": readable_bytes(stage.memory_bytes),
+                "memory": readable_bytes(stage.memory_bytes or None),
                 "forward": readable_s(stage.forward_s),
                 "backward": readable_s(stage.backward_s),
                 "weights": readable_bytes(stage.weight_bytes),

@@ -138,7 +138,7 @@ class PlanSearch:
                 "plan": str(outcome.candidate),
                 "per step": readable_s(outcome.seconds or 0.0),
                 "samples/s": f"{outcome.throughput:.4g}",
-                "memory": readable_bytes(outcome.most_bytes),
+                "memory": readable_bytes(outcome.most_bytes or None),
             }
             for number, outcome in enumerate(self.ranking.ranked, 1)
         ]
