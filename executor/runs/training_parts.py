@@ -69,6 +69,7 @@ class TrainingParts:
     Raises:
         ExecutionError: The checkpoint is damaged, or of another run; or the folder has checkpoints of one; or the steps
             from one to the next are no whole number of passes of the lists.
+        ScheduleError: The schedule cannot be run in parts.
     """
 
     def __init__(self, spec: RunSpec, run: TrainingRun) -> None:
@@ -97,6 +98,7 @@ class TrainingParts:
                     f"{self.num_steps} of the run; try more steps"
                 )
             self.scores = read_scores(self._start, self._index)
+        next(iter(self), None)  # lists that cannot be made are refused before anything is written
 
     def __iter__(self) -> Iterator[TrainingPart]:
         steps, lists, size = len(self.scores), None, 0
