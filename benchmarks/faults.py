@@ -12,7 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 
-from fault_rows import damaged_input, hostile_files, interrupts, mutated_schedules, rank_faults, same_outputs
+from fault_rows import (
+    damaged_input,
+    hostile_files,
+    interrupts,
+    mutated_schedules,
+    rank_faults,
+    same_outputs,
+    training_kills,
+)
 from fault_rows.row import Row
 from report import arguments_of, provenance, show
 
@@ -20,6 +28,7 @@ ROWS = {
     "files": damaged_input.ROW,
     "schedules": mutated_schedules.ROW,
     "ranks": rank_faults.ROW,
+    "training": training_kills.ROW,
     "outputs": same_outputs.ROW,
     "hostile": hostile_files.ROW,
     "interrupts": interrupts.ROW,
