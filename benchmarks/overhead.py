@@ -41,10 +41,13 @@ from pipesched.executor.core import (
     make_meter,
 )
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.profiles.costs import uniform
 from pipesched.profiles.processes import pin
-from pipesched.schedules import Compute, Phase, Schedule, Step, compute_only
+from pipesched.schedules import Compute, Schedule, Step, compute_only
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.simulator.engine import OpSeconds
+from pipesched.simulator.fast import simulate_arrays
 
 SIZES = {"1-2 ms": (256, 64, 6), "4-8 ms": (512, 64, 8), "50-100 ms": (1024, 256, 12)}
 """Forward to backward of an op -> (width, samples in a micro-batch, layers of a stage)."""
@@ -67,23 +70,9 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 def longest_path_s(schedule: Schedule, durations: dict[str, float]) -> float:
     """Return the makespan of `schedule` when handing over costs nothing."""
-    end: dict[str, float] = {}
-    rows = [[op for op in row if isinstance(op, Compute)] for row in schedule.ops]
-    last, at = [0.0] * len(rows), [0] * len(rows)
-    while any(at[rank] < len(row) for rank, row in enumerate(rows)):
-        for rank, row in enumerate(rows):
-            while at[rank] < len(row):
-                op = row[at[rank]]
-                if op.phase is Phase.FORWARD:
-                    needed = [f"{op.stage - 1}F{op.microbatch}"] if op.stage else []
-                else:
-                    needed = [f"{op.stage + 1}B{op.microbatch}"] if op.stage + 1 < schedule.num_stages else []
-                if any(name not in end for name in needed):
-                    break
-                last[rank] = max(last[rank], *(end[name] for name in needed), 0.0) + durations[str(op)]
-                end[str(op)] = last[rank]
-                at[rank] += 1
-    return max(last)
+    lowered = lower(schedule)
+    given = [[OpSeconds(work_s=durations.get(str(op), 0.0)) for op in row] for row in lowered.ops]
+    return simulate_arrays(lowered, uniform(schedule.num_stages, 1.0, 1.0), given=given).makespan_s
 
 
 class TimedStage(PipelineStage):
