@@ -100,9 +100,7 @@ def print_table(
     least = {name: _width(rows, name) for name in shown}
     if sum(3 + max(len(name), least[name]) for name in shown) < console.width:
         least = {name: max(len(name), least[name]) for name in shown}
-    are_whole = sum(3 + max(least[name], *(cell_len(row[name]) for row in rows)) for name in shown) < console.width
-    cells = {name: [_lines_of(row[name], are_whole) for row in rows] for name in shown}
-    most = {name: max(least[name], *(cell_len(line) for lines in cells[name] for line in lines)) for name in shown}
+    most = {name: max(least[name], *(cell_len(row[name]) for row in rows)) for name in shown}
     widths = _shared(console.width - 1 - sum(3 + width for width in least.values()), least, most)
     table = Table()
     for name in shown:
@@ -111,8 +109,8 @@ def print_table(
         is_named = name == shown[0] and any(" " in row[name] for row in rows)
         justify: Literal["left", "right"] = "right" if is_number and not is_named else "left"
         table.add_column(header, justify=justify, width=widths[name], no_wrap=is_number or name == shown[0])
-    for index in range(len(rows)):
-        table.add_row(*(Text("\n").join(map(as_text, cells[name][index])) for name in shown))
+    for row in rows:
+        table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], widths[name]))) for name in shown))
     with console.capture() as drawn:
         for line in _folded(title, console.width):
             console.print(as_text(line, "table.title"), soft_wrap=True)
@@ -198,13 +196,22 @@ def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:
 
 
 def _unparted(cell: str) -> list[str]:
-    lines = _lines_of(cell, is_whole=False)
+    lines = _lines_of(cell, 0)
     return lines if len(lines) > 1 or re.fullmatch(r"[a-z-]+ [0-9.]+ [mun]?s", cell) else cell.split()
 
 
-def _lines_of(cell: str, is_whole: bool) -> list[str]:
-    """Return the lines of a cell that may be folded: no time is parted from what it is of."""
-    return [cell] if is_whole else re.sub(r"( [mun]?s), (?=[a-z])", r"\1,\n", cell).split("\n")
+def _lines_of(cell: str, width: int) -> list[str]:
+    """Return the lines of a cell of some width: no time is parted from what it is of."""
+    from rich.cells import cell_len
+
+    first, *others = re.sub(r"( [mun]?s), (?=[a-z])", r"\1,\n", cell).split("\n")
+    lines = [first]
+    for piece in others:
+        if cell_len(f"{lines[-1]} {piece}") <= width:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(piece)
+    return lines
 
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
