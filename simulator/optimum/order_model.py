@@ -19,12 +19,15 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from pipesched.schedules import Compute, Phase
+from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, makespan, tightened_times
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _MOST_TICKS = 1_000_000
 """Ticks of a batch in a search, where times are rounded to ticks anyway."""
+_MOST_OPS = 20_000
+"""Ops of a search: with more the model alone takes minutes."""
 
 OnOrder: TypeAlias = Callable[[float, int, int], None]
 """Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
@@ -68,10 +71,17 @@ def prove_order(
 
     Raises:
         ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
+        SimulationError: There are too many ops to look for it.
     """
     known = makespan(problem, starts)
     if known <= bound or seconds <= 0:
         return OrderProof(starts, known, min(bound, known))
+    num_ops = problem.num_microbatches * len(problem.kinds)
+    if num_ops > _MOST_OPS:
+        raise SimulationError(
+            f"orders: got {num_ops} ops to search, expected at most {_MOST_OPS}; try fewer micro-batches, or 0 seconds "
+            "(simple bounds)"
+        )
     cp_model: Any = import_module("ortools.sat.python.cp_model")
     factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
     model, variables = _model(cp_model, problem.coarser(factor), [[start // factor for start in row] for row in starts])

@@ -146,5 +146,5 @@ def optimize_source(
         best = known[0]
     lists = replace(best.schedule, name=OPTIMUM, origin=None)
     simulation = simulate_source(replace(source, schedule=lists, longer=None), conditions)
-    least = search.least_time(proof, simulation.makespan_s)
+    least = search.least_time(simulation.makespan_s, proof)
     return Optimum(simulation, least, tuple(known), source.schedule.name)

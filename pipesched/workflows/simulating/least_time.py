@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pipesched.profiles.clusters import Cluster
@@ -83,21 +84,26 @@ class LeastTime:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what takes long is worked out when it is asked for
 class OrderSearch:
-    """The ops of a schedule to be ordered anew, and the orders that are known.
+    """The ops of a schedule to be ordered anew.
 
     Attributes:
         lists: The schedule's lists, with its backwards whole or split as asked.
+        costs: Costs of its stages.
         problem: What is to be ordered.
-        orders: Orders that keep to the limits, the shortest first.
         in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
     """
 
     lists: Schedule
+    costs: StageCosts
     problem: OrderProblem
-    orders: tuple[KnownOrder, ...]
     in_flight: float | None
+
+    @cached_property
+    def orders(self) -> tuple[KnownOrder, ...]:
+        """The orders that are known and keep to the limits, the shortest first."""
+        return tuple(known_orders(self.problem, self.lists, self.costs))
 
     def prove(
         self,
@@ -124,10 +130,11 @@ class OrderSearch:
             progress=lambda passed_s, ticks, bound: progress(min(1.0, passed_s / seconds)),  # noqa: ARG005
         )
 
-    def least_time(self, proof: OrderProof, makespan_s: float) -> LeastTime:
-        """Return what is proven, for a schedule of this makespan [s]."""
-        resolution_s = proof.resolution * self.problem.tick_s if proof.resolution > 1 else None
-        return LeastTime(proof.bound * self.problem.tick_s, self.in_flight, resolution_s, makespan_s)
+    def least_time(self, makespan_s: float, proof: OrderProof | None) -> LeastTime:
+        """Return what is proven, for a schedule of this makespan [s]; without a proof by simple bounds alone."""
+        bound, resolution = (least_ticks(self.problem), 1) if proof is None else (proof.bound, proof.resolution)
+        resolution_s = resolution * self.problem.tick_s if resolution > 1 else None
+        return LeastTime(bound * self.problem.tick_s, self.in_flight, resolution_s, makespan_s)
 
 
 def order_search(
@@ -162,4 +169,4 @@ def order_search(
         in_flight = most_in_flight(lists, costs) if in_flight is None else in_flight
         room = counted_room(lists, costs, in_flight)
     problem = order_problem(lists, costs, cluster, room)
-    return OrderSearch(lists, problem, tuple(known_orders(problem, lists, costs)), in_flight)
+    return OrderSearch(lists, costs, problem, in_flight)

@@ -169,7 +169,7 @@ def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
     from pipesched.workflows.simulating.least_time import order_search
 
     search = order_search(prediction.schedule, prediction.costs, prediction.cluster, has_device_limits=False)
-    return search.least_time(search.prove(seconds), prediction.makespan_s)
+    return search.least_time(prediction.makespan_s, search.prove(seconds) if seconds else None)
 
 
 def _variation(conditions: Conditions) -> Variation:
