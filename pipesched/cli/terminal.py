@@ -97,7 +97,7 @@ def print_table(
     names = [name for name in rows[0] if _Columns.are_all_shown or _tells(rows, name)]
     shown = _fitting(rows, names, console.width)[: None if _Columns.are_all_shown else most_columns]
     left_out = names[len(shown) :]
-    least = {name: _width(rows, name) for name in shown}
+    least = {name: _width(rows, name, console.width) for name in shown}
     if sum(3 + max(len(name), least[name]) for name in shown) < console.width:
         least = {name: max(len(name), least[name]) for name in shown}
     most = {name: max(least[name], *(cell_len(row[name]) for row in rows)) for name in shown}
@@ -108,7 +108,8 @@ def print_table(
         header = Text("\n").join(map(as_text, wrap(name, widths[name])))
         is_named = name == shown[0] and any(" " in row[name] for row in rows)
         justify: Literal["left", "right"] = "right" if is_number and not is_named else "left"
-        table.add_column(header, justify=justify, width=widths[name], no_wrap=is_number or name == shown[0])
+        is_whole = widths[name] >= most[name] and (is_number or name == shown[0])
+        table.add_column(header, justify=justify, width=widths[name], no_wrap=is_whole, overflow="fold")
     for row in rows:
         table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], widths[name]))) for name in shown))
     with console.capture() as drawn:
@@ -168,7 +169,7 @@ def _fitting(rows: Sequence[Mapping[str, str]], names: list[str], width: int) ->
     """Return the columns that a table of this width has room for, in order."""
     used = 1
     for index, name in enumerate(names):
-        used += 3 + _width(rows, name)
+        used += 3 + _width(rows, name, width)
         if index and used > width:
             return names[:index]
     return names
@@ -185,14 +186,19 @@ def _shared(spare: int, least: Mapping[str, int], most: Mapping[str, int]) -> di
     return widths
 
 
-def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:
-    """Return how narrow a column may be: as its longest word, or cell where that is not to be folded."""
+def _width(rows: Sequence[Mapping[str, str]], name: str, most: int) -> int:
+    """Return how narrow a column of `most` may be: as its longest word, or cell where that is not to be folded.
+
+    The names of rows take half of the room at most.
+    """
     from rich.cells import cell_len
 
-    is_whole = name == next(iter(rows[0])) or _is_number(rows, name)
+    is_first = name == next(iter(rows[0]))
+    is_whole = is_first or _is_number(rows, name)
     cells = [row[name] for row in rows]
     pieces = cells if is_whole else [word for cell in cells for word in _unparted(cell)]
-    return max(map(cell_len, [*name.split(), *pieces]), default=0)
+    longest = max(map(cell_len, [*name.split(), *pieces]), default=0)
+    return min(longest, most // 2) if is_first else longest
 
 
 def _unparted(cell: str) -> list[str]:

@@ -53,6 +53,15 @@ def test_a_column_in_which_nothing_stands_is_left_out_unless_all_are_asked_for(c
     ]
 
 
+def test_a_name_that_is_longer_than_the_terminal_is_folded_and_leaves_room_for_numbers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal.print_table("", [{"schedule": "x" * 70, "makespan": "12.5 s"}])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "".join(lines).count("x") == 70
+    assert "12.5 s" in "".join(lines)
+
+
 def test_columns_for_which_there_is_no_room_are_named(printed):
     lines = printed(30)
     assert " ".join(map(str.strip, lines[-2:])) == "--wide also shows: idle by cause"
