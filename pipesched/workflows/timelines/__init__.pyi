@@ -1,3 +1,4 @@
+from .explanation import PARTS as PARTS
 from .explanation import Explanation as Explanation
 from .explanation import explain_error as explain_error
 from .explanation import split_table as split_table

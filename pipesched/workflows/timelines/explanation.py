@@ -78,10 +78,7 @@ def split_table(explanations: Sequence[Explanation]) -> Table:
     """Return the parts of every error in seconds, those of several runs one under another, and the sentences."""
     splits = [explanation.split for explanation in explanations if explanation.split is not None]
     rows = tuple(
-        _row(f"{split.name} " if len(splits) > 1 else "", quantity)
-        for split in splits
-        for quantity in split.quantities
-        if quantity.name != "idle_s"  # the makespan without what is busy, part by part
+        _row(f"{split.name} " if len(splits) > 1 else "", quantity) for split in splits for quantity in split.quantities
     )
     return Table("Parts of the errors", rows, "\n".join(explanation.sentence for explanation in explanations))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.fidelity import MedianInterval, median_interval
 from pipesched.workflows import Table
+from pipesched.workflows.timelines import PARTS
 from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class ScheduleRounds:
             return None
         return median_interval([sum(shares) for shares in known])
 
+    def parts(self) -> dict[str, MedianInterval | None]:
+        """Return the error and each part of it, by name; None for a part where it was not split."""
+        return {"error": self.error, **{name: self.part(name) for name in PARTS}}
+
     @property
     def model(self) -> MedianInterval | None:
         """What is off given the seconds of the run's ops: hand-over and rest, which no drift of the machine changes."""
@@ -63,8 +68,7 @@ class ScheduleRounds:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        parts = {"error": self.error, "costs": self.part("costs"), "hand_over": self.part("hand_over")}
-        parts |= {"rest": self.part("rest"), "model": self.model}
+        parts = {**self.parts(), "model": self.model}
         return {
             "name": self.name,
             **{name: None if part is None else part.to_dict() for name, part in parts.items()},
@@ -144,19 +148,18 @@ class RoundsVerification:
         return f"{several.name}: {own}no verdict on the profile, as {reason}; try an idle machine, or more rounds"
 
     def table(self) -> Table:
-        """Return a row per schedule: its error and the parts of it; below, the machine and the verdicts."""
+        """Return a row for the error of each schedule and each part of it; below, the machine and the verdicts."""
         rows = tuple(
             {
-                "": several.name,
-                "error": _percents(several.error),
-                "costs": _percents(several.part("costs")),
-                "hand-over": _percents(several.part("hand_over")),
-                "rest": _percents(several.part("rest")),
+                "": f"{several.name} {part.replace('_', '-')}",
+                "median": "-" if interval is None else _percent(interval.median),
+                "95 % interval": "-" if interval is None else f"{_percent(interval.low)} to {_percent(interval.high)}",
             }
             for several in self.schedules
+            for part, interval in several.parts().items()
         )
         count = len(self.schedules[0].rounds)
-        meaning = f"of the makespan, median of {count} rounds (and its 95 % interval, by bootstrap over the rounds)"
+        meaning = f"of the makespan, median of {count} rounds and its 95 % interval, by bootstrap over the rounds"
         lines = [meaning, self.machine.sentence(), *map(self.verdict, self.schedules)]
         return Table("Parts of the errors", rows, "\n".join(lines))
 
@@ -198,8 +201,9 @@ class RoundsVerification:
         return self.table().to_html()
 
 
-def _percents(interval: MedianInterval | None) -> str:
-    if interval is None:
-        return "-"
-    median, low, high = (f"{value + 0.0:+.1%}" for value in (interval.median, interval.low, interval.high))
-    return f"{median} ({low} to {high})"
+def _percents(interval: MedianInterval) -> str:
+    return f"{_percent(interval.median)} ({_percent(interval.low)} to {_percent(interval.high)})"
+
+
+def _percent(share: float) -> str:
+    return f"{share + 0.0:+.1%}"

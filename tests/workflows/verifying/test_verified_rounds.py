@@ -86,7 +86,9 @@ def test_a_machine_that_drifts_has_none_but_the_model_is_judged():
     said = verification.verdict(verification.schedules[0])
     assert "no verdict on the profile, as the machine drifted" in said
     assert "off with the seconds that the run itself took for each op; no verdict" in said
-    assert said in verification.table().caption
+    table = verification.table()
+    assert said in table.caption
+    assert [row[""] for row in table.rows] == ["1f1b error", "1f1b costs", "1f1b hand-over", "1f1b rest"]
     assert verification.to_dict()["schedules"][0]["verdict"] == said
 
 
