@@ -111,7 +111,8 @@ def load_document(
     if not isinstance(document, dict):
         raise fault(origin, f'got {shown(document)}, expected a JSON object; try {{"format": "{form}", ...}}')
     if document.get("format") != form:
-        raise fault(origin, f"format: got {shown(document.get('format'))}, expected {form!r}; try another file")
+        advice = "'pipesched import' with the traces of all ranks" if "traceEvents" in document else "another file"
+        raise fault(origin, f"format: got {shown(document.get('format'))}, expected {form!r}; try {advice}")
     version = document.get("version")
     if type(version) is not int or version != 1:
         raise fault(origin, f"version: got {shown(version)}, expected 1; try a newer release, or write the file again")

@@ -120,7 +120,10 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
     other = next((name for name in names if name not in timelines), None)
     if other is not None:
         missing = "nothing there" if Path(other).suffix and not Path(other).exists() else "no Timeline"
-        raise InputError(f"{other}: got {missing}, expected a Timeline as {timelines[0]} is one; try another file")
+        raise InputError(
+            f"{other}: got {missing}, expected a Timeline as {timelines[0]} is one; try one that "
+            "'pipesched simulate --timeline' or 'run --out' has written"
+        )
     if len(timelines) != 2:
         raise InputError(
             f"{timelines[0]}: got {len(timelines)} Timelines, expected two; try predicted.json measured.json"

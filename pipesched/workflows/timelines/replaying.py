@@ -102,7 +102,7 @@ def replay(
         NotRunnableError: Its lists cannot run to their end.
         ScheduleError: A file is no Timeline.
         ProfileError: The costs do not fit, or a file is bad.
-        SimulationError: The run takes no time, has no messages, or cannot be simulated.
+        SimulationError: It is no run, takes no time, has no messages, or cannot be simulated.
     """
     measured = read_timeline_argument(timeline, "timeline")
     if costs is None:
@@ -120,6 +120,11 @@ def replay(
 
 def replay_timeline(measured: Timeline, conditions: Conditions | None = None) -> Replay:
     """Do what `replay` does; without conditions nothing is predicted."""
+    if not measured.is_measured:
+        raise SimulationError(
+            f"{measured.name}: got a Timeline that was {measured.source}, expected a measured one; "
+            "try one that pipesched.run has measured"
+        )
     metrics(measured)  # which refuses a run that takes no time
     schedule = schedule_of(measured)
     require_runnable(schedule)

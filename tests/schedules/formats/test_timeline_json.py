@@ -84,6 +84,7 @@ ROW = [0, "0F0", 0.0, 0.0, 1.0]
     ("text", "words"),
     [
         (changed(format="pipesched.schedule"), "format: got 'pipesched.schedule'"),
+        ('{"traceEvents": []}', "; try 'pipesched import'"),
         (changed(more=1), "'more': got an unknown field"),
         (changed(source=None), "source: got None"),
         (changed(source="a\nb"), "source: got 'a\\nb'"),

@@ -29,6 +29,11 @@ def test_costs_of_fewer_stages_are_refused():
         pipesched.replay(RUN, pipesched.uniform(1, 1.0, 2.0))
 
 
+def test_a_prediction_is_refused():
+    with pytest.raises(pipesched.SimulationError, match="got a Timeline that was predicted, expected a measured one"):
+        pipesched.replay(pipesched.simulate(SCHEDULE, pipesched.uniform(2, 1.0, 2.0)).timeline)
+
+
 @pytest.mark.distributed
 def test_an_emulated_run_whose_ops_are_a_fifth_slower_than_the_costs_has_its_error_in_costs():
     told, slower = pipesched.uniform(2, 0.05, 0.1), pipesched.uniform(2, 0.06, 0.12)
