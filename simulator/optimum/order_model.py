@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -26,6 +28,8 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _MOST_TICKS = 1_000_000
 """Ticks of a batch in a search, where times are rounded to ticks anyway."""
+_TICK_S = 0.2
+"""How often progress is told."""
 _MOST_OPS = 20_000
 """Ops of a search: with more the model alone takes minutes."""
 
@@ -67,7 +71,7 @@ def prove_order(
         bound: Ticks that no order is shorter than, as `least_ticks` knows.
         seconds: How long to look at most [s]; 0: not at all.
         num_workers: Threads; None: one for each core.
-        progress: Told of each better order and bound.
+        progress: Told how far it is, now and then.
 
     Raises:
         ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
@@ -88,20 +92,34 @@ def prove_order(
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = num_workers or os.cpu_count() or 1
+    solver.parameters.catch_sigint_signal = False
     solver.parameters.cp_model_probing_level = 0  # it takes seconds, and the order is known to be possible
     begun_s, best = time.monotonic(), [known, bound]
 
-    def tell(ticks: int, least: int) -> None:
-        best[0], best[1] = min(best[0], ticks * factor), max(best[1], least * factor)
-        progress(time.monotonic() - begun_s, *best)
+    def learn(ticks: int, least: int) -> None:
+        best[:] = min(best[0], ticks * factor), max(best[1], least * factor)
 
-    solver.best_bound_callback = lambda least: tell(known, round(least))
-    status = solver.solve(model, _on_solution(cp_model, lambda ticks: tell(ticks, 0)))
+    solver.best_bound_callback = lambda least: learn(known, round(least))
+    solve = partial(solver.solve, model, _on_solution(cp_model, lambda ticks: learn(ticks, 0)))
+    status = _run(solve, solver.stop_search, lambda: progress(time.monotonic() - begun_s, *best))
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         order = [[solver.value(variable) for variable in row] for row in variables]
         starts = min(starts, tightened_times(problem, order), key=lambda times: makespan(problem, times))
     ticks = makespan(problem, starts)
     return OrderProof(starts, ticks, min(max(bound, round(solver.best_objective_bound) * factor), ticks), factor)
+
+
+def _run(solve: Callable[[], Any], stop: Callable[[], None], tick: Callable[[], None]) -> Any:
+    """Return what `solve` does, in a thread of its own: this one ticks, and can be interrupted, which stops it."""
+    with ThreadPoolExecutor(1) as pool:
+        solving = pool.submit(solve)
+        try:
+            while not wait([solving], timeout=_TICK_S).done:
+                tick()
+        except BaseException:
+            stop()
+            raise
+        return solving.result()
 
 
 def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
