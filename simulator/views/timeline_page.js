@@ -7,6 +7,7 @@ const showIdle = document.getElementById("show-idle"), showPath = document.getEl
 const marks = document.getElementById("marks");
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
 const AXIS = 26, LANE_GAP = 12, RIGHT = 76, MOST_TEXTS = 4000;
+const LONG = 24;  // characters of a text that is not said again for each run
 
 // ---------------------------------------------------------------- data: columns of differences become instants
 
@@ -317,7 +318,8 @@ if (page.runs.length > 1)  // what compares the runs comes before what each of t
 for (const [name, ...values] of page.table) {
   const line = element("tr", "", document.getElementById("table"));
   element("th", name, line);
-  for (const value of values) element("td", value, line);
+  const isOnce = values[0].length > LONG && values.every(value => value === values[0]);  // one long text for all
+  for (const value of isOnce ? [values[0]] : values) element("td", value, line).colSpan = isOnce ? values.length : 1;
 }
 showIdle.checked = page.has_idle;
 showIdle.addEventListener("change", legend);
