@@ -35,6 +35,7 @@ from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
 from .quoting import OneLineError as OneLineError
+from .quoting import guess as guess
 from .quoting import printable as printable
 from .quoting import shortened as shortened
 from .quoting import shown as shown

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 _SHOWN_CHARACTERS = 60
 
 
@@ -13,6 +17,16 @@ def shown(value: object) -> str:
         text = f"<{type(value).__name__}, too long to be written>"
     text = printable(text)  # what is no text may be written in several lines
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def guess(name: str, names: Iterable[str]) -> str:
+    """Return ``did you mean latency_s? `` where `name` is much like one of `names`, whatever its unit; else nothing."""
+    stems = {_UNIT.sub("", known): known for known in names}
+    near = get_close_matches(_UNIT.sub("", name[:_SHOWN_CHARACTERS]), stems, n=1, cutoff=0.7)
+    return f"did you mean {stems[near[0]]}? " if near else ""
+
+
+_UNIT = re.compile("_(bytes_per_s|bytes|s|ms|us|time)$")
 
 
 def shortened(text: str, most: int) -> str:

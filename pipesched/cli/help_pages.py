@@ -9,6 +9,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.examples import EXAMPLES
+from pipesched.cli.options import plain_value
 
 _COLUMN = 26
 """Widest left column; what is wider has a line of its own."""
@@ -23,6 +24,20 @@ _GROUPS = (
 
 class CommandPage(TyperCommand):
     """A command with its help page."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Return what splits the command line into values, each as its option takes it."""
+        parser = super().make_parser(ctx)
+        split = parser.parse_args
+        options: dict[str, Any] = {option.name or "": option for option in self.get_params(ctx)}
+
+        def parse_args(args: list[str]) -> Any:
+            values, rest, given = split(args)
+            plain = {name: plain_value(value, name, options[name].display_type(ctx)) for name, value in values.items()}
+            return plain, rest, given
+
+        parser.parse_args = parse_args  # type: ignore[method-assign]
+        return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; an option of one file that comes twice is refused: all but the last would be lost.

@@ -8,9 +8,6 @@ from typing import Any
 
 import typer
 
-_ALSO_CALLED = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
-"""What else people call a choice."""
-
 
 def complaint(error: typer.TyperException) -> str:
     """Return what was got, what was expected, and where to read on."""
@@ -36,8 +33,7 @@ def _advice(text: str, context: Any) -> str:
         return f"; a schedule? try -f {extra[1]}"
     choice = re.search(r": (?:got )?'([^']*)', expected one of (.+)$", text)
     if choice is not None:
-        meant = _ALSO_CALLED.get(choice[1].lower(), choice[1].lower())
-        near = get_close_matches(meant, re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)
+        near = get_close_matches(choice[1].lower(), re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)
         return f"; try {near[0]}" if near else ""
     if re.match(r"No such option: --gpu\b", text):
         return "; try 'pipesched profile MODEL --gpu h100 --out P.json', and P.json here"

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from pipesched.profiles import BYTE_UNITS
-from pipesched.schedules import shown
+from pipesched.schedules import guess, shown
 
 BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
 _NAMES = {
@@ -120,8 +120,10 @@ def _unknown_faults(written: Sequence[str], known: Sequence[str]) -> list[str]:
     names = ", ".join(map(shown, written[:_SHOWN_COLUMNS]))
     more = f" and {len(written) - _SHOWN_COLUMNS} more" if len(written) > _SHOWN_COLUMNS else ""
     got, them = ("column", "it") if len(written) == 1 else ("columns", "them")
+    meant = guess(written[0].lower(), known) if len(written) == 1 else ""
     return [
-        f"row 1: got {got} {names}{more}, expected only {', '.join(known)} ({OTHER_NAMES}); rename or remove {them}"
+        f"row 1: got {got} {names}{more}, {meant}expected only {', '.join(known)} ({OTHER_NAMES}); "
+        f"rename or remove {them}"
     ]
 
 

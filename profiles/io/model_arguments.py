@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipesched.profiles import ProfileError
+from pipesched.schedules import guess
 
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -58,8 +59,8 @@ def read_arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[st
             key = _ALSO_CALLED[key]
         if key not in accepted and not takes_all:
             raise ProfileError(
-                f"model {text!r}: got an unknown argument {key!r}, expected one of {', '.join(accepted) or 'none'}; "
-                "check its spelling"
+                f"model {text!r}: got an unknown argument {key!r}, {guess(key, accepted)}expected one of "
+                f"{', '.join(accepted) or 'none'}; check its spelling"
             )
         arguments[key] = _read_value(text, key, value, parameters.get(key))
     missing = [key for key in accepted if parameters[key].default is inspect.Parameter.empty and key not in arguments]

@@ -4,6 +4,7 @@ import pytest
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import number, read_integer
+from pipesched.cli.options.plain_values import plain_value
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,24 @@ from pipesched.cli.options.key_values import number, read_integer
 )
 def test_a_value_is_read_with_a_unit_that_fits_its_key(key, value, meant):
     assert number(value, f"--x: {key}") == pytest.approx(meant)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value", "plain"),
+    [
+        ("timeout_s", "<float range>", "1min", "60"),
+        ("time_limit", "<float range>", "500ms", "0.5"),
+        ("jitter", "<float range>", "25%", "0.25"),
+        ("convert_bytes_per_s", "<float range>", "10GB/s", "10000000000"),
+        ("jitter", "<float range>", "5ms", "5ms"),
+        ("repeats", "<int range>", "5%", "5%"),
+        ("dtype", "<float32|bfloat16>", "BF16", "bfloat16"),
+        ("dtype", "<float32|bfloat16>", "fp16", "fp16"),
+        ("compression", "half", "half", "half"),
+    ],
+)
+def test_an_option_takes_a_value_as_people_write_it(name, kind, value, plain):
+    assert plain_value(value, name, kind) == plain
 
 
 def tried(error):

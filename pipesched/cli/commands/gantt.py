@@ -31,7 +31,7 @@ def gantt(
         bool, typer.Option("--memory", help="Draw below what the devices hold, with --memory-limit; with --out.")
     ] = False,
     has_idle: Annotated[bool, typer.Option("--idle", help="Colour idle time by its causes; with --out.")] = False,
-    since: Annotated[str, typer.Option("--from", help="Where the axis begins: 10ms after the first work, ..")] = "0",
+    since: Annotated[str, typer.Option("--from", help="Where the axis begins, after the first work: 10ms.")] = "0",
     until: Annotated[str | None, typer.Option("--to", help="Where it ends; else at the end.")] = None,
     columns: Annotated[
         int | None, typer.Option(help="Characters of a line, without --out; else those of the terminal.", min=20)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from pipesched.cli.byte_sizes import byte_units
 from pipesched.cli.errors import InputError
+from pipesched.schedules import guess
 
 
 def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:
@@ -23,12 +24,17 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
         if not key or not equals or not value:
             raise InputError(f"{option}: got {part!r}, expected key=value; try {option} {example}")
         if key not in keys:
-            expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
-            raise InputError(f"{option}: got {key}, expected {expected}; check its spelling")
+            raise unknown_key(option, key, keys)
         if key in values:
             raise InputError(f"{option}: got {key} twice, expected it once; remove one")
         values[key] = value
     return values
+
+
+def unknown_key(option: str, name: str, keys: Collection[str]) -> InputError:
+    """Return the error of a key that is none of `keys`."""
+    expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
+    return InputError(f"{option}: got {name}, {guess(name, keys)}expected {expected}; check its spelling")
 
 
 def long_key(name: str, keys: Collection[str]) -> str:
@@ -37,13 +43,15 @@ def long_key(name: str, keys: Collection[str]) -> str:
     return next((key for key in with_units if key in keys), name)
 
 
-def numbers(text: str, option: str, keys: Collection[str]) -> dict[str, float]:
+def numbers(text: str, option: str, keys: Collection[str], example: str) -> dict[str, float]:
     """Return finite numbers of 0 or more under some of `keys`, in SI units; each may have a unit that fits its key.
+
+    `example` is what to try instead of no such pairs.
 
     Raises:
         InputError: An unknown key, or a value that is no such number.
     """
-    return {key: number(value, f"{option}: {key}") for key, value in pairs(text, option, keys).items()}
+    return {key: number(value, f"{option}: {key}") for key, value in pairs(text, option, keys, example).items()}
 
 
 def number(value: str, place: str) -> float:
@@ -55,7 +63,7 @@ def number(value: str, place: str) -> float:
     try:
         parsed = float(value)
     except ValueError:
-        parsed = _with_unit(value, place.partition(": ")[2])
+        parsed = in_si(value, place.partition(": ")[2])
     if not math.isfinite(parsed) or parsed < 0:
         expected = f"a finite number of 0 or more{_or_unit(value, place)}"
         raise InputError(f"{place}: got {value}, expected {expected}; try {_hint(value, place)}")
@@ -71,7 +79,7 @@ def time_s(value: str, option: str, example: str = "10ms") -> float:
     try:
         parsed = float(value)
     except ValueError:
-        parsed = _with_unit(value, "_s")
+        parsed = in_si(value, "_s")
     if not math.isfinite(parsed) or parsed < 0:
         raise InputError(f"{option}: got {value}, expected a time of 0 or more; try {option} {example}")
     return parsed
@@ -104,8 +112,8 @@ _UNITS_OF_KEYS = (
 """Which units are taken for which keys, and how they are told: the first that fits counts."""
 
 
-def _with_unit(value: str, key: str) -> float:
-    """Return the number of a value with a unit that fits the key; NaN if it has none."""
+def in_si(value: str, key: str) -> float:
+    """Return the number, in SI units, of a value with a unit that fits the key; NaN if it has none."""
     amount = re.fullmatch(_AMOUNT, value)
     units = next(units for keys, units, _ in _UNITS_OF_KEYS if re.fullmatch(keys, key))
     meant = _meant(value, key) if amount is not None and re.fullmatch(units, amount[2]) else None

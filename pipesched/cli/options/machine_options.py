@@ -201,7 +201,7 @@ def parse_link(text: str, option: str) -> Link:
     """
     from pipesched.profiles.clusters import Link
 
-    values = numbers(text, option, [field.name for field in fields(Link)])
+    values = numbers(text, option, [field.name for field in fields(Link)], "latency=10us,bandwidth=25GB/s")
     if values.get("bandwidth_bytes_per_s") == 0:
         raise InputError(f"{option}: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
     return Link(**values)

@@ -113,7 +113,7 @@ def slow_part(text: str) -> tuple[tuple[int, ...], float]:
     settings = pairs(text, "--slow", ("device", "link", "factor"), "device=3,factor=1.3")
     if "factor" not in settings or len(settings) != 2:
         raise InputError(f"--slow: got {text!r}, expected a device or a link, and a factor; try device=3,factor=1.3")
-    factor = number(settings["factor"], "--slow: factor")
+    factor = number(settings["factor"].removeprefix("x"), "--slow: factor")
     if not 0 < factor <= _MOST:
         raise InputError(f"--slow: factor: got {settings['factor']}, expected more than 0, up to {_MOST:g}; try 1.3")
     what, names = ("device", [settings["device"]]) if "device" in settings else ("link", settings["link"].split("-"))

@@ -11,7 +11,7 @@ import typer
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.count_list import amounts, counts
-from pipesched.cli.options.key_values import integers, long_key, read_integer
+from pipesched.cli.options.key_values import integers, long_key, read_integer, unknown_key
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.simulation_options import MessageOptions
 
@@ -113,8 +113,7 @@ def value_lists(text: str, option: str, keys: Collection[str], example: str) -> 
         if equals:
             key = long_key(name, keys)
             if key not in keys:
-                expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
-                raise InputError(f"{option}: got {name}, expected {expected}; check its spelling")
+                raise unknown_key(option, name, keys)
             if key in texts:
                 raise InputError(f"{option}: got {name} twice, expected it once; remove one")
         if not key or not value:

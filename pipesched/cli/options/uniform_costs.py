@@ -34,7 +34,7 @@ def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
     """
     from pipesched.profiles.costs import DeviceCost
 
-    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
     _require_complete(text, values, schedule)
     for name in _BYTES:
         if name in values and (not values[name].is_integer() or values[name] >= BYTES_LIMIT):
@@ -61,7 +61,7 @@ def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True)
     from pipesched.schedules import stage_share
     from pipesched.simulator.analysis import readable_s
 
-    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
     by_share: dict[Fraction, list[str]] = {}
     for schedule in schedules:
         by_share.setdefault(stage_share(schedule), []).append(schedule.name)
