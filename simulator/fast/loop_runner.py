@@ -12,7 +12,7 @@ from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
 
 BREAK_EVEN = 200_000
-"""Instructions of a process from which on loading machine code pays."""
+"""Instructions of a process from which on loading machine code pays; on what is shared each takes the time of two."""
 
 _instructions_run = 0
 
@@ -38,7 +38,7 @@ def run_loop(arrays: LoopArrays) -> State | None:
     """Return the state at the end, in lists or in NumPy's arrays; None if a rank waits forever."""
     global _instructions_run
     instructions, transfers, reductions, rules = arrays
-    _instructions_run += len(instructions.kinds)
+    _instructions_run += len(instructions.kinds) * (2 if rules.num_shared else 1)
     if is_hot():
         import numpy as np
 
