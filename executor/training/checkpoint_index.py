@@ -175,7 +175,8 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
     """
     newest = path if (path / _INDEX).is_file() else next(iter(_whole_ones(path)[::-1]), None)
     if newest is None:
-        raise ExecutionError(f"{path}: got no checkpoint in it, expected one; try what was given as `checkpoint`")
+        name = " ".join(str(path).splitlines())
+        raise ExecutionError(f"{name}: got no checkpoint in it, expected one; try what was given as `checkpoint`")
     try:
         return newest, _required(newest)
     except ExecutionError as error:

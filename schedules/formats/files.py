@@ -110,7 +110,7 @@ def open_to_read(path: Path | str) -> BinaryIO:
     Raises:
         OSError: It cannot be opened, is a device, or is a pipe that nobody writes to for `WRITER_S`.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    file = os.fdopen(os.open(Path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     try:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # it may have no end
