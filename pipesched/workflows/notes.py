@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import LayerCosts, Profile
+from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Compute, Timeline, Yardstick, shown
 from pipesched.simulator.analysis import readable_bytes, readable_s
@@ -131,8 +131,8 @@ def unknown_bytes(profile: Profile) -> list[str]:
     return [f"no bytes of {', '.join(missing)} are known: sending, summing and holding them counts as nothing here"]
 
 
-def unitless_times(costs: LayerCosts) -> list[str]:
-    """Return a note where a table of layers has times without any unit, which are taken as seconds."""
+def unitless_times(costs: LayerCosts | StageCosts) -> list[str]:
+    """Return a note where a table of layers or stages has times without any unit, which are taken as seconds."""
     if not costs.unitless:
         return []
     first, names = costs.unitless[0], ", ".join(map(shown, costs.unitless))

@@ -152,6 +152,7 @@ class StageCosts:
         compression: Compression of the messages between stages; F, B and I then convert what they get and what they
             give, also where both stages are on one rank. None: none.
         advice: What to do where they do not say the seconds of an op.
+        unitless: The columns of seconds in the table that they were read from, where none says a unit; else empty.
     """
 
     stages: tuple[StageCost, ...]
@@ -160,6 +161,7 @@ class StageCosts:
     overlap: float = 0.0
     compression: Compression | None = None
     advice: str = _ADVICE
+    unitless: tuple[str, ...] = ()
 
     @property
     def num_stages(self) -> int:

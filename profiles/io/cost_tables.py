@@ -113,7 +113,8 @@ def _stage_costs(table: _Table) -> StageCosts:
             "number the stages from 0 without gaps"
         )
     require_no_faults(table.file, faults)
-    return StageCosts(tuple(stages[stage] for stage in range(len(stages))), origin=table.file, overlap=overlap)
+    in_order = tuple(stages[stage] for stage in range(len(stages)))
+    return StageCosts(in_order, origin=table.file, overlap=overlap, unitless=unitless(table.columns))
 
 
 def _layer_costs(table: _Table) -> LayerCosts:

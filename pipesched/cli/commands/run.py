@@ -24,6 +24,7 @@ from pipesched.cli.terminal import print_json, print_results, progress_bar
 from pipesched.executor import How
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
+from pipesched.workflows import busy_machine
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -78,8 +79,8 @@ def run(
 
     if job is None:
         options.require_possible()
-        if model is not None or how == "busy":
-            notes = doubts_of_machine(loaded.num_ranks, options, meter)
+        computes = model is not None or how == "busy"
+        notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
         fork_client.prepare()
     faults.require_there(loaded, loaded.num_microbatches, options.warmup + options.iterations)
     spec = faults.applied(_spec(source, costs, options, model, how))

@@ -232,7 +232,7 @@ class Prediction:
         """What keeps the numbers from being believed as they stand, a line each."""
         costs, devices = self.conditions.costs, self.schedule.rank_to_device
         return [
-            *(unitless_times(costs) if isinstance(costs, LayerCosts) else []),
+            *(unitless_times(costs) if isinstance(costs, LayerCosts | StageCosts) else []),
             *(gpus_in_all(costs, len(set(devices))) if isinstance(costs, Profile) else []),
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
             *self._machines_of_plan(),
