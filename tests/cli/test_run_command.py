@@ -227,5 +227,5 @@ def test_verify_shows_all_that_it_found_and_says_who_held_more_than_the_limit(pr
     assert answer.code == 1
     assert "makespan" in answer.out
     assert "memory limit 1024 B (1 KiB) of every device\n" in answer.out
-    assert "1024" in answer.err
+    assert "at most 1 KiB" in answer.err
     assert answer.err.count("\n") == 1
