@@ -63,7 +63,7 @@ def short_ops(timeline: Timeline) -> list[str]:
 def other_speed(
     profile: Yardstick | None,
     run: Yardstick | None,
-    so: str = "so much of the error is not the prediction's; in rounds it cancels",
+    so: str | None = None,
     names: tuple[str, str] = ("the profile", "the run"),
 ) -> list[str]:
     """Return a note where the machine was faster or slower in a run than where the profile beside it was measured.
@@ -71,7 +71,7 @@ def other_speed(
     Args:
         profile: What a fixed kernel took beside the profile; None: not known.
         run: What it took beside the run; None: not known.
-        so: What follows.
+        so: What follows; None: what it means for the error of a prediction.
         names: What the two are called.
     """
     if profile is None or run is None or profile.device != run.device:
@@ -79,8 +79,14 @@ def other_speed(
     change = run.kernel_s / profile.kernel_s - 1
     if abs(change) <= _STEADY:
         return []
-    alike = run.num_busy == profile.num_busy
-    busy = "" if alike else f", with {_cores(run.num_busy)} busy in place of {profile.num_busy}"
+    if so is None:
+        alike, other = ("long", "short") if change > 0 else ("short", "long")
+        so = (
+            f"the run is {alike}er for it, so a prediction that is too {alike} is further off than it seems, and one "
+            f"that is too {other} less; in rounds it cancels"
+        )
+    same_load = run.num_busy == profile.num_busy
+    busy = "" if same_load else f", with {_cores(run.num_busy)} busy in place of {profile.num_busy}"
     return [
         f"the machine was {abs(change):.0%} {'slower' if change > 0 else 'faster'} in {names[1]} than in {names[0]}"
         f"{busy}, by a fixed kernel: {so}"

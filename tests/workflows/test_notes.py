@@ -61,8 +61,12 @@ def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, i
         (None, ""),
         (("cuda", 1, 2.0), ""),
         (("cpu", 2, 1.04), ""),
-        (("cpu", 2, 1.1), "10% slower in the run than in the profile, by a fixed kernel"),
-        (("cpu", 2, 0.9), "10% faster in the run than in the profile, by"),
+        (
+            ("cpu", 2, 1.1),
+            "10% slower in the run than in the profile, by a fixed kernel: the run is longer for it, so a prediction "
+            "that is too long",
+        ),
+        (("cpu", 2, 0.9), "the run is shorter for it, so a prediction that is too short"),
         (("cpu", 1, 0.5), "50% faster in the run than in the profile, with 1 core busy in place of 2, by"),
     ],
 )
