@@ -31,6 +31,7 @@ from itertools import pairwise
 from typing import NamedTuple, final
 
 from pipesched.schedules import (
+    Compute,
     HandOver,
     Message,
     Payload,
@@ -102,10 +103,17 @@ def idle_parts(timeline: Timeline) -> dict[int, tuple[IdlePart, ...]]:
 
 
 class _Work(NamedTuple):
-    """A work, and what its rank has waited for since the work before it in its list: Reduces, and blocking Sends."""
+    """A work, and what is there for it since the work before it in its rank's list.
+
+    Attributes:
+        span: The work.
+        waits: What the rank has waited for: Reduces, and blocking Sends.
+        parts: What is computed, with ops before it that took no time, whose messages it waited for too.
+    """
 
     span: Span
     waits: tuple[Span, ...]
+    parts: tuple[Compute, ...]
 
 
 @final
@@ -122,6 +130,7 @@ class _Blame:
         self._last_reduces: defaultdict[int, list[Span]] = defaultdict(list)
         posted: defaultdict[int, dict[int, Span]] = defaultdict(dict)
         waited: defaultdict[int, list[Span]] = defaultdict(list)
+        parts: defaultdict[int, list[Compute]] = defaultdict(list)
         for before, span in pairwise([None, *timeline.spans]):
             assert span is not None
             if before is not None and self._kept_its_rank(before, span):
@@ -130,9 +139,12 @@ class _Blame:
                 waited[span.rank].append(posted[span.rank].pop(span.op.stage))
             if isinstance(span.op, Reduce):
                 posted[span.rank][span.op.stage] = span
-            elif is_work(span):
+            parts[span.rank] += computes(span.op)
+            if is_work(span):
                 device = timeline.rank_to_device[span.rank]
-                self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
+                self._works[device].append(
+                    _Work(span, tuple(waited.pop(span.rank, ())), tuple(parts.pop(span.rank, ())))
+                )
         for rank, device in enumerate(timeline.rank_to_device):
             self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
 
@@ -181,7 +193,7 @@ class _Blame:
         rank = work.span.rank
         awaited = [
             transfer
-            for part in computes(work.span.op)
+            for part in work.parts
             for message in needs(part, self._num_stages)
             if (transfer := self._received.get((rank, message))) is not None
         ]

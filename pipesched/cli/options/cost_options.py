@@ -56,7 +56,9 @@ class CostOptions:
     ] = None
     input_share: Annotated[
         float | None,
-        typer.Option(help="Share of B that I takes where the costs say B alone, and W the rest.", min=0, max=1),
+        typer.Option(
+            help="Share of B that I takes where the costs say B alone, and W the rest; stage 0 has no I.", min=0, max=1
+        ),
     ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 

@@ -2,11 +2,15 @@
 
 import pytest
 
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import is_work
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.zero_bubble import zb_h1
+from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import idle_parts, usage
+from pipesched.simulator.engine import simulate_lists
 from tests.hand_timelines import play, shaken
 
 
@@ -39,3 +43,11 @@ def test_the_parts_add_up_to_what_usage_says():
         for cause, idle_s in use.idle_by_cause_s:
             own = [part.end_s - part.start_s for part in parts[use.device] if part.cause == cause]
             assert sum(own) == pytest.approx(idle_s)
+
+
+def test_a_work_waits_for_the_messages_of_ops_before_it_that_took_no_time():
+    """Rank 0 is free from 20 ms; rank 1 ends its F at 20 ms and its I at 30 ms; I of rank 0 takes no time, W does."""
+    stages = (StageCost(0.01, None, 0.0, 0.02), StageCost(0.01, None, 0.01, 0.01))
+    timeline = simulate_lists(lower(zb_h1(2, 3)), StageCosts(stages))
+    (part,) = idle_parts(timeline)[0]
+    assert part == ("downstream", pytest.approx(0.02), pytest.approx(0.03))
