@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipesched.simulator.views.figure import FAINT, HEAT_MAP, INK, WHITE
+from pipesched.simulator.views.figure import DARK_RED, FAINT, HEAT_MAP, INK, WHITE
 from pipesched.simulator.views.op_looks import Face, is_dark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
+    from matplotlib.figure import FigureBase
+    from matplotlib.image import AxesImage
 
 _MOST_NUMBERS, _MOST_LABELS = 16, 40
 """Columns whose cells have room for a number, and columns or rows that all have room for a label."""
@@ -26,8 +28,8 @@ def draw_heat_map(
     names: tuple[str, str],
     hatched: Collection[tuple[int, int]] = (),
     scale: Sequence[float] = (),
-) -> None:
-    """Draw a cell for each value, in a logarithmic scale of colours with its bar; NaN is an empty cell.
+) -> AxesImage:
+    """Draw a cell for each value, in a logarithmic scale of colours with its bar, and return it; NaN is an empty cell.
 
     Where there is no room for them, numbers are left out, and labels but for some.
 
@@ -38,7 +40,8 @@ def draw_heat_map(
         labels: Of the columns, and of the rows.
         names: What columns and rows stand for.
         hatched: (row, column) of cells that are hatched.
-        scale: The values of several maps, rising, which then have one scale and no bars; empty: those of `rows`.
+        scale: The values of several maps, rising, which then have one scale and `draw_colour_bar` for all; empty:
+            those of `rows`.
     """
     from matplotlib.patches import Rectangle
 
@@ -46,12 +49,7 @@ def draw_heat_map(
     face_of, has_room = heat_faces(known), len(labels[0]) <= _MOST_NUMBERS
     image = axes.imshow(rows, cmap=HEAT_MAP, norm=_norm(known), aspect="auto")
     if not scale:
-        bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=24)
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=7, length=2, colors=FAINT)
-        shown = sorted({known[0], known[len(known) // 2], known[-1]})
-        bar.set_ticks(shown, labels=list(map(short_number, shown)))
-        bar.minorticks_off()
+        draw_colour_bar(image, [axes], known)
     for row, values in enumerate(rows):
         for column, value in enumerate(values):
             if math.isnan(value):
@@ -74,6 +72,32 @@ def draw_heat_map(
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.tick_params(length=0, colors=FAINT)
     axes.spines[:].set_visible(False)
+    return image
+
+
+def draw_colour_bar(image: AxesImage, maps: Sequence[Axes], known: Sequence[float]) -> None:
+    """Draw the bar of one scale beside the maps that have it, with the least, the middle and the largest value."""
+    bar = maps[0].figure.colorbar(image, ax=maps, pad=0.02, aspect=24)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=7, length=2, colors=FAINT)
+    shown = sorted({known[0], known[len(known) // 2], known[-1]})
+    bar.set_ticks(shown, labels=list(map(short_number, shown)))
+    bar.minorticks_off()
+
+
+def explain_cells(figure: FigureBase, frames: Mapping[str, float], *, has_unfit: bool) -> None:
+    """Explain the hatching of cells, and their frames by what they say and how wide their lines are, below all."""
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor="none", edgecolor=DARK_RED, linewidth=width, label=label) for label, width in frames.items()
+    ]
+    if has_unfit:
+        handles.append(Patch(facecolor="none", edgecolor=FAINT, linewidth=0, hatch="////", label="does not fit"))
+    if handles:
+        figure.legend(
+            handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8, labelcolor=INK
+        )
 
 
 def heat_faces(known: Sequence[float]) -> Callable[[float], Face]:

@@ -17,7 +17,7 @@ from pipesched.simulator.views.figure import (
     PALE_GREY,
     save_figure,
 )
-from pipesched.simulator.views.heat_map_panel import draw_heat_map
+from pipesched.simulator.views.heat_map_panel import draw_heat_map, explain_cells
 from pipesched.simulator.views.setting_grid import SettingGrid, setting_grid
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figu
             hatched=hatched,
         )
         _frame(axes, grid)
-    _explain_cells(figure, has_front=bool(grid.front), has_unfit=bool(hatched))
+    frames = {"fastest that fits": 2.8, "Pareto front": 1.4} if grid.front else {}
+    explain_cells(figure, frames, has_unfit=bool(hatched))
     _scatter(third, grid)
     return figure
 
@@ -89,22 +90,6 @@ def _frame(axes: Axes, grid: SettingGrid) -> None:
             Rectangle(
                 (column - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor=DARK_RED, linewidth=1.4 if index else 2.8
             )
-        )
-
-
-def _explain_cells(figure: Figure, *, has_front: bool, has_unfit: bool) -> None:
-    """Explain the frames and the hatching of cells, below all."""
-    from matplotlib.patches import Patch
-
-    handles = []
-    if has_front:
-        handles.append(Patch(facecolor="none", edgecolor=DARK_RED, linewidth=2.8, label="fastest that fits"))
-        handles.append(Patch(facecolor="none", edgecolor=DARK_RED, linewidth=1.4, label="Pareto front"))
-    if has_unfit:
-        handles.append(Patch(facecolor="none", edgecolor=FAINT, linewidth=0, hatch="////", label="does not fit"))
-    if handles:
-        figure.legend(
-            handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8, labelcolor=INK
         )
 
 

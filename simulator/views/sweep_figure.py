@@ -27,11 +27,12 @@ from pipesched.simulator.views.figure import (
     PALE_GREY,
     save_figure,
 )
-from pipesched.simulator.views.heat_map_panel import draw_heat_map
+from pipesched.simulator.views.heat_map_panel import draw_colour_bar, draw_heat_map, explain_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
+    from matplotlib.image import AxesImage
 
 _MOST_MAPS = 8
 _MOST_CELLS = 40
@@ -41,6 +42,8 @@ _MANY = 2000
 _MOST_NAMED = 8
 """Points of the front that have a name, beside its first."""
 _GIB = 2**30
+_FRAME = 2.2
+"""Width of the frame of the best cell [points]."""
 _WIDE = 4
 """Numbers that differ by more than so many times are drawn on a logarithmic scale."""
 
@@ -86,10 +89,12 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
     unit, scale = _unit(known[-1], by)
     named = f"{COLUMN_HEADINGS.get(by, by)}{f' [{unit}]' if unit else ''}"
     left.suptitle(f"{named}, of the best setting in each cell", x=0.01, ha="left", fontsize=10, color=INK)
-    for place, drawn in zip(axes, maps, strict=False):
-        _draw_map(place, drawn, scale, known)
+    images = [_draw_map(place, drawn, scale, known) for place, drawn in zip(axes, maps, strict=False)]
     for place in axes[len(maps) :]:
         place.set_axis_off()
+    draw_colour_bar(images[0], list(axes), [value / scale for value in known])
+    frames = {"best that fits": _FRAME} if any(drawn.best for drawn in maps) else {}
+    explain_cells(left, frames, has_unfit=any(drawn.over for drawn in maps))
     if has_memory:
         _draw_front(parts[1], ordered, by, named, scale)
     return figure
@@ -159,10 +164,10 @@ def _unit(most: float, by: str) -> tuple[str, float]:
     return unit, scale
 
 
-def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> None:
+def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> AxesImage:
     cells = [[drawn.values.get((x, y), math.nan) / scale for x in drawn.xs] for y in drawn.ys]
     axes.set_facecolor(IDLE)
-    draw_heat_map(
+    image = draw_heat_map(
         axes,
         cells,
         literal(drawn.schedule),
@@ -175,7 +180,8 @@ def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> 
         from matplotlib.patches import Rectangle
 
         corner = drawn.xs.index(drawn.best[0]) - 0.5, drawn.ys.index(drawn.best[1]) - 0.5
-        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=2.2))
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=_FRAME))
+    return image
 
 
 def _heading(name: str) -> str:
