@@ -10,6 +10,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Compute, Timeline, Yardstick, shown
+from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
 
 _STEADY = 0.05
@@ -135,6 +136,16 @@ def unknown_bytes(profile: Profile) -> list[str]:
     if not missing:
         return []
     return [f"no bytes of {', '.join(missing)} are known: sending, summing and holding them counts as nothing here"]
+
+
+def unknown_to_equations(network: NetworkOptions, evaluator: str) -> list[str]:
+    """Return a note where AvgPipe's equations predict, and ranks hand messages over in a way that they do not know."""
+    if evaluator != "avgpipe" or is_usual(network):
+        return []
+    return [
+        "AvgPipe's equations know no slowdown, nor how messages are sent: what was asked for counts as nothing here; "
+        "try the evaluator simulate"
+    ]
 
 
 def unitless_times(costs: LayerCosts | StageCosts) -> list[str]:

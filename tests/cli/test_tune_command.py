@@ -100,9 +100,11 @@ def test_a_guideline_chooses_by_its_rule_alone(tune, guideline, microbatches):
 
 def test_the_equations_choose_with_either_accounting(tune):
     answers = [
-        json.loads(tune(f"--evaluator avgpipe --accounting {how} --json").out) for how in ("paper", "consistent")
+        json.loads(tune(f"--evaluator avgpipe --slowdown 0.2 --accounting {how} --json").out)
+        for how in ("paper", "consistent")
     ]
     assert [data["evaluator"] for data in answers] == ["avgpipe", "avgpipe"]
+    assert any("equations know no slowdown" in note for note in answers[0]["notes"])
     assert answers[0]["settings"] != answers[1]["settings"]
 
 

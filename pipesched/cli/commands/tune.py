@@ -29,7 +29,14 @@ from pipesched.cli.output.tune_print import (
 from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import MAX_PROCESSES, AccountingChoice, EvaluatorChoice, other_device, unknown_bytes
+from pipesched.workflows import (
+    MAX_PROCESSES,
+    AccountingChoice,
+    EvaluatorChoice,
+    other_device,
+    unknown_bytes,
+    unknown_to_equations,
+)
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
@@ -102,6 +109,7 @@ def tune(
     loaded = with_trust(loaded) if trust_model else loaded
     measurement = _measurement(loaded, runs) if is_run else None
     notes = [*other_device(loaded.profile, machines.machine), *unknown_bytes(loaded.profile)]
+    notes += unknown_to_equations(loaded.network, evaluator)
     notes += doubts_of_machine(problem.devices, runs, meter) if is_run else []
     settings = space.load(loaded).settings()
     with progress_bar(f"{'running' if measures else 'tuning over'} {len(settings)} settings") as tick:
