@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from pipesched.schedules import Timeline, computes, printable
 from pipesched.simulator.analysis import (
@@ -17,6 +18,8 @@ from pipesched.simulator.analysis import (
 )
 from pipesched.simulator.views.gantt_chart import Chart
 from pipesched.simulator.views.run_details import RunDetails
+
+_Number = TypeVar("_Number", int, float)
 
 
 def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence[RunDetails]) -> list[list[str]]:
@@ -57,11 +60,13 @@ def _column(timeline: Timeline, measures: Metrics, path: Sequence[Piece], detail
         **{f"idle, {cause}": readable_share(seconds / total_s) for cause, seconds in idle_s.items() if seconds > 0},
         "bubble_overhead": readable_share(measures.bubble_overhead),
         "micro-batches/s": f"{measures.throughput:.4g}",
-        **(
-            {"peak memory, most / least": " / ".join(map(readable_bytes, dict.fromkeys((max(peaks), min(peaks)))))}
-            if peaks
-            else {}
-        ),
+        **_extremes("peak memory", peaks, readable_bytes),
+        **_extremes("in flight", details.in_flight.values(), "{:.4g}".format),
         **({"fits": "yes" if all(judged) else "no"} if judged else {}),
         **{f"critical path, {kind}": readable_s(seconds) for kind, seconds in shares(path).items()},
     }
+
+
+def _extremes(name: str, values: Collection[_Number], text: Callable[[_Number], str]) -> dict[str, str]:
+    """Return the row of the most and the least of all devices; none where nothing is known."""
+    return {f"{name}, most / least": " / ".join(map(text, dict.fromkeys((max(values), min(values)))))} if values else {}

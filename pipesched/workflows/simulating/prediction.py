@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, get_args
@@ -19,7 +19,7 @@ from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
+from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peak_in_flight, with_memory
 from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
@@ -198,6 +198,16 @@ class Prediction:
         """The Timeline, with memory samples where the costs have bytes."""
         return with_memory(self.bare_timeline, self.costs, self.schedule, buffers=self.conditions.buffers)
 
+    @cached_property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        """Micro-batches that the devices hold, over time."""
+        return in_flight(self.bare_timeline, self.costs, self.schedule)
+
+    @property
+    def peak_microbatches(self) -> Mapping[int, float]:
+        """The most micro-batches that each device holds."""
+        return {device: peak.microbatches for device, peak in peak_in_flight(self.in_flight).items()}
+
     @property
     def over(self) -> OverCapacity | None:
         """Where a device holds more than it has; None where none does, or nothing is known."""
@@ -217,7 +227,7 @@ class Prediction:
             "costs": _origin(costs, self.costs),
             "machines": self.cluster.origin or None,
         }
-        return run_details(self.bare_timeline, self.cluster, known | unusual)
+        return run_details(self.bare_timeline, self.cluster, known | unusual, self.peak_microbatches)
 
     @cached_property
     def steady_s_per_microbatch(self) -> float | None:

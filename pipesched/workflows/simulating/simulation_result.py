@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from pipesched.simulator.analysis import (
 )
 from pipesched.simulator.fast import Distribution
 from pipesched.simulator.fidelity import MakespanRange
-from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from pipesched.workflows import Table, with_equal_devices
 from pipesched.workflows.simulating.prediction import Prediction
 
@@ -99,11 +97,6 @@ class Simulation(Prediction):
         """Whether no device holds more than it has; None where either is not known."""
         return fits(self.timeline, self.cluster)
 
-    @cached_property
-    def in_flight(self) -> tuple[InFlight, ...]:
-        """Micro-batches that the devices hold, over time."""
-        return in_flight(self.bare_timeline, self.costs, self.schedule)
-
     @property
     def reductions(self) -> tuple[ReducedStage, ...]:
         """Reductions of the stages with replicas, and how long each takes where nothing is in the way."""
@@ -113,11 +106,6 @@ class Simulation(Prediction):
             plan = all_reduce(self.costs.stages[stage].weight_bytes, devices, self.cluster)
             reduced.append(ReducedStage(stage, devices, plan.way, plan.seconds))
         return tuple(reduced)
-
-    @property
-    def peak_microbatches(self) -> Mapping[int, float]:
-        """The most micro-batches that each device holds."""
-        return {device: peak.microbatches for device, peak in peak_in_flight(self.in_flight).items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched simulate --json`` prints it."""

@@ -319,7 +319,7 @@ def test_the_last_whole_step_is_read_or_the_one_that_is_asked_for(tmp_path):
     assert works(read_traces(files, step=7).timeline, 0)[0] == ("0F0", 0, 57)
     with pytest.raises(ProfileError, match=r"1B0 is missing"):
         read_traces(files, step=9)
-    with pytest.raises(ProfileError, match=r"1\.json: step: got 6, expected one of 9, 8, 7, which it has"):
+    with pytest.raises(ProfileError, match=r"1\.json: step: got 6, expected a step that it has: 9, 8, 7"):
         read_traces(files, step=6)
 
 

@@ -153,10 +153,11 @@ def test_every_kind_of_op_and_posts_that_nobody_meets_have_their_page():
 
 
 def test_the_table_has_settings_and_measures():
-    table = data_of(timeline_page([play(gpipe(4, 8))], details=[RunDetails({0: 2**20}, {"jitter": "0.1"})]))["table"]
-    cells = dict(table)
+    details = RunDetails({0: 2**20}, {"jitter": "0.1"}, {0: 8, 1: 2.5})
+    cells = dict(data_of(timeline_page([play(gpipe(4, 8))], details=[details]))["table"])
     assert (cells["ranks"], cells["micro-batches"], cells["jitter"]) == ("4", "8", "0.1")
     assert (cells["makespan"], cells["bubble_fraction"], cells["memory limit"]) == ("33 s", "27.27%", "1 MiB")
+    assert cells["in flight, most / least"] == "8 / 2.5"
 
 
 def test_what_one_run_alone_has_stands_where_it_has_it():
