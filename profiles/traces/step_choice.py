@@ -36,7 +36,7 @@ def step_windows(traces: Sequence[RankTrace], step: int | None) -> Mapping[int, 
     if step is not None:
         for trace, own in zip(traces, windows, strict=True):
             if step not in own:
-                raise ProfileError(f"{trace.file}: step: got {step}, expected one of {_list(own)}, which it has")
+                raise ProfileError(f"{trace.file}: step: got {step}, expected a step that it has: {_list(own)}")
         common = {step}
     if not common:
         other = min(range(len(traces)), key=lambda place: windows[place].keys() >= windows[0].keys())
