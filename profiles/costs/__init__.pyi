@@ -9,6 +9,7 @@ from .gpt_layers import gpt_layers as gpt_layers
 from .gpt_profile import gpt_profile as gpt_profile
 from .gpt_shape import GptShape as GptShape
 from .layer_cost_profile import profile_of_costs as profile_of_costs
+from .layer_cost_profile import profile_with_input_share as profile_with_input_share
 from .layer_costs import LayerCosts as LayerCosts
 from .layer_execution import LayerExecution as LayerExecution
 from .layer_profile import UNSAID as UNSAID

@@ -48,6 +48,39 @@ def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes:
     return Profile(model, tuple(layers), replace(UNSAID, device=device))
 
 
+def profile_with_input_share(profile: Profile, input_share: float) -> Profile:
+    """Return a profile with a supposed I and W of layers of which nobody knows them; see `with_input_share`.
+
+    From I to W such a layer holds what F saved. The first is left as it is, as the first stage of a profile has no I.
+
+    Args:
+        profile: Profile of a model.
+        input_share: Share of B that I takes, from 0 to 1.
+    """
+    first, *others = profile.layers
+    layers = [
+        replace(layer, measurements=tuple(_with_share(measured, input_share) for measured in layer.measurements))
+        for layer in others
+    ]
+    if layers == others:
+        return profile
+    device = f"{profile.provenance.device}, I supposed to be {input_share:g} of B"
+    return replace(profile, layers=(first, *layers), provenance=replace(profile.provenance, device=device))
+
+
+def _with_share(measured: LayerMeasurement, input_share: float) -> LayerMeasurement:
+    if measured.split is not None:
+        return measured
+    input_s = input_share * measured.backward_s
+    return _with_split(measured, input_s, measured.backward_s - input_s)
+
+
+def _with_split(measured: LayerMeasurement, input_s: float, weight_s: float) -> LayerMeasurement:
+    """Return a layer that holds what F saved from I to W."""
+    kept = (measured.saved_bytes, measured.input_saved, measured.output_saved)
+    return replace(measured, split=LayerSplit(input_s, weight_s, _HAS_PARAMETERS, *kept))
+
+
 def _require_expressible(costs: LayerCosts) -> None:
     where = costs.origin or "costs of layers"
     if costs.overlap:
@@ -68,12 +101,7 @@ def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasureme
     keeps_input = 0 < input_bytes <= cost.saved_bytes
     inside_bytes = cost.saved_bytes - input_bytes if keeps_input else cost.saved_bytes
     assert cost.whole_backward_s is not None, "as just asked"
-    split = None
-    if cost.backward_input_s is not None and cost.backward_weight_s is not None:
-        split = LayerSplit(
-            cost.backward_input_s, cost.backward_weight_s, _HAS_PARAMETERS, inside_bytes, keeps_input, False
-        )
-    return LayerMeasurement(
+    measured = LayerMeasurement(
         size,
         cost.forward_s,
         cost.whole_backward_s,
@@ -84,5 +112,7 @@ def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasureme
         input_saved=keeps_input,
         output_saved=False,
         output_is_input=False,
-        split=split,
     )
+    if cost.backward_input_s is None or cost.backward_weight_s is None:
+        return measured
+    return _with_split(measured, cost.backward_input_s, cost.backward_weight_s)

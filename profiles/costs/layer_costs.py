@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts, added_up
 
-_ADVICE = "give backward_input_s and backward_weight_s of every layer, and B takes their sum"
+_ADVICE = "give backward_input_s and backward_weight_s of every layer, and B takes their sum, or `input_share=0.5`"
 
 
 @dataclass(frozen=True, slots=True)

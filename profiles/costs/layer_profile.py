@@ -94,6 +94,9 @@ class Provenance:
     yardstick: Yardstick | None = None
 
 
+_ADVICE = "if the profile is old, measure it again; or give `input_share=0.5`"
+_TABLE_ADVICE = "give i_ms and w_ms of every layer in its table, or `input_share=0.5`"
+
 UNSAID = Provenance(
     device="a device that nobody names",
     dtype="not said",
@@ -162,7 +165,9 @@ def costs_of_stages(
         origin += ", without copies of weights"
     if price != 1:
         origin += f", {price:.3g} times as long where {num_sharing} share a core"
-    return StageCosts(stages, microbatch_size, origin)
+    return StageCosts(
+        stages, microbatch_size, origin, advice=_TABLE_ADVICE if not profile.provenance.repeats else _ADVICE
+    )
 
 
 def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) -> StageCost:

@@ -18,7 +18,7 @@ _SECONDS = (
 """The seconds of a stage."""
 ADDED_UP = (*_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
 """What neighbouring stages, or layers, that become one stage have together."""
-_ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
+_ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W, or `input_share=0.5`"
 
 
 @dataclass(frozen=True, slots=True)

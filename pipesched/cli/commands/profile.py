@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.common_options import InputShare, Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.torch_options import MODEL, require_device
@@ -94,6 +94,7 @@ def profile(
     stages: Annotated[
         bool, typer.Option("--stages", help="Of runs and a profile: costs of stages all the same, with hand-over.")
     ] = False,
+    input_share: InputShare = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the profile, or the costs of the runs' stages: .json.")] = None,
 ) -> None:
@@ -110,9 +111,11 @@ def profile(
     if (model is None) == (runs is None) and not is_table:
         got = "none" if model is None else "both"
         raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
+    if input_share is not None and not is_table:
+        raise InputError("--input-share: got it without a table of layers, expected --layer-costs alone; leave it out")
     measured: ProfileMeasurement | MeasuredCosts
     if is_table:
-        measured = _of_table(known, layers, estimate, stages)
+        measured = _of_table(known, layers, estimate, stages, input_share)
     elif runs is None:
         _require_unused("--from", known == RunCostOptions() and not stages, "of runs")
         assert model is not None
@@ -140,7 +143,9 @@ def _require_unused(missing: str, are_unused: bool, what: str) -> None:
         raise InputError(f"profile: got an option {what} without {missing}, expected both; leave it out")
 
 
-def _of_table(known: RunCostOptions, layers: LayerOptions, estimate: GpuOptions, stages: bool) -> ProfileMeasurement:
+def _of_table(
+    known: RunCostOptions, layers: LayerOptions, estimate: GpuOptions, stages: bool, share: float | None
+) -> ProfileMeasurement:
     """Return the profile of a table of layers."""
     only = RunCostOptions(layer_costs=known.layer_costs, microbatch_size=known.microbatch_size)
     _require_unused("--from", known == only and not stages, "of runs")
@@ -151,7 +156,7 @@ def _of_table(known: RunCostOptions, layers: LayerOptions, estimate: GpuOptions,
     from pipesched.workflows.measuring import profile_of_layers
 
     sizes = None if layers.microbatch_sizes is None else _sizes(layers.microbatch_sizes)
-    return profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes)
+    return profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes, input_share=share)
 
 
 def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> ProfileMeasurement | MeasuredCosts:

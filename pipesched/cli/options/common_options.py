@@ -16,6 +16,15 @@ Wide = Annotated[
     bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Tables with all their columns, however wide.")
 ]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
+InputShare = Annotated[
+    float | None,
+    typer.Option(
+        rich_help_panel="Costs",
+        help="Share of B that I takes where the costs say B alone, and W the rest; stage 0 has no I.",
+        min=0,
+        max=1,
+    ),
+]
 
 
 def out_option(text: str) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from pipesched.cli.errors import InputError
+from pipesched.cli.options.common_options import InputShare
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.schedules.formats import suffix_of
 
@@ -54,12 +55,7 @@ class CostOptions:
             "optimizer_bytes, overlap."
         ),
     ] = None
-    input_share: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of B that I takes where the costs say B alone, and W the rest; stage 0 has no I.", min=0, max=1
-        ),
-    ] = None
+    input_share: InputShare = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 
     @property

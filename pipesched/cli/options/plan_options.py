@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from pipesched.cli.errors import InputError
+from pipesched.cli.options.common_options import InputShare
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
@@ -133,6 +134,7 @@ class RequestOptions:
         ),
     ] = None
     fewer: Annotated[bool, typer.Option("--fewer", help="Devices may also be left idle.")] = False
+    input_share: InputShare = None
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
     def load(self, profile: str, model: ModelOptions) -> Request:
@@ -145,6 +147,7 @@ class RequestOptions:
         """
         from pipesched.profiles.clusters import first_devices
         from pipesched.simulator.planner import Request
+        from pipesched.workflows.arguments import read_profile_argument
 
         names = self._names()
         if self.devices is None and self.machines.cluster is None and self.machines.nodes is None:
@@ -152,7 +155,7 @@ class RequestOptions:
                 "plan: got no machines, expected some; try --cluster F, --nodes 2 --gpus 4, or --devices 4"
             )
         cluster = first_devices(self.machines.load(self.devices or 1, "--devices"), self.devices)
-        loaded = model.load(profile, self.batch_size, len(cluster.devices))
+        loaded = read_profile_argument(model.load(profile, self.batch_size, len(cluster.devices)), self.input_share)
         self.machines.require_judged_profile(loaded)
         self.machines.require_gpus(loaded)
         return Request(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from pipesched.cli.errors import InputError, NotThereError
+from pipesched.cli.options.common_options import InputShare
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.run_options import RunOptions
@@ -44,6 +45,7 @@ class ProblemOptions:
     partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
         "balanced"
     )
+    input_share: InputShare = None
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
     @property
@@ -61,12 +63,12 @@ class ProblemOptions:
             ProfileError: A file is bad, there is no such model, or it cannot be cut into so many stages.
         """
         from pipesched.profiles.clusters import first_devices
-        from pipesched.profiles.io import load_profile
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.tuner import Problem
+        from pipesched.workflows.arguments import read_profile_argument
 
         cluster = first_devices(machines.load(self.devices, f"--ranks {self.devices}"), self.devices)
-        profile = load_profile(self.model) if self.is_file else self._measured(space, runs)
+        profile = read_profile_argument(self.model if self.is_file else self._measured(space, runs), self.input_share)
         machines.require_judged_profile(profile)
         machines.require_gpus(profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)

@@ -36,7 +36,8 @@ class CommandLines:
         size = self.problem.microbatch_size(setting.num_microbatches)
         model, schedule = self.problem.profile.model, self._schedule(setting)
         cut = ["--partition", self._partition(setting, size)]
-        profile = ["--profile", self.given.model] if self.given.is_file else []
+        share = [] if self.given.input_share is None else ["--input-share", f"{self.given.input_share:g}"]
+        profile = ["--profile", self.given.model, *share] if self.given.is_file else []
         sized = ["--microbatch-size", str(size)]
         if costs_file_of(model) is not None:
             return {"run": _line("run", *schedule, *profile, *cut, *sized, *self._options(setting, RunOptions))}

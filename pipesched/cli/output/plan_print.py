@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipesched.cli.byte_sizes import enough
+from pipesched.cli.errors import in_flags
 from pipesched.cli.terminal import num_bytes, percent, print_lines, print_table, seconds
 from pipesched.workflows import with_equal_devices
 
@@ -145,7 +146,7 @@ def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
                 "rejected": str(len(group)),
                 "why": what,
                 "the nearest": str(nearest.candidate),
-                "because": readable_reason(nearest.reason),
+                "because": in_flags(readable_reason(nearest.reason)),
             }
         )
     print_table("", rows[:_MOST_REJECTED])
@@ -167,7 +168,7 @@ def nothing_fits(ranking: PlanRanking, request: Request) -> str:
 
     nearest = least(ranking.rejected)
     if nearest is None:
-        return f"plan: nothing can be predicted; the first: {ranking.rejected[0].reason}"
+        return in_flags(f"plan: nothing can be predicted; the first: {ranking.rejected[0].reason}")
     limits = [device.memory_bytes for device in request.cluster.devices if device.memory_bytes is not None]
     needed = f"{nearest.most_bytes} bytes ({num_bytes(nearest.most_bytes)})"
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipesched.cli.errors import in_flags
 from pipesched.cli.terminal import num_bytes, print_result, print_table, seconds
 
 if TYPE_CHECKING:
@@ -131,12 +132,22 @@ def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
             **_named(outcome),
             "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
             "memory": num_bytes(outcome.held_bytes),
-            "why": readable_reason(outcome.reason).partition(" from ")[0],  # when, and at which op, is in --out
+            "why": in_flags(readable_reason(outcome.reason).partition(" from ")[0]),  # when, at which op: --out
             "training": outcome.setting.training.value,
         }
         for outcome in outcomes
     ]
-    return _telling(rows)
+    return _telling(_folded(rows))
+
+
+def _folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return a row for all that cannot be predicted for one reason, and the others as they are."""
+    groups: dict[str, list[dict[str, str]]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row["why"] if row["time per batch"] == "-" else str(number), []).append(row)
+    return [
+        {name: ", ".join(dict.fromkeys(row[name] for row in alike)) for name in alike[0]} for alike in groups.values()
+    ]
 
 
 def _telling(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -21,13 +21,21 @@ from pipesched.profiles.costs import (
     StageCosts,
     costs_of_stages,
     layer_seconds,
+    profile_with_input_share,
     with_input_share,
 )
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Phase, Schedule, computes
 from pipesched.schedules.formats import format_of, suffix_of
-from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
+from pipesched.workflows import (
+    ArgumentError,
+    require_at_least,
+    require_kind,
+    require_names,
+    require_numbers,
+    require_share,
+)
 
 AnyCosts: TypeAlias = StageCosts | LayerCosts | DeviceCost | Profile | RunCosts
 CostsArgument: TypeAlias = AnyCosts | str | Path
@@ -35,15 +43,22 @@ ProfileArgument: TypeAlias = Profile | str | Path
 PartitionArgument: TypeAlias = str | Sequence[int]
 
 
-def read_profile_argument(profile: ProfileArgument) -> Profile:
+def read_profile_argument(profile: ProfileArgument, input_share: float | None = None) -> Profile:
     """Return the profile that a caller gave, or that is in the file given.
 
+    Args:
+        profile: A profile, or a file of one.
+        input_share: Share of B that I takes in layers of which B alone is known; None: none is supposed.
+
     Raises:
-        ArgumentError: It is neither a profile nor a file.
+        ArgumentError: It is neither a profile nor a file, or the share is none.
         ProfileError: The file is none.
     """
     require_kind("profile", profile, ProfileArgument, "a Profile, or a file of one")
-    return profile if isinstance(profile, Profile) else load_profile(profile)
+    if input_share is not None:
+        require_share("input_share", input_share)
+    loaded = profile if isinstance(profile, Profile) else load_profile(profile)
+    return loaded if input_share is None else profile_with_input_share(loaded, input_share)
 
 
 def read_costs_argument(

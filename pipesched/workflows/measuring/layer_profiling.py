@@ -8,12 +8,16 @@ from pathlib import Path
 from pipesched.profiles.costs import LayerCosts, profile_of_costs
 from pipesched.profiles.io import costs_model, load_layer_costs
 from pipesched.workflows import require_at_least, require_each_at_least, require_kind, unitless_times
-from pipesched.workflows.arguments import load_costs
+from pipesched.workflows.arguments import load_costs, read_profile_argument
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
 
 def profile_of_layers(
-    costs: LayerCosts | str | Path, microbatch_size: int = 1, microbatch_sizes: Sequence[int] | None = None
+    costs: LayerCosts | str | Path,
+    microbatch_size: int = 1,
+    microbatch_sizes: Sequence[int] | None = None,
+    *,
+    input_share: float | None = None,
 ) -> ProfileMeasurement:
     """Return a profile of layers whose costs somebody gives: what `tune`, `plan`, `partition` and all others take.
 
@@ -22,6 +26,7 @@ def profile_of_layers(
         microbatch_size: Samples of the micro-batch that they are of.
         microbatch_sizes: Samples of others: their seconds, messages and what they save are supposed to be in proportion
             to the samples, where small ones really take longer. None: no others.
+        input_share: Share of B that I takes where the costs say B alone, and W the rest; None: none is supposed.
 
     Raises:
         ArgumentError: An argument makes no sense.
@@ -34,4 +39,4 @@ def profile_of_layers(
     loaded = load_costs(costs) if isinstance(costs, LayerCosts) else load_layer_costs(costs)
     assert isinstance(loaded, LayerCosts), "as just asked"
     profile = profile_of_costs(loaded, costs_model(loaded.origin), microbatch_size, sizes)
-    return ProfileMeasurement(profile, tuple(unitless_times(loaded)))
+    return ProfileMeasurement(read_profile_argument(profile, input_share), tuple(unitless_times(loaded)))

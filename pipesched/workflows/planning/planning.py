@@ -196,6 +196,7 @@ def plan(
     top: int = 10,
     time_limit_s: float | None = 20.0,
     num_workers: int | None = 1,
+    input_share: float | None = None,
 ) -> PlanSearch:
     """Find the fastest layout, schedule and partition that fits.
 
@@ -219,6 +220,7 @@ def plan(
         time_limit_s: Then it is the best so far, once there is one; None: to the end.
         num_workers: Processes, which find the same in less time; None: as many as cores, where that is quicker. A
             script that asks for several does so below ``if __name__ == "__main__"``.
+        input_share: Share of B that I takes where the profile says B alone, and W the rest.
 
     Raises:
         ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
@@ -244,7 +246,7 @@ def plan(
     if convert_bytes_per_s is not None:
         require_rate("convert_bytes_per_s", convert_bytes_per_s)
     request = Request(
-        profile=read_profile_argument(profile),
+        profile=read_profile_argument(profile, input_share),
         cluster=read_devices_argument(cluster, num_devices),
         batch_size=batch_size,
         schedules=plannable_schedules(schedules, asynchronous),

@@ -82,6 +82,7 @@ def tune(
     resume: str | Path | None = None,
     budget_s: float | None = None,
     num_contenders: int = CONTENDERS,
+    input_share: float | None = None,
 ) -> TuneResult:
     """Choose micro-batches M, pipelines N and more for a model, a batch and the memory of the devices.
 
@@ -109,6 +110,7 @@ def tune(
         resume: File that keeps what is found, so that a stopped search goes on from there.
         budget_s: Seconds in which the best race here, run in turn until one is clear of the others; None: no race.
         num_contenders: How many of the best race, beside plain 1F1B.
+        input_share: Share of B that I takes where the profile says B alone, and W the rest.
 
     Raises:
         ArgumentError: No devices, an unknown word, or numbers that do not divide the batch or that the profile does not
@@ -136,7 +138,7 @@ def tune(
     if budget_s is not None:
         require_budget("budget_s", budget_s, evaluator)
     machines = read_devices_argument(cluster, num_devices)
-    measured, layers = read_profile_argument(profile), partition_text(partition) or "balanced"
+    measured, layers = read_profile_argument(profile, input_share), partition_text(partition) or "balanced"
     parse_partition(layers, (1.0,) * len(measured.layers), len(machines.devices))
     problem = Problem(measured, batch_size, machines, layers, network)
     space = replace(space, microbatches=covered_microbatches(problem, space.microbatches or None))

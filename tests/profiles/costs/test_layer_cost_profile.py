@@ -3,7 +3,13 @@
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import LayerCosts, StageCost, costs_of_stages, profile_of_costs
+from pipesched.profiles.costs import (
+    LayerCosts,
+    StageCost,
+    costs_of_stages,
+    profile_of_costs,
+    profile_with_input_share,
+)
 
 ROWS = [(1.0, 0.5, 1.5, 6, 20, 3), (2.0, 3.0, 1.0, 8, 60, 4), (4.0, 4.0, 4.0, 10, 30, 5), (1.0, 2.0, 2.0, 0, 16, 6)]
 """F, I, W [s]; output, saved and weight bytes."""
@@ -38,6 +44,18 @@ def test_from_i_to_w_a_stage_holds_what_f_saved():
     profile = profile_of_costs(LAYERS, "layers", 1)
     (_, stage, _) = costs_of_stages(profile, BOUNDS, 1).stages
     assert stage.saved_for_weight_bytes == pytest.approx(60 + 30, abs=2)
+
+
+def test_i_and_w_that_nobody_knows_are_shares_of_b_but_for_the_first_stage():
+    whole = LayerCosts((StageCost(1.0, 2.0), StageCost(1.0, 4.0), StageCost(1.0, None, 3.0, 5.0)))
+    profile = profile_with_input_share(profile_of_costs(whole, "layers", 1), 0.25)
+    halves = [
+        (stage.backward_input_s, stage.backward_weight_s)
+        for stage in costs_of_stages(profile, ((0, 1), (1, 2), (2, 3)), 1).stages
+    ]
+    assert halves == [(0.0, 2.0), (1.0, 3.0), (3.0, 5.0)]
+    assert profile.provenance.device.endswith("I supposed to be 0.25 of B")
+    assert profile_with_input_share(profile, 0.5) is profile
 
 
 def test_it_says_of_which_size_it_is_and_what_is_supposed():

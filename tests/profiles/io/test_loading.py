@@ -126,7 +126,7 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
     assert layer_profile == profile(layer(work=None), layer(work=None))
     costs = costs_of_stages(layer_profile, [(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
-    with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*measure old profiles again"):
+    with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*`input_share=0\.5`"):
         costs.seconds(backward_input(1, 0))
 
 
