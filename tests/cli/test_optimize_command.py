@@ -22,6 +22,15 @@ def test_data_say_bound_gap_and_orders(pipesched):
     assert {"1f1b", "zb_h1"} <= {order["name"] for order in answer["orders"]}
 
 
+def test_an_order_that_is_not_proven_is_no_optimum_and_a_schedule_over_the_limit_is_said_to_be(pipesched):
+    """The order of V-Min is not the best; 1F1B has two in flight, and takes (m + p - 1)(F + B) = 5 x 3 s."""
+    unproven = pipesched("optimize -s v_min -p 4 -m 4 --seconds 0 --uniform f=2,i=2,w=2").out
+    assert "best known" in unproven
+    assert "optimum" not in unproven
+    limited = " ".join(pipesched(f"optimize -s 1f1b -p 2 -m 4 --seconds 0 --in-flight 1 {COSTS}").out.split())
+    assert "1f1b has 2 micro-batches in flight, more than it may here: it takes 15 s" in limited
+
+
 def test_what_takes_more_than_the_least_says_how_much(pipesched):
     out = pipesched(f"simulate -s 1f1b -p 2 -m 4 {COSTS} --bound 0").out
     assert "no order of its ops with 2 micro-batches in flight at most takes less time: proven" in " ".join(out.split())

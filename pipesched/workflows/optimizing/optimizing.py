@@ -32,7 +32,9 @@ from pipesched.workflows.optimizing.optimum_result import Optimum, OrderedSchedu
 from pipesched.workflows.simulating import Conditions, order_search, predict_source, simulate_source
 
 OPTIMUM = "optimum"
-"""The name of the lists that are found."""
+"""The name of the lists that are found, where it is proven that none takes less time."""
+BEST_KNOWN = "best known"
+"""Their name where it is not."""
 
 
 def optimize(
@@ -144,7 +146,8 @@ def optimize_source(
     best = judged(ordered)
     if known[0].makespan_s <= best.makespan_s:
         best = known[0]
-    lists = replace(best.schedule, name=OPTIMUM, origin=None)
+    least = search.least_time(best.makespan_s, proof)
+    lists = replace(best.schedule, name=BEST_KNOWN if least.gap else OPTIMUM, origin=None)
     simulation = simulate_source(replace(source, schedule=lists, longer=None), conditions)
-    least = search.least_time(simulation.makespan_s, proof)
-    return Optimum(simulation, least, tuple(known), source.schedule.name)
+    over_limit = None if search.problem.room.holds(search.lists) else judged(search.lists)
+    return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OrderedSchedule:
-    """A known order of the ops that keeps to the limit.
+    """A known order of the ops.
 
     Attributes:
         schedule: Its lists.
@@ -41,12 +41,14 @@ class Optimum:
         least: What no order takes less than, and how far this one may be from the least.
         known: Known orders that keep to the limit, the fastest first.
         of: Name of the schedule whose ops they are.
+        over_limit: That schedule, where it has more in flight than it may, and is not among the known orders.
     """
 
     simulation: Simulation
     least: LeastTime
     known: tuple[OrderedSchedule, ...]
     of: str
+    over_limit: OrderedSchedule | None = None
 
     def __repr__(self) -> str:
         return f"Optimum(of={self.of!r}, makespan_s={self.makespan_s:.6g}, gap={self.gap:.4g})"
@@ -129,7 +131,11 @@ class Optimum:
             }
             for row in self.to_rows()
         )
-        return Table(f"orders of the ops of {self.of}", rows, self.least.sentence)
+        told = [self.least.sentence]
+        if self.over_limit is not None:
+            held, time = f"{self.over_limit.in_flight:.4g}", readable_s(self.over_limit.makespan_s)
+            told.append(f"{self.of} has {held} micro-batches in flight, more than it may here: it takes {time}")
+        return Table(f"orders of the ops of {self.of}", rows, "\n".join(told))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
