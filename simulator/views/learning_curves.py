@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _DASHES = ("-", "--", "-.", ":")
 _ABOVE, _FAR_ABOVE = 1.3, 10.0
 """How far above the first loss there is room for curves at least, and at most."""
+_WIDE = 4
+"""Losses that differ by more than so many times are drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def _top(curves: Sequence[Curve]) -> float:
 
 def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> None:
     lowest = min(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
-    if lowest > 0:
+    if lowest > 0 and _top(curves) > _WIDE * lowest:
         from matplotlib.ticker import LogLocator
 
         axes.set_yscale("log")
