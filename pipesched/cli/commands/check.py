@@ -67,7 +67,7 @@ def _print_findings(name: str, findings: tuple[Finding, ...], lists: Schedule) -
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    width = max(len(cell.text) for cells in rows.values() for cell in cells) + 2
+    width = max(len(cell.text) for cells in rows.values() for cell in cells) + 3
     print()
     head_width = len(f"rank {max(rows)}") + 1
     num_cells = max(1, (console.width - head_width) // width)
