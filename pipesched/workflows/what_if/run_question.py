@@ -35,6 +35,8 @@ from pipesched.simulator.memory import with_memory
 from pipesched.workflows.measuring import with_profiled
 from pipesched.workflows.what_if.machine_change import MachineChange
 
+_ALIKE = 2.0
+"""How many times what a profile says of a stage a run of its model takes, or the reverse, before a doubt is told."""
 Cut = tuple[tuple[int, int], ...]
 """Half-open range of layers of every stage."""
 
@@ -169,7 +171,7 @@ class Question:
         phases = {part.phase for row in after.ops for op in row for part in computes(op)}
         ops = {type(op) for row in (*before.ops, *after.ops) for op in row}
         seen, recut = set(costs.kinds), self.cut is not None
-        lines = []
+        lines = self._of_other_model()
         if before.num_microbatches != after.num_microbatches:
             lines.append(f"{after.num_microbatches} micro-batches, each of as many samples as in the run")
         if not recut and after.num_stages > before.num_stages:
@@ -193,6 +195,20 @@ class Question:
         if self.machines is None and costs.message is None:
             lines.append("messages take no time: no rank was seen waiting for one")
         return [*lines, *self.change.notes(self._machines(costs), is_of_runs=self.machines is None)]
+
+    def _of_other_model(self) -> list[str]:
+        """Return a line where the works of the run's stages are far from what the profile says of them."""
+        if self.layers is None or self.known is None:
+            return []
+        pairs = zip(self.costs.measured_costs, self.known, strict=True)
+        factors = [measured.both_s / known.both_s for measured, known in pairs if known.both_s]
+        if not factors or (max(factors) <= _ALIKE and min(factors) >= 1 / _ALIKE):
+            return []
+        often = " to ".join(dict.fromkeys(f"{factor:.3g}" for factor in (min(factors), max(factors))))
+        return [
+            "the profile is one of the run's model, which a Timeline does not name, though stages took "
+            f"{often} times what the profile says"
+        ]
 
     def _costs_of(self, samples: RunSamples) -> RunCosts:
         size = None if self.layers is None else self.layers.microbatch_size

@@ -163,6 +163,18 @@ def test_all_draws_are_of_one_cut():
     assert answer.drawn_changes == pytest.approx([0.0] * 20), "layers that are cut as they were change nothing"
 
 
+def test_a_profile_whose_stages_take_far_less_or_more_is_doubted():
+    """F and B of a stage take 3 s in the run, and as many for each of its layers in the profile."""
+    told = [
+        pipesched.what_if(GPIPE, schedule="1f1b", profile=LAYERS, run_partition=cut, draws=1).suppositions
+        for cut in ("2,2", "1,3")
+    ]
+    assert [len([line for line in lines if "0.333 to 1 times what the profile says" in line]) for lines in told] == [
+        0,
+        1,
+    ]
+
+
 def test_more_stages_are_equal_parts_without_a_profile_and_layers_with_one():
     assert "each stage of the run taken as 2 equal ones" in pipesched.what_if(GPIPE, schedule="zbv").suppositions[0]
     answer = pipesched.what_if(GPIPE, schedule="interleaved", num_chunks=2, profile=LAYERS, draws=3)
