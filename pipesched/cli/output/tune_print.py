@@ -115,7 +115,7 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
                 "": str(number),
                 **_named(outcome),
                 "time per batch": "-" if outcome.seconds is None else seconds(time_s),
-                "memory": num_bytes(outcome.held_bytes),
+                "memory": num_bytes(outcome.held_bytes or None),
                 "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
                 "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
                 "training": outcome.setting.training.value,
@@ -131,7 +131,7 @@ def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
         {
             **_named(outcome),
             "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
-            "memory": num_bytes(outcome.held_bytes),
+            "memory": num_bytes(outcome.held_bytes or None),
             "why": in_flags(readable_reason(outcome.reason).partition(" from ")[0]),  # when, at which op: --out
             "training": outcome.setting.training.value,
         }

@@ -144,7 +144,7 @@ class TuneResult:
                     "setting": str(outcome.setting),
                     "training": outcome.setting.training.value,
                     "time per batch": readable_s(outcome.seconds or 0.0),
-                    "memory": readable_bytes(outcome.held_bytes),
+                    "memory": readable_bytes(outcome.held_bytes or None),
                     "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
                 }
             )
