@@ -35,12 +35,13 @@ def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes:
     by_size = [StageCosts(costs.layers).of_share(size / microbatch_size).stages for size in all_sizes]
     input_bytes = [0] * len(all_sizes)
     layers = []
-    for index, layer in enumerate(costs.layers):
+    names = costs.names or ("layer",) * len(costs.layers)
+    for index, (name, layer) in enumerate(zip(names, costs.layers, strict=True)):
         scaled = [stages[index] for stages in by_size]
         measured = tuple(map(_measurement, all_sizes, scaled, input_bytes))
         predict_s = layer.said("predict_s")
         work = LayerWork(layer.copy_s, predict_s, layer.average_s)
-        layers.append(LayerCost("layer", layer.weight_bytes, layer.optimizer_bytes, layer.step_s, measured, work))
+        layers.append(LayerCost(name, layer.weight_bytes, layer.optimizer_bytes, layer.step_s, measured, work))
         input_bytes = [cost.output_bytes for cost in scaled]
     others = [str(size) for size in all_sizes if size != microbatch_size]
     supposed = f", those of {', '.join(others)} in proportion" if others else ""
@@ -85,6 +86,8 @@ def _require_expressible(costs: LayerCosts) -> None:
     where = costs.origin or "costs of layers"
     if costs.overlap:
         raise ProfileError(f"{where}: got overlap {costs.overlap:g}, expected none: a profile has none; leave it out")
+    if costs.names and len(costs.names) != len(costs.layers):
+        raise ProfileError(f"{where}: got {len(costs.names)} names, expected one of each of {len(costs.layers)} layers")
     for index, layer in enumerate(costs.layers):
         if layer.whole_backward_s is None:
             raise ProfileError(f"{where}: layer {index}: got no backward, expected backward_s, or its halves; add it")

@@ -20,12 +20,14 @@ class LayerCosts:
         origin: Where the numbers come from, in a few words.
         overlap: How much of the shorter op of an Overlap hides behind the longer, as in `StageCosts`.
         unitless: The columns of seconds in the table that it was read from, where none says a unit; else empty.
+        names: One per layer, for tables; empty where they have none.
     """
 
     layers: tuple[StageCost, ...]
     origin: str = ""
     overlap: float = 0.0
     unitless: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> tuple[float, ...]:

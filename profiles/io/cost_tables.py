@@ -125,7 +125,8 @@ def _layer_costs(table: _Table) -> LayerCosts:
     rows, faults = _rows(table, ("layer", *COST_COLUMNS), ("forward_s",))
     overlap = _overlap(rows, faults)
     names = [(number, values.pop("layer", "")) for number, values in rows]
-    if all(name.isdecimal() for _, name in names):
+    are_numbers = all(name.isdecimal() for _, name in names)
+    if are_numbers:
         faults += [
             f"row {number}, column layer: got {name} after {before}, expected rising numbers: a stage has neighbouring "
             "rows; sort them"
@@ -134,7 +135,8 @@ def _layer_costs(table: _Table) -> LayerCosts:
         ]
     require_no_faults(table.file, faults)
     layers = tuple(StageCost(**values) for _, values in rows)
-    return LayerCosts(layers, origin=table.file, overlap=overlap, unitless=unitless(table.columns))
+    said = () if are_numbers else tuple(name[:200] or "layer" for _, name in names)
+    return LayerCosts(layers, origin=table.file, overlap=overlap, unitless=unitless(table.columns), names=said)
 
 
 def _rows(table: _Table, known: Sequence[str], needed: Sequence[str]) -> tuple[list[_Row], list[str]]:

@@ -10,6 +10,7 @@ from pipesched.profiles.costs import (
     profile_of_costs,
     profile_with_input_share,
 )
+from pipesched.profiles.io import load_layer_costs
 
 ROWS = [(1.0, 0.5, 1.5, 6, 20, 3), (2.0, 3.0, 1.0, 8, 60, 4), (4.0, 4.0, 4.0, 10, 30, 5), (1.0, 2.0, 2.0, 0, 16, 6)]
 """F, I, W [s]; output, saved and weight bytes."""
@@ -63,6 +64,13 @@ def test_it_says_of_which_size_it_is_and_what_is_supposed():
     assert profile.microbatch_sizes == (1, 2, 4)
     assert profile.provenance.device == "layers.csv, micro-batches of 2, those of 1, 4 in proportion"
     assert profile_of_costs(LAYERS, "layers", 2).microbatch_sizes == (2,)
+
+
+def test_layers_keep_the_names_that_a_table_gives_them(tmp_path):
+    table = tmp_path / "layers.csv"
+    for names, kept in ((["embed", "head"], ["embed", "head"]), (["0", "1"], ["layer", "layer"])):
+        table.write_text("layer,fwd_ms,bwd_ms\n" + "".join(f"{name},1,2\n" for name in names))
+        assert [layer.name for layer in profile_of_costs(load_layer_costs(table), "layers", 1).layers] == kept
 
 
 @pytest.mark.parametrize(
