@@ -56,7 +56,7 @@ class PipelineSetting:
     def schedule(self) -> str:
         """The schedule's name in the catalogue; lists are only called so, as their name is not for a script to say."""
         spec = self.schedule_spec
-        return find(spec.name).name if spec.lists is None else "lists"
+        return find(spec.name).name if spec.lists is None else "lists of your own"
 
     @cached_property
     def lists(self) -> Schedule:

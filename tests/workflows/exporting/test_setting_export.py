@@ -217,7 +217,9 @@ def test_fewer_micro_batches_than_ranks_are_a_file_as_pytorchs_1f1b_refuses_them
 def test_lists_are_a_file_too():
     lists = build("zb_h1", 2, 3)
     setting = replace(ZERO_BUBBLE, schedule_spec=ScheduleSpec(lists=to_json(lists)))
-    assert export_setting(setting, "torchtitan") == TORCHTITAN_CSV.replace("ranks of zb_h1", "ranks of lists")
+    assert export_setting(setting, "torchtitan") == TORCHTITAN_CSV.replace(
+        "ranks of zb_h1", "ranks of lists of your own"
+    )
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
