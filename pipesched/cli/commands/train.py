@@ -121,6 +121,7 @@ def train(
             for note in unjudged_limit(forecast.cluster, forecast.rank_to_device, forecast.costs.has_bytes)
         )
     )
+    notes += _steps_before(checkpoints)
     if options.distributed:
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
         notes += doubts_of_machine(num_ranks, options, meter)
@@ -178,6 +179,12 @@ def _leave_if_paused(results: Sequence[Trained], num_steps: int, checkpoints: Ch
         done = f"paused after {len(results[0].steps)} of {num_steps} steps"
         complain(f"{done}; try --resume {checkpoints.folder} to go on")
         raise typer.Exit(PAUSED)
+
+
+def _steps_before(checkpoints: CheckpointSettings | None) -> list[str]:
+    """Return a note where a run goes on from a checkpoint."""
+    start = None if checkpoints is None else checkpoints.start
+    return [] if start is None else [f"went on from {start}: the steps up to it were taken before"]
 
 
 def _limit_lines(costs: CostOptions, forecast: TrainingForecast) -> list[str]:
