@@ -48,7 +48,8 @@ def page_of_settings(
         from pipesched.simulator.analysis import readable_reason
 
         rows = [
-            row | {"rejected": readable_reason(outcome.reason)} for row, outcome in zip(rows, outcomes, strict=True)
+            row | {"rejected": in_flags(readable_reason(outcome.reason))}
+            for row, outcome in zip(rows, outcomes, strict=True)
         ]
     raced = (
         [] if result.race is None else [*result.race.table().lines(()), *_typed(commands, result.race.leader.outcome)]
