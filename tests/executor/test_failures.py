@@ -66,7 +66,7 @@ def test_a_layer_that_raises_before_the_lists_begin_is_named_with_its_stage():
 
 def test_what_goes_wrong_before_the_lists_begin_is_told_with_a_rank():
     message = failure(faulty("without_data", build("gpipe", 2, 4)))
-    assert message.startswith("rank 0 failed before its first op: KeyError: 'no such data'")
+    assert re.match("rank [01] failed before its first op: KeyError: 'no such data'", message)  # both look for it
 
 
 @pytest.mark.parametrize(

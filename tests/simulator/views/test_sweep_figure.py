@@ -26,7 +26,9 @@ def texts(axes):
 
 def test_there_is_a_map_for_each_schedule_and_the_best_that_fits_is_framed():
     figure = sweep_figure(outcomes(), "makespan_s")
-    first, second, front = (axes for part in figure.subfigs for axes in part.axes)
+    first, second, bar, front = (axes for part in figure.subfigs for axes in part.axes)
+    assert [label.get_text() for label in bar.get_yticklabels()] == ["1", "7", "12"]
+    assert [text.get_text() for text in figure.subfigs[0].legends[0].get_texts()] == ["best that fits", "does not fit"]
     assert [axes.get_title(loc="left") for axes in (first, second, front)] == ["1f1b", "zbv", "every setting"]
     assert texts(first) == ["4", "5", "6", "1", "2", "3"]  # four ranks above two
     assert first.get_images()[0].get_clim() == second.get_images()[0].get_clim() == (1, 12)
@@ -50,10 +52,8 @@ def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
 
 
 def test_without_bytes_there_are_the_maps_alone(tmp_path):
-    assert [axes.get_title(loc="left") for axes in sweep_figure(outcomes(has_bytes=False), "makespan_s").axes] == [
-        "1f1b",
-        "zbv",
-    ]
+    first, second, _bar = sweep_figure(outcomes(has_bytes=False), "makespan_s").axes
+    assert [axes.get_title(loc="left") for axes in (first, second)] == ["1f1b", "zbv"]
     draw_sweep(outcomes(), "makespan_s", tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
