@@ -39,7 +39,7 @@ generated: install
 examples: install
 	$(BIN)/python docs/examples.py README.md docs/tutorial.md docs/own_schedule.md docs/sweep.md docs/howto/*.md
 
-# what is promised of files, ranks and interrupts, counted; about an hour
+# what is promised of files, ranks and interrupts, counted; not quick
 faults: install
 	$(BIN)/python benchmarks/faults.py --out benchmarks/results/faults.md
 
