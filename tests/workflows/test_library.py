@@ -44,7 +44,7 @@ def test_an_argument_that_several_functions_take_is_the_same_in_each():
     """A function shows all its arguments with their defaults; here they are held to each other."""
     functions = [
         pipesched.simulate, pipesched.compare, pipesched.check, pipesched.versions, pipesched.run, pipesched.train,
-        pipesched.verify, pipesched.verify_rounds, pipesched.what_if, pipesched.replay,
+        pipesched.verify, pipesched.verify_rounds, pipesched.what_if, pipesched.replay, pipesched.optimize,
     ]  # fmt: skip
     names = [
         "num_ranks", "num_microbatches", "num_chunks", "parameters", "partition", "network", "compression",
