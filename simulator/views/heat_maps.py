@@ -32,6 +32,7 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
 
     A cell where nothing fits shows what the fastest would take, hatched; one where nothing is known is empty. The
     settings that no other beats in time and memory at once (the Pareto front) are framed, the fastest twice as thick.
+    Where no bytes are known there is one map, of the time.
     Several pipelines are averaged elastically, which is another training: it is said so, and they are triangles.
 
     Args:
@@ -54,18 +55,19 @@ def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figu
     grid = setting_grid(outcomes)
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
-    ns = len(grid.pipelines)
-    width_in = 2 * (2.75 + 0.75 * ns) + 5.25
+    map_in, panels = 2.75 + 0.75 * len(grid.pipelines), len(grid.quantities)
+    widths_in = [map_in] * panels + [5.25] * (panels > 1)
+    width_in = max(6.0, sum(widths_in))
     figure = ShownFigure(figsize=(width_in, max(3.8, 2.1 + 0.42 * len(grid.microbatches))), layout="constrained")
     figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=INK)
-    first, second, third = figure.subplots(1, 3, width_ratios=[2.75 + 0.75 * ns] * 2 + [5.25])
+    panel_axes = figure.subplots(1, len(widths_in), width_ratios=widths_in, squeeze=False)[0]
     hatched = {
         (row, column)
         for row, outcomes_of_row in enumerate(grid.cells)
         for column, outcome in enumerate(outcomes_of_row)
         if outcome is not None and not outcome.fits
     }
-    for axes, quantity in ((first, grid.time), (second, grid.memory)):
+    for axes, quantity in zip(panel_axes, grid.quantities, strict=False):
         draw_heat_map(
             axes,
             [[math.nan if outcome is None else quantity.of(outcome) for outcome in row] for row in grid.cells],
@@ -77,7 +79,8 @@ def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figu
         _frame(axes, grid)
     frames = {"fastest that fits": 2.8, "Pareto front": 1.4} if grid.front else {}
     explain_cells(figure, frames, has_unfit=bool(hatched))
-    _scatter(third, grid)
+    if len(panel_axes) > panels:
+        _scatter(panel_axes[-1], grid)
     return figure
 
 

@@ -88,7 +88,7 @@ def tune_page(
     except SimulationError:  # nothing could be predicted, which the table says
         maps = []
     else:
-        maps = [_map(grid, quantity, best) for quantity in (grid.time, grid.memory)]
+        maps = [_map(grid, quantity, best) for quantity in grid.quantities]
     search = _table(rows, notes, best_row) | {"maps": maps}
     if best is None:
         return _page(title, search | {"heading": ""})

@@ -49,6 +49,11 @@ class SettingGrid:
     memory: ScaledQuantity
 
     @property
+    def quantities(self) -> tuple[ScaledQuantity, ...]:
+        """Time and memory; time alone, where no setting holds any byte that is known."""
+        return (self.time, self.memory) if any(map(_bytes, self.outcomes)) else (self.time,)
+
+    @property
     def labels(self) -> tuple[list[str], list[str]]:
         """What is written at the columns, and at the rows."""
         return list(map(str, self.pipelines)), list(map(str, self.microbatches))

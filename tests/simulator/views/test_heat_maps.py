@@ -76,3 +76,9 @@ def test_maps_have_their_scale_of_colours_and_say_what_frames_and_hatching_mean(
     assert (shown[0], shown[-1]) == (pytest.approx(min(seconds), rel=5e-3), pytest.approx(max(seconds), rel=5e-3))
     texts = {text.get_text() for text in figure.legends[0].get_texts()}
     assert texts == {"fastest that fits", "Pareto front", "does not fit"}
+
+
+def test_where_no_bytes_are_known_there_is_a_map_of_the_time_alone():
+    outcomes = [SettingOutcome(Setting("avgpipe", m, 1, 0), float(m), 0) for m in (2, 4)]
+    axes, bar = heat_map_figure(outcomes).axes
+    assert (axes.get_title(loc="left") or axes.get_title(), bar.get_label()) == ("time per batch [s]", "<colorbar>")
