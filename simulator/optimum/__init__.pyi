@@ -8,7 +8,7 @@ from .known_orders import known_orders as known_orders
 from .list_planner import planned_times as planned_times
 from .op_times import OpTimes as OpTimes
 from .op_times import listed_times as listed_times
-from .op_times import makespan as makespan
+from .op_times import objective_ticks as objective_ticks
 from .op_times import schedule_of_times as schedule_of_times
 from .order_bound import least_ticks as least_ticks
 from .order_model import OrderProof as OrderProof

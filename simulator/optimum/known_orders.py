@@ -11,7 +11,13 @@ from pipesched.schedules import Compute, Phase, Schedule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE, Entry, ParameterValue, build
 from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum.list_planner import planned_times
-from pipesched.simulator.optimum.op_times import OpTimes, listed_times, makespan, schedule_of_times
+from pipesched.simulator.optimum.op_times import (
+    OpTimes,
+    listed_times,
+    objective_ticks,
+    schedule_of_times,
+    tightened_times,
+)
 from pipesched.simulator.optimum.order_problem import OrderProblem
 from pipesched.simulator.optimum.orderable_lists import is_split, orderable, split_backwards
 
@@ -42,17 +48,17 @@ def known_orders(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -
         costs: The costs of its stages.
     """
     lists = [schedule, *_of_catalogue(problem, schedule, costs)]
-    planned = planned_times(problem)
+    planned = tightened_times(problem, planned_times(problem))
     orders = [_known(problem, known) for known in lists if problem.room.holds(known)]
     orders.append(
-        KnownOrder(schedule_of_times(problem, schedule, planned, PLANNER), planned, makespan(problem, planned))
+        KnownOrder(schedule_of_times(problem, schedule, planned, PLANNER), planned, objective_ticks(problem, planned))
     )
     return sorted(orders, key=lambda order: order.ticks)
 
 
 def _known(problem: OrderProblem, schedule: Schedule) -> KnownOrder:
     starts = listed_times(problem, schedule)
-    return KnownOrder(schedule, starts, makespan(problem, starts))
+    return KnownOrder(schedule, starts, objective_ticks(problem, starts))
 
 
 def _of_catalogue(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -> Iterator[Schedule]:

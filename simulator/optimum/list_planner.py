@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import Literal, NamedTuple, final
 
 from pipesched.schedules import Compute, Phase
-from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, makespan
+from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, objective_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _NEVER = 1 << 62
@@ -39,7 +39,7 @@ _RULES = (_Rule("turns", False), _Rule("due", False), _Rule("depth", True))
 
 def planned_times(problem: OrderProblem) -> OpTimes:
     """Return the starts of the best of the planner's orders [ticks]."""
-    return min((_Plan(problem, rule).run() for rule in _RULES), key=lambda starts: makespan(problem, starts))
+    return min((_Plan(problem, rule).run() for rule in _RULES), key=lambda starts: objective_ticks(problem, starts))
 
 
 @final

@@ -1,8 +1,16 @@
-"""Times of the ops of an order problem: the earliest, what comes after each at least, those of lists, and back."""
+"""Times of the ops of an order problem: the earliest, what comes after each at least, those of lists, and back.
+
+Lists whose batch is repeated without a pause have a period: a rank begins the next batch when it has ended this one.
+From the beginnings b of the ranks come their ends A b, where A has the longest ways from rank to rank and + stands for
+times, max for plus. The period is the largest mean of a cycle of A, its eigenvalue, and an eigenvector has beginnings
+from which the next batch is the same so much later.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import TypeAlias
 
 from pipesched.schedules import Compute, Op, Schedule, ScheduleTraits, Step
@@ -10,11 +18,19 @@ from pipesched.simulator.optimum.order_problem import OrderProblem, of_one_kind
 
 OpTimes: TypeAlias = list[list[int]]
 """``times[kind][microbatch]``, in ticks; where a kind has no op of a micro-batch it means nothing."""
+_FAR = 1 << 60
+"""Ticks before all others."""
 
 
-def earliest_starts(problem: OrderProblem) -> OpTimes:
-    """Return when each op can start at the earliest, if every rank could do any number of ops at once."""
-    starts = _nothing(problem)
+def earliest_starts(problem: OrderProblem, rank: int | None = None) -> OpTimes:
+    """Return when each op can start at the earliest, if every rank could do any number of ops at once.
+
+    Args:
+        problem: What is to be ordered.
+        rank: The rank whose first op starts at 0; None: all ops start at 0 or later. What waits for no op of the rank
+            starts at no time in particular, far below 0.
+    """
+    starts = _begun(problem, rank)
     for microbatch in range(problem.num_microbatches):
         for kind, arcs in enumerate(problem.incoming):
             for arc in arcs:
@@ -25,9 +41,14 @@ def earliest_starts(problem: OrderProblem) -> OpTimes:
     return starts
 
 
-def least_tails(problem: OrderProblem) -> OpTimes:
-    """Return the ticks from the end of each op to the end of all, at least, if ranks could do any number at once."""
-    tails = _nothing(problem)
+def least_tails(problem: OrderProblem, rank: int | None = None) -> OpTimes:
+    """Return the ticks from the end of each op to the end of all, at least, if ranks could do any number at once.
+
+    Args:
+        problem: What is to be ordered.
+        rank: The rank whose last end counts; None: that of all.
+    """
+    tails = _begun(problem, rank)
     for microbatch in reversed(range(problem.num_microbatches)):
         for kind in reversed(range(len(problem.kinds))):
             for arc in problem.incoming[kind]:
@@ -38,6 +59,10 @@ def least_tails(problem: OrderProblem) -> OpTimes:
     return tails
 
 
+def _begun(problem: OrderProblem, rank: int | None) -> OpTimes:
+    return [[0 if rank in (None, kind.rank) else -_FAR] * problem.num_microbatches for kind in problem.kinds]
+
+
 def listed_times(problem: OrderProblem, schedule: Schedule) -> OpTimes:
     """Return when each op of a schedule starts, every rank doing its list without a pause that it need not make.
 
@@ -45,19 +70,54 @@ def listed_times(problem: OrderProblem, schedule: Schedule) -> OpTimes:
         problem: Of the same ops; the schedule may be made for other costs.
         schedule: As `orderable` returns it, of lists that can run. What it holds is not looked at.
     """
-    return _times_in_order(
+    return _settled_times(
         problem, [[kind for op in row if (kind := _kind(problem, op)) is not None] for row in schedule.ops]
     )
 
 
 def tightened_times(problem: OrderProblem, starts: OpTimes) -> OpTimes:
     """Return when each op starts if every rank keeps to the order of these starts, and makes no needless pause."""
-    return _times_in_order(problem, [[kind for kind, _ in row] for row in _rank_orders(problem, starts)])
+    return _settled_times(problem, [[kind for kind, _ in row] for row in _rank_orders(problem, starts)])
 
 
-def _times_in_order(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
+def _settled_times(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
+    """Return the starts of lists; of a batch that is repeated those in the long run."""
+    begins = [0] * problem.num_ranks
+    if problem.is_repeated:
+        ways = _ways(problem, rows)
+        period = math.ceil(_largest_cycle_mean(ways))
+        for _ in range(problem.num_ranks):
+            begins = [
+                max([begin, *(way - period + other for way, other in zip(row, begins, strict=True))])
+                for begin, row in zip(begins, ways, strict=True)
+            ]
+    return _times_in_order(problem, rows, begins)
+
+
+def _ways(problem: OrderProblem, rows: list[list[int]]) -> list[list[int]]:
+    """Return ``ways[r][q]``: the ticks from the beginning of rank q to the end of rank r, at least."""
+    ranks = range(problem.num_ranks)
+    columns = []
+    for source in ranks:
+        starts = _times_in_order(problem, rows, [0 if rank == source else -_FAR for rank in ranks])
+        columns.append([_end(problem, starts, rank) for rank in ranks])
+    return [[column[rank] for column in columns] for rank in ranks]
+
+
+def _largest_cycle_mean(ways: list[list[int]]) -> Fraction:
+    """Return the largest mean of a cycle, by Karp's recursion: every rank has one of length 1."""
+    size = len(ways)
+    longest = [[0] * size]
+    for _ in range(size):
+        longest.append([max(way + last for way, last in zip(row, longest[-1], strict=True)) for row in ways])
+    return max(
+        min(Fraction(longest[size][rank] - longest[k][rank], size - k) for k in range(size)) for rank in range(size)
+    )
+
+
+def _times_in_order(problem: OrderProblem, rows: list[list[int]], begins: list[int]) -> OpTimes:
     """Return the starts of ops whose kinds each rank goes through in this order, a kind's micro-batches in theirs."""
-    starts, free = _nothing(problem), [0] * problem.num_ranks
+    starts, free = _nothing(problem), [*begins]
     position, ended = [0] * problem.num_ranks, [problem.first(kind) for kind in range(len(problem.kinds))]
     waits = [[arc for arc in arcs if arc.distance == 0] for arcs in problem.incoming]
     has_moved = True
@@ -70,7 +130,7 @@ def _times_in_order(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
                 if any(ended[arc.before] <= microbatch for arc in waits[kind]):
                     break
                 ready = (starts[a.before][microbatch] + problem.kinds[a.before].ticks + a.ticks for a in waits[kind])
-                starts[kind][microbatch] = max(free[rank], *ready, 0)
+                starts[kind][microbatch] = max([free[rank], *ready])
                 free[rank] = starts[kind][microbatch] + problem.kinds[kind].ticks
                 ended[kind] += 1
                 position[rank] += 1
@@ -91,9 +151,20 @@ def _rank_orders(problem: OrderProblem, starts: OpTimes) -> list[list[tuple[int,
     return rows
 
 
-def makespan(problem: OrderProblem, starts: OpTimes) -> int:
-    """Return the end of the last op [ticks]."""
-    return max(starts[index][-1] + kind.ticks for index, kind in enumerate(problem.kinds))
+def objective_ticks(problem: OrderProblem, starts: OpTimes) -> int:
+    """Return the end of the last op; of a repeated batch the longest time from a rank's first op to its last."""
+    ranks = range(problem.num_ranks)
+    if not problem.is_repeated:
+        return max(_end(problem, starts, rank) for rank in ranks)
+    return max(_end(problem, starts, rank) - _begin(problem, starts, rank) for rank in ranks)
+
+
+def _begin(problem: OrderProblem, starts: OpTimes, rank: int) -> int:
+    return min((starts[kind][problem.first(kind)] for kind in problem.of_rank[rank]), default=0)
+
+
+def _end(problem: OrderProblem, starts: OpTimes, rank: int) -> int:
+    return max((starts[kind][-1] + problem.kinds[kind].ticks for kind in problem.of_rank[rank]), default=0)
 
 
 def schedule_of_times(problem: OrderProblem, schedule: Schedule, starts: OpTimes, name: str) -> Schedule:

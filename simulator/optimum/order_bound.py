@@ -3,7 +3,8 @@
 Every op of a rank has a head, before which nothing can have brought it what it needs, and a tail, which must follow it.
 A rank that may interrupt its ops, and always works on the one with the longest tail of those that are there, ends all
 ops and tails as early as can be; no rank that may not interrupt is earlier (Carlier, EJOR 1982). Heads and tails are
-longest paths in which memory counts as well: the forward that finds no room waits for a backward.
+longest paths in which memory counts as well: the forward that finds no room waits for a backward. Of a batch that is
+repeated, heads and tails are those within the rank's own time, from its first op to its last.
 """
 
 from __future__ import annotations
@@ -11,23 +12,28 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from math import inf
 
-from pipesched.simulator.optimum.op_times import earliest_starts, least_tails
+from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 
 def least_ticks(problem: OrderProblem) -> int:
     """Return ticks that no order is shorter than."""
-    heads, tails = earliest_starts(problem), least_tails(problem)
+    if not problem.is_repeated:
+        times = earliest_starts(problem), least_tails(problem)
+        return max(_least_of_rank(_jobs(problem, rank, *times)) for rank in range(problem.num_ranks))
     return max(
-        _least_of_rank(
-            [
-                (heads[kind][microbatch], problem.kinds[kind].ticks, tails[kind][microbatch])
-                for kind in kinds
-                for microbatch in range(problem.first(kind), problem.num_microbatches)
-            ]
-        )
-        for kinds in problem.of_rank
+        _least_of_rank(_jobs(problem, rank, earliest_starts(problem, rank), least_tails(problem, rank)))
+        for rank in range(problem.num_ranks)
     )
+
+
+def _jobs(problem: OrderProblem, rank: int, heads: OpTimes, tails: OpTimes) -> list[tuple[int, int, int]]:
+    """Return the (head, length, tail) of each op of a rank."""
+    return [
+        (heads[kind][microbatch], problem.kinds[kind].ticks, tails[kind][microbatch])
+        for kind in problem.of_rank[rank]
+        for microbatch in range(problem.first(kind), problem.num_microbatches)
+    ]
 
 
 def _least_of_rank(jobs: list[tuple[int, int, int]]) -> int:

@@ -1,10 +1,11 @@
-"""The integer program of an order problem, for CP-SAT of OR-tools: the least makespan, and a bound that is proven.
+"""The integer program of an order problem, for CP-SAT of OR-tools: the least time, and a bound that is proven.
 
     an interval for each op, of fixed length                 no two of a rank at once
     a difference for each arc                                start after >= end before + what lies between
     where arcs do not say all of a rank's limit: an interval for each micro-batch of a stage, from the start of F to the
     end of what lets go of it, and no more of them at once than there is room for
     the end of all                                           at least what is known already, and to be the least
+    of a batch that is repeated, the period: no rank takes longer from its first op to its last
 
 It starts from an order that is known (a hint), and only looks for better ones.
 """
@@ -22,7 +23,7 @@ from typing import Any, TypeAlias
 
 from pipesched.schedules import Compute, Phase
 from pipesched.simulator import SimulationError
-from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, makespan, tightened_times
+from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, objective_ticks, tightened_times
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
@@ -77,7 +78,7 @@ def prove_order(
         ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
         SimulationError: There are too many ops to look for it.
     """
-    known = makespan(problem, starts)
+    known = objective_ticks(problem, starts)
     if known <= bound or seconds <= 0:
         return OrderProof(starts, known, min(bound, known))
     num_ops = problem.num_microbatches * len(problem.kinds)
@@ -104,9 +105,12 @@ def prove_order(
     status = _run(solve, solver.stop_search, lambda: progress(time.monotonic() - begun_s, *best))
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         order = [[solver.value(variable) for variable in row] for row in variables]
-        starts = min(starts, tightened_times(problem, order), key=lambda times: makespan(problem, times))
-    ticks = makespan(problem, starts)
-    return OrderProof(starts, ticks, min(max(bound, round(solver.best_objective_bound) * factor), ticks), factor)
+        starts = min(starts, tightened_times(problem, order), key=lambda times: objective_ticks(problem, times))
+    ticks = objective_ticks(problem, starts)
+    proven = round(solver.best_objective_bound) * factor
+    if problem.is_repeated and not problem.is_exact:
+        proven -= factor  # begins and ends are rounded down, so that their distance may be rounded up
+    return OrderProof(starts, ticks, min(max(bound, proven), ticks), factor)
 
 
 def _run(solve: Callable[[], Any], stop: Callable[[], None], tick: Callable[[], None]) -> Any:
@@ -132,7 +136,9 @@ def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
 
 def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, list[list[Any]]]:
     """Return the program, and the variables of the starts."""
-    model, horizon = cp_model.CpModel(), makespan(problem, hint)
+    model, horizon = cp_model.CpModel(), objective_ticks(problem, hint)
+    if problem.is_repeated:  # no two ranks begin further apart than one takes and the longest message
+        horizon = problem.num_ranks * (horizon + max((arc.ticks for arc in problem.arcs), default=0))
     heads, tails = earliest_starts(problem), least_tails(problem)
     starts: list[list[Any]] = []
     for index, kind in enumerate(problem.kinds):
@@ -142,10 +148,6 @@ def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, li
             latest = horizon - tails[index][microbatch] - kind.ticks
             starts[-1].append(model.new_int_var(heads[index][microbatch], latest, ""))
             model.add_hint(starts[-1][-1], hint[index][microbatch])
-    end = model.new_int_var(least_ticks(problem), horizon, "")
-    model.add_hint(end, horizon)
-    for index, kind in enumerate(problem.kinds):
-        model.add(end >= starts[index][-1] + kind.ticks)
     for arc in problem.arcs:
         length = problem.kinds[arc.before].ticks + arc.ticks
         first = max(problem.first(arc.before), problem.first(arc.after) - arc.distance)
@@ -160,8 +162,24 @@ def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, li
         model.add_no_overlap(works)
         if rank in problem.counts_room:
             _limit(model, problem, rank, starts, hint)
-    model.minimize(end)
+    model.minimize(_objective(model, problem, starts, hint, horizon))
     return model, starts
+
+
+def _objective(model: Any, problem: OrderProblem, starts: list[list[Any]], hint: OpTimes, horizon: int) -> Any:
+    """Return what is to be the least: when all ranks have ended, or the longest time from a rank's begin to its end."""
+    known = objective_ticks(problem, hint)
+    objective = model.new_int_var(least_ticks(problem), known, "")
+    model.add_hint(objective, known)
+    for kinds in problem.of_rank:
+        begin = 0
+        if problem.is_repeated:
+            begin = model.new_int_var(0, horizon, "")
+            model.add_hint(begin, min(hint[index][problem.first(index)] for index in kinds))
+        for index in kinds:
+            model.add(starts[index][problem.first(index)] >= begin)
+            model.add(objective >= starts[index][-1] + problem.kinds[index].ticks - begin)
+    return objective
 
 
 def _limit(model: Any, problem: OrderProblem, rank: int, starts: list[list[Any]], hint: OpTimes) -> None:
@@ -171,7 +189,7 @@ def _limit(model: Any, problem: OrderProblem, rank: int, starts: list[list[Any]]
         ticks = problem.kinds[close].ticks
         for microbatch in range(problem.num_microbatches):
             since, until = starts[begin][microbatch] + delay, starts[close][microbatch] + ticks
-            length = model.new_int_var(0, makespan(problem, hint), "")
+            length = model.new_int_var(0, objective_ticks(problem, hint), "")
             model.add_hint(length, hint[close][microbatch] + ticks - hint[begin][microbatch] - delay)
             intervals.append(model.new_interval_var(since, length, until, ""))
             sizes.append(size)

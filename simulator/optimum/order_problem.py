@@ -28,6 +28,8 @@ from pipesched.simulator.optimum.activation_room import ActivationRoom
 _FINEST, _MOST_PARTS, _TICKS = 1000, 100_000, 10**12
 """Parts of the shortest time that others are tried to be multiples of; the most ticks of a time that is; ticks of the
 busiest rank's work where none is found."""
+_MOST_RANKS = 10
+"""Ranks for which ticks are made so fine that a period, the mean of a cycle through some of them, is a whole number."""
 _NOISE, _SAME = 1e-9, 1e-12
 """Ticks by which a quotient may be below a whole number that it is; how far apart equal times may be, relatively."""
 
@@ -76,7 +78,9 @@ class OrderProblem:
         room: What ranks may hold.
         counts_room: Ranks whose limit says more than the arcs.
         tick_s: Seconds of a tick.
-        is_exact: Whether all times are whole ticks, but for the rounding of floating-point numbers.
+        is_exact: Whether all times are whole ticks, but for the rounding of floating-point numbers; of a batch that is
+            repeated, whether its period is, too.
+        is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
     """
 
     kinds: tuple[OrderKind, ...]
@@ -87,6 +91,7 @@ class OrderProblem:
     counts_room: frozenset[int]
     tick_s: float
     is_exact: bool
+    is_repeated: bool = False
 
     @cached_property
     def incoming(self) -> tuple[tuple[OrderArc, ...], ...]:
@@ -120,7 +125,9 @@ class OrderProblem:
         return op if isinstance(op, Step) else Compute(op.phase, op.stage, microbatch)
 
 
-def order_problem(schedule: Schedule, costs: StageCosts, cluster: Cluster, room: ActivationRoom) -> OrderProblem:
+def order_problem(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, room: ActivationRoom, *, is_repeated: bool = False
+) -> OrderProblem:
     """Return what is to be ordered, and what takes how long.
 
     Messages take what they take on links of their own; waiting for others on a link, and hand-over, are left out. That
@@ -131,6 +138,7 @@ def order_problem(schedule: Schedule, costs: StageCosts, cluster: Cluster, room:
         costs: Seconds of every op, and bytes of messages.
         cluster: Speeds and links.
         room: What ranks may hold.
+        is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
 
     Raises:
         ProfileError: The costs do not say the seconds of an op.
@@ -145,13 +153,16 @@ def order_problem(schedule: Schedule, costs: StageCosts, cluster: Cluster, room:
     for op, rank, op_s in zip(ops, ranks, seconds, strict=True):
         work_s[rank] += op_s * (1 if isinstance(op, Step) else schedule.num_microbatches)
     tick_s, is_exact = _tick({*seconds, *(wait_s for _, _, wait_s in waits)}, max(work_s))
+    if is_repeated and is_exact:
+        tick_s /= math.lcm(*range(1, min(schedule.num_ranks, _MOST_RANKS) + 1))
+        is_exact = schedule.num_ranks <= _MOST_RANKS
     kinds = tuple(OrderKind(op, rank, _ticks(op_s, tick_s)) for op, rank, op_s in zip(ops, ranks, seconds, strict=True))
     arcs = [OrderArc(before, after, _ticks(wait_s, tick_s), 0) for before, after, wait_s in waits]
     arcs += [OrderArc(kind, kind, 0, 1) for kind, op in enumerate(ops) if isinstance(op, Compute)]
     arcs += _room_arcs(kinds, room)
     counting = frozenset(rank for rank in range(schedule.num_ranks) if _counts(kinds, rank, room))
     return OrderProblem(
-        kinds, tuple(arcs), schedule.num_microbatches, schedule.num_ranks, room, counting, tick_s, is_exact
+        kinds, tuple(arcs), schedule.num_microbatches, schedule.num_ranks, room, counting, tick_s, is_exact, is_repeated
     )
 
 

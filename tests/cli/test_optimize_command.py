@@ -19,6 +19,7 @@ def test_a_table_has_the_optimum_above_the_known_orders_and_says_what_is_proven(
 def test_data_say_bound_gap_and_orders(pipesched):
     answer = data(pipesched, f"optimize -s zb_h1 -p 2 -m 4 --seconds 0 {COSTS}")
     assert answer["bound_s"] <= answer["makespan_s"] <= answer["orders"][-1]["makespan_s"]
+    assert answer["period_s"] is None
     assert {"1f1b", "zb_h1"} <= {order["name"] for order in answer["orders"]}
 
 

@@ -37,6 +37,14 @@ def optimize(
     split: Annotated[
         bool, typer.Option("--split", rich_help_panel=_SEARCH, help="Split whole backwards into I and W.")
     ] = False,
+    repeated: Annotated[
+        bool,
+        typer.Option(
+            "--repeated",
+            rich_help_panel=_SEARCH,
+            help="The batch is repeated without a pause: the time from one to the next is to be the least.",
+        ),
+    ] = False,
     seconds: Annotated[
         float, typer.Option(rich_help_panel=_SEARCH, help="To search at most; 0: only simple bounds.", min=0)
     ] = 20.0,
@@ -68,6 +76,7 @@ def optimize(
             conditions,
             in_flight=in_flight,
             is_split=split or None,
+            is_repeated=repeated,
             seconds=seconds,
             num_workers=workers,
             progress=tick,

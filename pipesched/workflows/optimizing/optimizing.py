@@ -8,7 +8,7 @@ from dataclasses import replace
 from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue
-from pipesched.simulator import NetworkOptions
+from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.optimum import most_in_flight, schedule_of_times
 from pipesched.workflows import (
     MAX_PROCESSES,
@@ -29,7 +29,7 @@ from pipesched.workflows.arguments import (
     read_schedule_argument,
 )
 from pipesched.workflows.optimizing.optimum_result import Optimum, OrderedSchedule
-from pipesched.workflows.simulating import Conditions, order_search, predict_source, simulate_source
+from pipesched.workflows.simulating import Conditions, Prediction, order_search, predict_source, simulate_source
 
 OPTIMUM = "optimum"
 """The name of the lists that are found, where it is proven that none takes less time."""
@@ -54,6 +54,7 @@ def optimize(
     convert_bytes_per_s: float | None = None,
     in_flight: float | None = None,
     is_split: bool | None = None,
+    is_repeated: bool = False,
     seconds: float = 20.0,
     num_workers: int | None = None,
 ) -> Optimum:
@@ -83,6 +84,8 @@ def optimize(
         in_flight: The most micro-batches in flight on a rank; None: what the devices hold, or where that is not known
             as many as `schedule` has on the rank where it has most.
         is_split: Whether backwards may be split into I and W, if they are not; None: as `schedule` has them.
+        is_repeated: Whether the batch is repeated without a pause, each stage stepping once between: then the period
+            is to be the least, as `simulate` says it of every micro-batch in the long run; else the makespan.
         seconds: How long to search at most [s]; 0: only what is known, and simple bounds.
         num_workers: Threads of the search; None: one for each core.
 
@@ -108,7 +111,13 @@ def optimize(
         convert_bytes_per_s=convert_bytes_per_s,
     )
     return optimize_source(
-        source, conditions, in_flight=in_flight, is_split=is_split, seconds=seconds, num_workers=num_workers
+        source,
+        conditions,
+        in_flight=in_flight,
+        is_split=is_split,
+        is_repeated=is_repeated,
+        seconds=seconds,
+        num_workers=num_workers,
     )
 
 
@@ -118,6 +127,7 @@ def optimize_source(
     *,
     in_flight: float | None = None,
     is_split: bool | None = None,
+    is_repeated: bool = False,
     seconds: float = 20.0,
     num_workers: int | None = None,
     progress: Callable[[float], None] = lambda share: None,  # noqa: ARG005
@@ -128,26 +138,44 @@ def optimize_source(
         require_rate("in_flight", in_flight)
     if is_split is not None:
         require_flag("is_split", is_split)
+    require_flag("is_repeated", is_repeated)
     workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
     if conditions.jitter:
         raise ArgumentError(
             "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
         )
     given = predict_source(source, conditions)
-    search = order_search(source.schedule, given.costs, given.cluster, in_flight=in_flight, is_split=is_split)
+    search = order_search(
+        source.schedule,
+        given.costs,
+        given.cluster,
+        in_flight=in_flight,
+        is_split=is_split,
+        is_repeated=is_repeated,
+    )
     proof = search.prove(seconds, workers, progress)
     ordered = schedule_of_times(search.problem, search.lists, proof.starts, OPTIMUM)
 
     def judged(schedule: Schedule) -> OrderedSchedule:
         predicted = predict_source(replace(source, schedule=schedule, longer=None), conditions)
-        return OrderedSchedule(schedule, predicted.makespan_s, most_in_flight(schedule, given.costs))
+        period_s = _period_s(predicted) if is_repeated else None
+        return OrderedSchedule(schedule, predicted.makespan_s, period_s, most_in_flight(schedule, given.costs))
 
-    known = sorted((judged(order.schedule) for order in search.orders), key=lambda order: order.makespan_s)
+    known = sorted((judged(order.schedule) for order in search.orders), key=lambda order: order.time_s)
     best = judged(ordered)
-    if known[0].makespan_s <= best.makespan_s:
+    if known[0].time_s <= best.time_s:
         best = known[0]
-    least = search.least_time(best.makespan_s, proof)
+    least = search.least_time(best.time_s, proof)
     lists = replace(best.schedule, name=BEST_KNOWN if least.gap else OPTIMUM, origin=None)
     simulation = simulate_source(replace(source, schedule=lists, longer=None), conditions)
     over_limit = None if search.problem.room.holds(search.lists) else judged(search.lists)
     return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit)
+
+
+def _period_s(predicted: Prediction) -> float:
+    if predicted.steady_s_per_microbatch is None:
+        raise SimulationError(
+            f"{predicted.schedule.name}: got a batch that settles to no period when it is repeated, expected one "
+            "that does; look for the least makespan"
+        )
+    return predicted.steady_s_per_microbatch * predicted.schedule.num_microbatches

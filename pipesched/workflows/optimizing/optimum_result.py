@@ -24,12 +24,19 @@ class OrderedSchedule:
     Attributes:
         schedule: Its lists.
         makespan_s: Its makespan [s].
+        period_s: The time from one batch to the next, if the batch is repeated [s]; None: it is not.
         in_flight: The most micro-batches that a rank has in flight.
     """
 
     schedule: Schedule
     makespan_s: float
+    period_s: float | None
     in_flight: float
+
+    @property
+    def time_s(self) -> float:
+        """What is to be the least: the period, if the batch is repeated, else the makespan [s]."""
+        return self.makespan_s if self.period_s is None else self.period_s
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -69,19 +76,25 @@ class Optimum:
         return self.simulation.makespan_s
 
     @property
+    def period_s(self) -> float | None:
+        """The time from one batch to the next [s]; None where the batch is not repeated."""
+        return self.least.time_s if self.least.is_repeated else None
+
+    @property
     def gap(self) -> float:
-        """How much longer it is than the bound, as a share of the bound; 0: it is proven to be the least."""
+        """How much longer it takes than the bound, as a share of the bound; 0: it is proven to be the least."""
         return self.least.gap
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return plain data: a row for the optimum, and for each known order, with its distance from the bound."""
         peaks = self.simulation.peak_microbatches.values()
-        best = OrderedSchedule(self.schedule, self.makespan_s, max(peaks, default=0.0))
+        best = OrderedSchedule(self.schedule, self.makespan_s, self.period_s, max(peaks, default=0.0))
         return [
             {
                 "name": order.schedule.name,
                 "makespan_s": order.makespan_s,
-                "gap": self.least.gap_of(order.makespan_s),
+                "period_s": order.period_s,
+                "gap": self.least.gap_of(order.time_s),
                 "in_flight": order.in_flight,
             }
             for order in (best, *self.known)
@@ -98,6 +111,7 @@ class Optimum:
         return {
             "of": self.of,
             "makespan_s": self.makespan_s,
+            "period_s": self.period_s,
             **self.least.to_dict(),
             "orders": self.to_rows(),
             "fits": self.simulation.fits,
@@ -126,6 +140,7 @@ class Optimum:
             {
                 "schedule": row["name"],
                 "makespan": readable_s(row["makespan_s"]),
+                **self._period_cells(row["period_s"]),
                 "above bound": readable_share(row["gap"]),
                 "in flight": f"{row['in_flight']:.4g}",
             }
@@ -133,9 +148,17 @@ class Optimum:
         )
         told = [self.least.sentence]
         if self.over_limit is not None:
-            held, time = f"{self.over_limit.in_flight:.4g}", readable_s(self.over_limit.makespan_s)
+            held, time = f"{self.over_limit.in_flight:.4g}", readable_s(self.over_limit.time_s)
             told.append(f"{self.of} has {held} micro-batches in flight, more than it may here: it takes {time}")
         return Table(f"orders of the ops of {self.of}", rows, "\n".join(told))
+
+    def _period_cells(self, period_s: float | None) -> dict[str, str]:
+        if period_s is None:
+            return {}
+        return {
+            "period": readable_s(period_s),
+            "per micro-batch": readable_s(period_s / self.schedule.num_microbatches),
+        }
 
     def _repr_html_(self) -> str:
         return self.table().to_html()

@@ -36,26 +36,28 @@ class LeastTime:
     """What no order of a schedule's ops on their ranks takes less than.
 
     Attributes:
-        bound_s: The least makespan that is possible as far as is proven [s].
+        bound_s: The least makespan that is possible as far as is proven, or the least period of a repeated batch [s].
         in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
         resolution_s: What times were rounded down to for a search [s]; None where there was none, or it needed no
             rounding.
-        makespan_s: The makespan of the schedule that is judged by it [s].
+        time_s: The makespan, or the period, of the schedule that is judged by it [s].
+        is_repeated: Whether it is of the period at which the batch is repeated.
     """
 
     bound_s: float
     in_flight: float | None
     resolution_s: float | None
-    makespan_s: float
+    time_s: float
+    is_repeated: bool = False
 
     @property
     def gap(self) -> float:
-        """How much longer the makespan is than the bound, as a share of the bound; 0: it is proven to be the least."""
-        return self.gap_of(self.makespan_s)
+        """How much longer the time is than the bound, as a share of the bound; 0: it is proven to be the least."""
+        return self.gap_of(self.time_s)
 
-    def gap_of(self, makespan_s: float) -> float:
-        """Return how much longer another makespan [s] of the same ops is than the bound."""
-        return makespan_s / self.bound_s - 1 if makespan_s > (1 + SAME) * self.bound_s else 0.0
+    def gap_of(self, time_s: float) -> float:
+        """Return how much longer another makespan, or period, of the same ops [s] is than the bound."""
+        return time_s / self.bound_s - 1 if time_s > (1 + SAME) * self.bound_s else 0.0
 
     @property
     def memory(self) -> str:
@@ -67,7 +69,7 @@ class LeastTime:
     @property
     def sentence(self) -> str:
         """What is proven, in a line."""
-        orders = f"no order of its ops {self.memory}"
+        orders = f"no order of its ops {self.memory}{', batch after batch,' if self.is_repeated else ''}"
         if not self.gap:
             return f"{orders} takes less time: proven"
         rounded = "" if self.resolution_s is None else f" (times rounded down to {readable_s(self.resolution_s)})"
@@ -130,11 +132,12 @@ class OrderSearch:
             progress=lambda passed_s, ticks, bound: progress(min(1.0, passed_s / seconds)),  # noqa: ARG005
         )
 
-    def least_time(self, makespan_s: float, proof: OrderProof | None) -> LeastTime:
-        """Return what is proven, for a schedule of this makespan [s]; without a proof by simple bounds alone."""
+    def least_time(self, time_s: float, proof: OrderProof | None) -> LeastTime:
+        """Return what is proven, for a schedule of this makespan or period [s]; without a proof by simple bounds."""
         bound, resolution = (least_ticks(self.problem), 1) if proof is None else (proof.bound, proof.resolution)
         resolution_s = resolution * self.problem.tick_s if resolution > 1 else None
-        return LeastTime(bound * self.problem.tick_s, self.in_flight, resolution_s, makespan_s)
+        bound_s = bound * self.problem.tick_s
+        return LeastTime(bound_s, self.in_flight, resolution_s, time_s, self.problem.is_repeated)
 
 
 def order_search(
@@ -144,6 +147,7 @@ def order_search(
     *,
     in_flight: float | None = None,
     is_split: bool | None = None,
+    is_repeated: bool = False,
     has_device_limits: bool = True,
 ) -> OrderSearch:
     """Return what there is to order of a schedule.
@@ -155,6 +159,7 @@ def order_search(
         in_flight: The most micro-batches in flight on a rank; None: what the devices hold, if that is known and
             `has_device_limits`, or as many as the schedule has on the rank where it has most.
         is_split: Whether the backward is I and W; None: as the schedule has it.
+        is_repeated: Whether the batch is repeated, and its period is to be the least; else its makespan.
         has_device_limits: Whether the devices' memory is a limit where `in_flight` is None.
 
     Raises:
@@ -168,5 +173,5 @@ def order_search(
     if room is None:
         in_flight = most_in_flight(lists, costs) if in_flight is None else in_flight
         room = counted_room(lists, costs, in_flight)
-    problem = order_problem(lists, costs, cluster, room)
+    problem = order_problem(lists, costs, cluster, room, is_repeated=is_repeated)
     return OrderSearch(lists, costs, problem, in_flight)

@@ -20,8 +20,8 @@ from pipesched.simulator.optimum import (
     counted_room,
     known_orders,
     least_ticks,
-    makespan,
     most_in_flight,
+    objective_ticks,
     order_problem,
     orderable,
     planned_times,
@@ -62,7 +62,7 @@ def test_no_order_of_whole_backwards_is_faster_than_1f1b(p, m, forward_s, backwa
     lists, problem = problem_of(build("gpipe", p, m), costs)
     least_s = (m + p - 1) * (forward_s + backward_s)
     assert least_ticks(problem) * problem.tick_s == pytest.approx(least_s, rel=1e-12)
-    assert makespan(problem, planned_times(problem)) == least_ticks(problem)
+    assert objective_ticks(problem, planned_times(problem)) == least_ticks(problem)
     assert problem.is_exact
     assert known_orders(problem, lists, costs)[0].ticks == least_ticks(problem)
 
@@ -73,7 +73,7 @@ def test_with_twice_the_memory_only_the_way_to_the_last_rank_is_lost(p, m):
     costs = StageCosts((SPLIT,) * p)
     _, problem = problem_of(build("zb_h2", p, m), costs)
     assert least_ticks(problem) == p - 1 + 3 * m
-    assert makespan(problem, planned_times(problem)) == p - 1 + 3 * m
+    assert objective_ticks(problem, planned_times(problem)) == p - 1 + 3 * m
 
 
 def all_orders_s(costs, delay_s, is_split, most):
