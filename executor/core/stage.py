@@ -177,8 +177,7 @@ class ModuleStage(Stage):
                 assert received is not None, "a forward has an input"
                 return self._forward(op, received.detach(), target)
             case Phase.RECOMPUTE:
-                self._recompute(op)
-                return None
+                return self._recompute(op)
             case Phase.BACKWARD:
                 return self._backward(op, received)
             case Phase.BACKWARD_INPUT:
@@ -256,10 +255,12 @@ class ModuleStage(Stage):
         self._inputs[op.microbatch] = (x, target)
         return made
 
-    def _recompute(self, op: Compute) -> None:
+    def _recompute(self, op: Compute) -> Tensor:
+        """Return what was computed again, for those who look at it: no message is made of it."""
         x, target = _pop(self._inputs, op, "forward")
         _, y = self._run(op, x, target)
         self._saved[op.microbatch] = _Graph(x, _graph_of(y))
+        return y.detach()
 
     def _run(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the stage's output and what its backward starts from: the output, or the loss on the last stage."""

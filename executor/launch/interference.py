@@ -17,7 +17,7 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import ModuleStage, Probe, Rank, Stage, check_finite
 from pipesched.executor.launch.injected_fault import InjectedFault, named_in_step
 from pipesched.executor.transport import LossyTransport
-from pipesched.schedules import Compute, Op
+from pipesched.schedules import Compute, Op, Phase
 from pipesched.schedules.formats import fill_disk
 
 
@@ -125,21 +125,35 @@ class _OwnFaults:
             case _:
                 assert_never(fault.kind)
 
-    def probe(self, op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:  # noqa: ARG002 -- a `Probe`
+    def probe(self, op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
         """Return what lets the computation that begins now take longer, or give NaN, when it has ended."""
         begun_s = time.perf_counter()
+        hook = None
+        if self._is_nan and isinstance(stage, ModuleStage) and op.phase in (Phase.FORWARD, Phase.RECOMPUTE):
+            hook = stage.module.register_forward_hook(_spoil)  # so that a loss, and what follows, is of NaN too
 
         def change(result: Tensor | None) -> None:
-            if self._is_nan and result is not None:
-                result.detach().fill_(math.nan)
-            if self._is_nan and isinstance(stage, ModuleStage):
-                for parameter in stage.parameters:
-                    if parameter.grad is not None:
-                        parameter.grad.fill_(math.nan)
+            if hook is not None:
+                hook.remove()
+            elif self._is_nan:
+                _fill_with_nan(result, stage)
             if self._factor > 1:
                 time.sleep((self._factor - 1) * (time.perf_counter() - begun_s))
 
         return change
+
+
+def _spoil(module: object, arguments: object, output: object) -> object:  # noqa: ARG001 -- as torch calls it
+    return output * math.nan if isinstance(output, Tensor) else output
+
+
+def _fill_with_nan(result: Tensor | None, stage: Stage) -> None:
+    """Let what a backward pass has given be NaN: the gradient of its input, and those of the parameters."""
+    gradients = [] if result is None else [result.detach()]
+    if isinstance(stage, ModuleStage):
+        gradients += [parameter.grad for parameter in stage.parameters if parameter.grad is not None]
+    for gradient in gradients:
+        gradient.fill_(math.nan)
 
 
 @final

@@ -58,6 +58,7 @@ def test_a_link_that_loses_messages_is_named_with_both_ends(tmp_path, monkeypatc
     ("inject", "told"),
     [
         ("nan:rank=0,op=0F1", "rank 0 failed at 0F1 (micro-batch 1): got NaN in the output of stage 0, the first of"),
+        ("nan:rank=1,op=1F1", "rank 1 failed at 1F1 (micro-batch 1): got NaN in the loss of stage 1, the first of"),
         ("nan:rank=1,op=1B2", "rank 1 failed at 1B2 (micro-batch 2): got NaN in the gradient of the input of stage 1"),
         ("nan:rank=0,op=0B0", "rank 0 failed at 0B0 (micro-batch 0): got NaN in the gradient of 0."),
     ],
