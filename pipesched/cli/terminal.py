@@ -24,8 +24,8 @@ _WIDE = 10_000
 """Columns of a terminal on which every table has room."""
 _LONG = 20_000
 """Ops whose simulation takes about half a second."""
-_LONGEST_COMPLAINT, _LONGEST_WORD = 2000, 300
-"""Characters of a line on stderr, and of a word in it, which may be anything of the user's."""
+_LONGEST_COMPLAINT, _LONGEST_WORD = 900, 300
+"""Characters of a line on stderr, and of a word in it or a value of the command line, which may be anything."""
 _LONG_BYTES = 1_000_000
 """Bytes of the files of Timelines: some 20,000 ops, too."""
 
@@ -45,9 +45,11 @@ def complain(text: str) -> None:
     """Print one line on stderr, not longer than anybody reads."""
     from pipesched.schedules import shortened
 
+    for given in sorted(set(sys.argv[1:]), key=len, reverse=True):
+        text = text.replace(given, shortened(given, _LONGEST_WORD))
     text = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda match: shortened(match[0], _LONGEST_WORD), text)
-    words = " ".join(shortened(text, _LONGEST_COMPLAINT).split())
-    print(f"pipesched: {terminal_line(words)}", file=sys.stderr)
+    line = terminal_line(" ".join(text.split()))
+    print(f"pipesched: {shortened(line, _LONGEST_COMPLAINT)}", file=sys.stderr)
 
 
 def terminal_line(text: str) -> str:

@@ -43,8 +43,9 @@ def test_machines_with_nodes_of_unequal_size_are_named_with_their_file(pipesched
         "{word}",
     ],
 )
-def test_a_word_of_5000_characters_is_shown_shortened(pipesched, line):
-    answer = pipesched(line.replace("{word}", "x" * 5000))
-    assert answer.code == 2
-    assert answer.err.count("\n") == 1
-    assert len(answer.err) < 1500
+def test_a_value_of_5000_characters_is_shown_shortened(pipesched, line):
+    for value in ("x" * 5000, "'0, " + "0, " * 1666 + "'"):
+        answer = pipesched(line.replace("{word}", value))
+        assert answer.code == 2
+        assert answer.err.count("\n") == 1
+        assert len(answer.err) < 1000
