@@ -34,6 +34,8 @@ from .op import needs_from_others as needs_from_others
 from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
+from .op_columns import OpColumns as OpColumns
+from .op_columns import OpRow as OpRow
 from .quoting import OneLineError as OneLineError
 from .quoting import guess as guess
 from .quoting import printable as printable

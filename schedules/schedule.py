@@ -15,6 +15,7 @@ from operator import index
 from typing import Any, ParamSpec, TypeAlias, final
 
 from pipesched.schedules.op import Average, Op, Phase, Recv, Reduce, Send, computes
+from pipesched.schedules.op_columns import OpColumns, OpRow, columns_of
 from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
@@ -77,8 +78,8 @@ class Schedule:
         name: What people call it, often as the catalogue does: ``"1f1b"``. Nothing is read off it.
         num_stages: Pieces that the model is cut into, numbered 0 to ``num_stages - 1``.
         num_microbatches: Micro-batches in the whole schedule, numbered from 0, each once.
-        lists: ``lists[rank]`` is the program of that rank, in order: a tuple, or a `GeneratedOps`. The versions that
-            one phase of one stage reads in a generated list never go down.
+        lists: ``lists[rank]`` is the program of that rank, in order: a tuple, an `OpRow` of columns, or a
+            `GeneratedOps`. The versions that one phase of one stage reads in a generated list never go down.
         rank_to_device: The device of every rank; several ranks may share one.
         width: Copies of a pipeline side by side, kept equal (`schedules.transforms.replication`), that this is made of.
         is_lowered: Whether the lists say their communication. Lists that have a Send or a Recv do, whatever is given.
@@ -120,7 +121,12 @@ class Schedule:
                 f"{self.name}: got {self.num_microbatches} micro-batches on {self.num_stages} stages, expected at most "
                 f"{MAX_CELLS} in all in lists that are held; try fewer of either"
             )
-        return tuple(map(tuple, self.lists))
+        return tuple(row.ops if isinstance(row, OpRow) else tuple(row) for row in self.lists)
+
+    @cached_property
+    def columns(self) -> OpColumns:
+        """The lists in memory as columns of numbers: those that they were made from, or read from their ops once."""
+        return columns_of(self.lists) or OpColumns.of(self.ops)
 
     def held(self) -> Schedule:
         """Return the same with all its lists in memory."""
@@ -217,12 +223,13 @@ def make_schedule(
     name: str,
     num_stages: int,
     num_microbatches: int,
-    rows: list[list[Op]],
+    rows: list[list[Op]] | OpColumns,
     rank_to_device: tuple[int, ...] | None = None,
 ) -> Schedule:
     """Return a Schedule that holds `rows`; without `rank_to_device` each rank has a device of its own."""
-    devices = tuple(range(len(rows))) if rank_to_device is None else rank_to_device
-    return Schedule(name, num_stages, num_microbatches, tuple(tuple(row) for row in rows), devices)
+    lists: tuple[Sequence[Op], ...] = rows.rows() if isinstance(rows, OpColumns) else tuple(map(tuple, rows))
+    devices = tuple(range(len(lists))) if rank_to_device is None else rank_to_device
+    return Schedule(name, num_stages, num_microbatches, lists, devices)
 
 
 def make_generated_schedule(
@@ -251,6 +258,10 @@ def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
 
 def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
     """Return whether a Send or Recv is in the lists."""
+    lists = tuple(lists)
+    columns = columns_of(lists)
+    if columns is not None:
+        return columns.has_messages
     return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists)
 
 

@@ -1,0 +1,254 @@
+"""Op lists as columns of numbers: all ranks one after the other, a cell for each computation, message or Step.
+
+    rank 0   0F0  0B0  0STEP              rank 1   (1F1;1B0)OVERLAP_F_B  1RECV_F2
+
+    cell            0    1    2             3                4    5
+    codes           F    B    STEP          F + OVERLAPPED   B    RECV_F
+    stages          0    0    0             1                1    0      of a message the stage that makes it
+    microbatches    0    0    0             1                0    2      0 for words of a stage
+    others          0    0    0             0                0    0      rank of the peer, or version of a computation
+    begins          0                       3                     6
+
+A builder says ``make_schedule(name, num_stages, num_microbatches, OpColumns(begins, codes, stages, microbatches))``,
+with lists, or with NumPy's arrays, which readers take without a copy where they are of int32 (codes: int8). Ops are
+made when somebody reads them, and then once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias, assert_never, final, overload
+
+from pipesched.schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+)
+
+F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD = range(14)  # noqa: E741
+"""Codes of what a cell holds."""
+
+OVERLAPPED = 16
+"""Added to the code of the first of two neighbours that are an Overlap."""
+
+PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
+"""The phase of each code below `SEND_F`."""
+
+Numbers: TypeAlias = Any
+"""A list of ints, or NumPy's array of them."""
+
+_MESSAGES = frozenset(range(SEND_F, REDUCE))
+_STAGE_OPS = (Reduce, Step, Average, Unshard, Reshard)
+_CODE_OF_PHASE = {phase: code for code, phase in enumerate(PHASES)}
+_CODE_OF_WORD = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
+
+
+@final
+class OpColumns:
+    """The ops of all R ranks as columns; n cells in all.
+
+    Args:
+        begins: R + 1 indices: where the cells of each rank begin, and at last n.
+        codes: n codes, as above.
+        stages: n stages.
+        microbatches: n micro-batches; 0 for words of a stage.
+        others: n ranks of peers (messages) and versions (computations); None: there is no message, and all versions
+            are 0.
+        lookaheads: n look-aheads of computations; None: all are 0.
+    """
+
+    def __init__(
+        self,
+        begins: Numbers,
+        codes: Numbers,
+        stages: Numbers,
+        microbatches: Numbers,
+        others: Numbers | None = None,
+        lookaheads: Numbers | None = None,
+    ) -> None:
+        self.begins = begins
+        self.codes = codes
+        self.stages = stages
+        self.microbatches = microbatches
+        self.others = others
+        self.lookaheads = lookaheads
+
+    @classmethod
+    def of(cls, lists: Iterable[Iterable[Op]]) -> OpColumns:
+        """Return the columns of `lists`."""
+        begins, cells = [0], _Cells()
+        for row in lists:
+            for op in row:
+                cells.add(op)
+            begins.append(len(cells.codes))
+        others = cells.others if any(cells.others) or not _MESSAGES.isdisjoint(cells.codes) else None
+        lookaheads = cells.lookaheads if any(cells.lookaheads) else None
+        return cls(begins, cells.codes, cells.stages, cells.microbatches, others, lookaheads)
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of lists."""
+        return len(self.begins) - 1
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a Send or Recv is in the lists."""
+        if self.others is None:
+            return False
+        return any(bool(count) for count in self.counts[SEND_F:REDUCE])
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How many cells there are of each code, those of Overlaps included."""
+        if isinstance(self.codes, list):
+            return tuple(self.codes.count(code) + self.codes.count(code + OVERLAPPED) for code in range(RESHARD + 1))
+        import numpy as np
+
+        counts = np.bincount(self.codes, minlength=2 * OVERLAPPED)
+        return tuple((counts[:OVERLAPPED] + counts[OVERLAPPED:])[: RESHARD + 1].tolist())
+
+    def rows(self) -> tuple[OpRow, ...]:
+        """Return the list of each rank."""
+        return tuple(OpRow(self, rank) for rank in range(self.num_ranks))
+
+    def ops(self, rank: int) -> Iterator[Op]:
+        """Yield the ops of `rank`, made anew."""
+        cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
+        codes = _listed(self.codes, cells)
+        first: Compute | None = None
+        columns = (self.stages, self.microbatches, self.others, self.lookaheads)
+        for code, stage, microbatch, other, lookahead in zip(
+            codes, *(_listed(column, cells) for column in columns), strict=True
+        ):
+            if SEND_F <= code < REDUCE:
+                payload = Payload.ACTIVATION if code in (SEND_F, RECV_F) else Payload.GRADIENT
+                post = Send if code <= SEND_B else Recv
+                yield post(Message(payload, stage, microbatch), other)
+            elif REDUCE <= code <= RESHARD:
+                yield _STAGE_OPS[code - REDUCE](stage)
+            else:
+                part = Compute(PHASES[code % OVERLAPPED], stage, microbatch, other, lookahead)
+                if code >= OVERLAPPED:
+                    first = part
+                else:
+                    yield part if first is None else Overlap(first, part)
+                    first = None
+
+
+def columns_of(lists: Sequence[Iterable[Op]]) -> OpColumns | None:
+    """Return the columns whose rows `lists` are, all of them in their order; None: they are none."""
+    columns = lists[0].columns if lists and isinstance(lists[0], OpRow) else None
+    if columns is None or columns.num_ranks != len(lists):
+        return None
+    are_rows = (isinstance(row, OpRow) and (row.columns, row.rank) == (columns, rank) for rank, row in enumerate(lists))
+    return columns if all(are_rows) else None
+
+
+@final
+class OpRow(Sequence[Op]):
+    """The list of one rank in columns: a sequence of ops that are made when they are first read.
+
+    Args:
+        columns: The columns of all ranks.
+        rank: Whose list this is.
+    """
+
+    __slots__ = ("_ops", "columns", "rank")
+
+    def __init__(self, columns: OpColumns, rank: int) -> None:
+        self.columns = columns
+        self.rank = rank
+        self._ops: tuple[Op, ...] | None = None
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The ops as a tuple."""
+        if self._ops is None:
+            self._ops = tuple(self.columns.ops(self.rank))
+        return self._ops
+
+    @overload
+    def __getitem__(self, index: int) -> Op: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Op, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Op | tuple[Op, ...]:
+        return self.ops[index]
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops)
+
+    def __len__(self) -> int:
+        columns = self.columns
+        begin, end = int(columns.begins[self.rank]), int(columns.begins[self.rank + 1])
+        codes: Numbers = columns.codes[begin:end]
+        if isinstance(codes, list):
+            return end - begin - sum(1 for code in codes if code >= OVERLAPPED)
+        return end - begin - int((codes >= OVERLAPPED).sum())
+
+    def __eq__(self, other: object) -> bool:
+        return self.ops == (other.ops if isinstance(other, OpRow) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.ops)
+
+    def __repr__(self) -> str:
+        return repr(self.ops)
+
+
+class _Cells:
+    """Columns as they grow, op by op."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self.stages: list[int] = []
+        self.microbatches: list[int] = []
+        self.others: list[int] = []
+        self.lookaheads: list[int] = []
+
+    def add(self, op: Op) -> None:
+        match op:
+            case Compute():
+                self._compute(op, 0)
+            case Send(message, peer) | Recv(message, peer):
+                code = SEND_F if isinstance(op, Send) else RECV_F
+                code += message.payload is Payload.GRADIENT
+                self._cell(code, message.stage, message.microbatch, peer, 0)
+            case Overlap(first, second):
+                self._compute(first, OVERLAPPED)
+                self._compute(second, 0)
+            case Step() | Reduce() | Average() | Unshard() | Reshard():
+                self._cell(_CODE_OF_WORD[type(op)], op.stage, 0, 0, 0)
+            case _:
+                assert_never(op)
+
+    def _compute(self, part: Compute, overlapped: int) -> None:
+        code = _CODE_OF_PHASE[part.phase] + overlapped
+        self._cell(code, part.stage, part.microbatch, part.version, part.lookahead)
+
+    def _cell(self, code: int, stage: int, microbatch: int, other: int, lookahead: int) -> None:
+        self.codes.append(code)
+        self.stages.append(stage)
+        self.microbatches.append(microbatch)
+        self.others.append(other)
+        self.lookaheads.append(lookahead)
+
+
+def _listed(numbers: Numbers | None, cells: slice) -> list[int]:
+    """Return some cells of a column as a list of ints; zeros if there is no such column."""
+    if numbers is None:
+        return [0] * (cells.stop - cells.start)
+    part: Any = numbers[cells]
+    return part if isinstance(part, list) else [*part.tolist()]

@@ -1,0 +1,65 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from pipesched.schedules import (
+    Average,
+    OpColumns,
+    OpRow,
+    Reduce,
+    Reshard,
+    Schedule,
+    Step,
+    Unshard,
+    make_schedule,
+    shows_messages,
+)
+from pipesched.schedules.builders.catalogue import build
+from pipesched.schedules.lowering import lower
+
+LISTS = [
+    lower(build("dualpipe_v", 2, 4)),
+    build("zbv", 2, 4),
+    build("spectrain", 2, 4),
+    lower(build("data_parallel", 2, 4)),
+    make_schedule("words", 1, 1, [[Unshard(0), Reduce(0), Average(0), Step(0), Reshard(0)], []]),
+]
+
+
+@pytest.mark.parametrize("schedule", LISTS, ids=lambda schedule: schedule.name)
+def test_columns_hold_the_very_ops_that_they_are_read_from(schedule: Schedule):
+    columns = OpColumns.of(schedule.ops)
+    assert tuple(row.ops for row in columns.rows()) == schedule.ops
+    assert [len(row) for row in columns.rows()] == list(map(len, schedule.ops))
+    assert columns.has_messages == shows_messages(schedule.ops)
+
+
+@pytest.mark.parametrize("schedule", LISTS, ids=lambda schedule: schedule.name)
+def test_columns_of_numpy_make_the_same_ops(schedule: Schedule):
+    lists = OpColumns.of(schedule.ops)
+    columns = (lists.begins, lists.codes, lists.stages, lists.microbatches, lists.others, lists.lookaheads)
+    arrays = OpColumns(*(numbers and np.array(numbers, np.int32) for numbers in columns))
+    assert tuple(row.ops for row in arrays.rows()) == schedule.ops
+    assert [len(row) for row in arrays.rows()] == list(map(len, schedule.ops))
+    assert arrays.has_messages == lists.has_messages
+
+
+def test_a_schedule_made_of_columns_is_the_schedule_made_of_ops():
+    schedule = build("1f1b", 3, 4)
+    columns = OpColumns.of(schedule.ops)
+    same = make_schedule("1f1b", 3, 4, columns)
+    of_tuples = make_schedule("1f1b", 3, 4, [list(row) for row in schedule.ops])
+    assert same == of_tuples
+    assert of_tuples == same
+    assert hash(same) == hash(of_tuples)
+    assert repr(same) == repr(of_tuples)
+    assert same.columns is columns
+    assert not same.is_lowered
+    assert pickle.loads(pickle.dumps(same)) == same
+
+
+def test_ops_of_a_row_are_made_once_when_they_are_read():
+    row = OpRow(OpColumns([0, 2], [0, 10], [0, 0], [0, 0]), 0)
+    assert row[1] is row.ops[1]
+    assert row[1:] == (Step(0),)
