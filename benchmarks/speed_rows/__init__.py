@@ -1,0 +1,1 @@
+"""The rows of speed.py, a module for each group of them."""

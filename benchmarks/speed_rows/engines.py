@@ -1,0 +1,119 @@
+"""Both engines and PyTorch's simulator on the same lists: ops/s, in one process, by turns."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipesched import Link, StageCost, StageCosts, build, flat
+from pipesched.profiles.clusters import Cluster, of_nodes
+from pipesched.schedules import Schedule, compute_only
+from pipesched.schedules.formats import write_csv_comms
+from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.simulator import USUAL_NETWORK
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import compile_lists, held_on_devices, loop_runner, program_times
+from pipesched.simulator.memory import memory
+from speed_rows.row import Figure, Row, ratio, repeated, turns
+
+SIZES = {(8, 64): (5, 100), (64, 512): (3, 3)}
+"""(p, m): rounds, and how often the arrays are asked in each."""
+STAGE = StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100, weight_bytes=1000)
+LINK = Link(0.01, 1e3)
+GOALS = {"numba": (500, 400), "plain Python": (15, 10)}
+"""Times as quick as SimPy with memory, and as PyTorch's simulator."""
+BEFORE = 161_000
+"""What the SimPy engine made, ops/s, on the machine of that day."""
+
+
+def clusters(p: int) -> dict[str, Cluster]:
+    """Return machines with as many devices, and in which way messages wait for each other."""
+    node = Cluster((flat(1).devices[0],) * 4, intra=LINK, inter=LINK, nics=((0, 1, 2, 3),))
+    return {
+        "a link for every two devices": flat(p, LINK),
+        "a shared NIC for every four devices": of_nodes(node, p // 4),
+    }
+
+
+def figures() -> Iterator[Figure]:
+    for (p, m), (rounds, times) in SIZES.items():
+        schedule, costs = lower(build("1f1b", p, m)), StageCosts((STAGE,) * p)
+        for where, cluster in clusters(p).items():
+            yield from of_lists(f"1f1b ({p}, {m}), {where}", schedule, costs, cluster, rounds, times)
+
+
+def of_lists(
+    what: str, schedule: Schedule, costs: StageCosts, cluster: Cluster, rounds: int, times: int
+) -> Iterator[Figure]:
+    """Yield what each way makes of some lists."""
+    program = compile_lists(schedule, USUAL_NETWORK, has_hand_over=False)
+    held = held_on_devices(program, costs)
+
+    def times_and_peaks() -> None:
+        seconds = program_times(program, costs, cluster)
+        for device in held:
+            device.peak_bytes(seconds, 1)
+
+    def as_quick_as_it_goes(loop: str) -> Callable[[], None]:
+        run = repeated(times_and_peaks, times if loop == "numba" else max(1, times // 10))
+
+        def with_loop() -> None:
+            loop_runner.BREAK_EVEN = 0 if loop == "numba" else sys.maxsize
+            run()
+
+        return with_loop
+
+    simpy, simpy_memory, torch = "SimPy", "SimPy with memory", "PyTorch"
+    loops = list(GOALS) if loop_runner.has_numba() else ["plain Python"]
+    runs: dict[str, Callable[[], object]] = {
+        simpy: lambda: simulate_lists(schedule, costs, cluster),
+        simpy_memory: lambda: memory(simulate_lists(schedule, costs, cluster), costs, schedule),
+        torch: torch_simulator(schedule),
+        **{loop: as_quick_as_it_goes(loop) for loop in loops},
+    }
+    break_even = loop_runner.BREAK_EVEN
+    for loop in loops:
+        runs[loop]()  # machine code is loaded, or made
+    took_s = turns(runs, rounds)
+    loop_runner.BREAK_EVEN = break_even
+    for loop in loops:
+        repeats = times if loop == "numba" else max(1, times // 10)
+        took_s[loop] = [seconds / repeats for seconds in took_s[loop]]
+    num_ops = sum(map(len, schedule.ops))
+    speed = {name: num_ops / statistics.median(seconds) for name, seconds in took_s.items()}
+    yield Figure(f"{what}: {simpy}", f"{2 * BEFORE:,} ops/s", f"{speed[simpy]:,.0f} ops/s", speed[simpy] >= 2 * BEFORE)
+    yield Figure(f"{what}: {simpy_memory}", "", f"{speed[simpy_memory]:,.0f} ops/s", None)
+    yield Figure(f"{what}: {torch}'s unit-time simulator", "", f"{speed[torch]:,.0f} ops/s", None)
+    for loop in loops:
+        arrays = f"{what}: arrays with memory, {loop}"
+        for other, goal in zip((simpy_memory, torch), GOALS[loop], strict=True):
+            times_as_quick = ratio(took_s[other], took_s[loop])
+            yield Figure(
+                f"{arrays}, beside {other}",
+                f"{goal} x",
+                f"{times_as_quick:.1f} x ({speed[loop]:,.0f} ops/s)",
+                times_as_quick >= goal,
+            )
+
+
+def torch_simulator(schedule: Schedule) -> Callable[[], object]:
+    """Return a run of PyTorch's simulator over the lists as PyTorch would have them."""
+    from torch.distributed.pipelining import schedules as pipelining
+
+    rows = csv.reader(write_csv_comms(lower_for_torch(compute_only(schedule))).splitlines())
+    action, simulate = pipelining._Action, pipelining._simulate_comms_compute  # noqa: SLF001 -- it has no other
+    actions: Any = {
+        rank: [action.from_str(cell) for cell in row if "SHARD" not in cell and "REDUCE" not in cell]
+        for rank, row in enumerate(rows)
+    }
+    return lambda: simulate(actions, lambda stage: schedule.home(stage, 0), schedule.num_stages)
+
+
+ROW = Row(
+    title="Engines",
+    how="times of compiled lists under given costs and machines, and the peaks of their memory; medians of turns",
+    figures=figures,
+)
