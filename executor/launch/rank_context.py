@@ -38,7 +38,7 @@ from pipesched.executor.launch.run_spec import RunSpec, Train
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
-from pipesched.profiles.processes import num_cores, pin, usable_cores
+from pipesched.profiles.processes import num_cores, open_sockets, pin, strangers, usable_cores
 from pipesched.schedules import Schedule
 
 
@@ -102,16 +102,19 @@ class RankContext:
             )
         ends = channels(schedule)
         lists = lists_of(schedule, {self.rank, *(sender for sender, receiver in ends if receiver == self.rank)})
+        with _among_ourselves(self.rank):
+            groups = make_groups(ends, self.backend, self.device)
+            reduce_groups = make_reduce_groups(schedule.reducers, self.backend, self.device)
         transport = ProcessGroupTransport(
             self.rank,
             lists,
             schedule.num_stages,
             shapes,
             self.device,
-            make_groups(ends, self.backend, self.device),
+            groups,
             self.device.type == "cuda" and self.backend == "gloo",
             self.timeout_s,
-            make_reduce_groups(schedule.reducers, self.backend, self.device),
+            reduce_groups,
             compression,
             are_held=schedule.is_held and schedule.is_lowered,
         )
@@ -187,10 +190,10 @@ def connected(
             store = _store(meet, process, size, patience)
         if digests is not None:
             require_agreement(digests, store, process, size)
-        with waiting_for(f"the other ranks of rank {rank}"):
-            dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
         try:
-            control = dist.new_group(backend="gloo") if carrier == "nccl" else None
+            with waiting_for(f"the other ranks of rank {rank}"), _among_ourselves(rank):
+                dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
+                control = dist.new_group(backend="gloo") if carrier == "nccl" else None
             is_busy = index < num_busy and devices.index(devices[process]) == process
             yield RankContext(
                 rank, process == 0, where, carrier, control, timeout_s, reference, num_busy, is_busy, interference
@@ -200,7 +203,25 @@ def connected(
         finally:
             # ends gloo's threads with the last reference: one that frees a tensor while Python shuts down aborts the
             # process. torch.distributed.nn, loaded in between, would keep the group as a default argument for good.
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+@contextmanager
+def _among_ourselves(rank: int) -> Iterator[None]:
+    """Refuse connections that another user of this machine has made to this rank meanwhile.
+
+    Raises:
+        RankFailed: There is one, with the user's number.
+    """
+    known = open_sockets()
+    yield
+    others = strangers(known)
+    if others:
+        raise RankFailed(
+            f"rank {rank}: user {others[0]} of this machine has connected in place of another rank; nothing that came "
+            "from there was used"
+        )
 
 
 @contextmanager

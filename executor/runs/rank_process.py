@@ -8,6 +8,7 @@ from typing import Any
 from pipesched.executor.launch import Measure, PeerWatch, RunSpec, connected_as, ranks_of_processes, share
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
+from pipesched.executor.runs.result_text import result_from_text, result_to_text
 from pipesched.executor.runs.training_job import TrainingJob
 from pipesched.executor.training import Trained
 from pipesched.profiles.models import Model
@@ -52,5 +53,6 @@ def run_rank(
     ):
         result: Measured | Trained | None = job.run(context)
         if is_shared:
-            result = share(result, ranks_of_processes(job.lists.rank_to_device)[0], context.control)
+            text = "" if result is None else result_to_text(result)
+            result = result_from_text(share(text, ranks_of_processes(job.lists.rank_to_device)[0], context.control))
     return result

@@ -30,7 +30,7 @@ from pipesched.profiles import Carrier, ProfileError
 from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
 from pipesched.profiles.io import save_cluster
 from pipesched.profiles.measuring.message_slowdown import measure_slowdown
-from pipesched.profiles.processes import end_with, pin
+from pipesched.profiles.processes import end_with, open_sockets, pin, strangers
 from pipesched.schedules import LONGEST_S
 
 SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
@@ -151,8 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.slowdown:
             pin(rank, size, threads=1)  # as in a run: messages move on the core that computes
             torch.set_num_threads(1)
+        known = open_sockets()
         dist.init_process_group(options.backend, options.meet, timeout=patience, rank=rank, world_size=size)
         try:
+            others = strangers(known)
+            if others:
+                raise ProfileError(f"links: user {others[0]} of this machine has connected in place of another rank")
             if options.slowdown:
                 slowdowns = [measure_slowdown(num_bytes, options.repeats, device) for num_bytes in options.sizes]
                 if rank == 0:

@@ -6,6 +6,8 @@ from .child_process import end_children as end_children
 from .child_process import end_with as end_with
 from .child_process import environment as environment
 from .child_process import is_stopped as is_stopped
+from .connections import open_sockets as open_sockets
+from .connections import strangers as strangers
 from .host import LoadMeter as LoadMeter
 from .host import can_bind as can_bind
 from .host import num_companions as num_companions

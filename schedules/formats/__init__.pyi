@@ -19,6 +19,7 @@ from .schedule_json import schedule_schema as schedule_schema
 from .schedule_json import to_json as to_json
 from .timeline_json import TIMELINE_FORMAT as TIMELINE_FORMAT
 from .timeline_json import read_timeline as read_timeline
+from .timeline_json import timeline_from_json as timeline_from_json
 from .timeline_json import timeline_schema as timeline_schema
 from .timeline_json import timeline_to_json as timeline_to_json
 from .torch_csv import has_communication as has_communication

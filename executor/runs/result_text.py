@@ -1,0 +1,33 @@
+"""The text in which processes tell each other what came out of a run: read as data, whoever sent it."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import TypeAdapter
+
+from pipesched.executor.runs.measuring_job import Measured
+from pipesched.executor.training import Trained
+from pipesched.schedules.formats import timeline_from_json, timeline_to_json
+
+
+def result_to_text(result: Measured | Trained) -> str:
+    """Return all of a result, as JSON in which a number may be NaN or infinite."""
+    if isinstance(result, Trained):
+        return json.dumps(TypeAdapter(Trained).dump_python(result))
+    timeline = timeline_to_json(result.timeline)
+    return json.dumps({"timeline": timeline, "makespans_s": result.makespans_s, "losses": result.losses})
+
+
+def result_from_text(text: str) -> Measured | Trained:
+    """Return the result in a text of `result_to_text`.
+
+    Raises:
+        ValueError: The text is no such thing.
+    """
+    fields = json.loads(text)
+    if "timeline" not in fields:
+        return TypeAdapter(Trained).validate_python(fields)
+    timeline = timeline_from_json(fields.pop("timeline"), "what the first rank measured")
+    numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_python(fields)
+    return Measured(timeline, numbers["makespans_s"], numbers["losses"])
