@@ -8,7 +8,8 @@ other rank or channel end later than L after its own beginning:
 
 Every time is the longest way to it from some rank's beginning, so from that of the ranks that begin first: all others
 wait for them. The next batch finds these ready at L, and the others no later than they begin to work; so it is the same
-batch L later, and so are all that follow.
+batch L later, and so are all that follow. Where ranks share devices, links or NICs, what one does slows another, and
+times are no longest paths; then nothing at all may be left at L, so that the next batch begins as the first did.
 
 Else a longer run is looked at. What comes next depends on as many micro-batches as the lists have under way, and on
 nothing before. So once all ops of that many come just as long after the same ops of some periods before, all later
@@ -134,27 +135,31 @@ def batch_period_s(
             channels[span.rank, span.op.peer] = min(first_s, span.start_s), max(last_s, span.end_s)
         elif not isinstance(span.op, Recv):
             ends_s[span.rank] = max(ends_s[span.rank], span.end_s)
-    return shown_period_s([*zip(begins_s, ends_s, strict=True)], [*channels.values()])
+    ranks = [*zip(begins_s, ends_s, strict=True)]
+    return shown_period_s(ranks, [*channels.values()], is_shared=not is_unshared(schedule, cluster))
 
 
 def shows_period(schedule: Schedule, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK) -> bool:
     """Whether the Timeline of a batch, lowered, may show by itself when the next one is the same."""
-    if not is_usual(network) or not is_unshared(schedule, cluster) or _predicts_weights(schedule):
+    if not is_usual(network) or _predicts_weights(schedule):
         return False
     return not cluster.has_hand_over  # a rank that hands over is not free when its last work is over
 
 
-def shown_period_s(ranks: Sequence[tuple[float, float]], channels: Sequence[tuple[float, float]]) -> float | None:
+def shown_period_s(
+    ranks: Sequence[tuple[float, float]], channels: Sequence[tuple[float, float]], *, is_shared: bool = False
+) -> float | None:
     """Return how long after a batch the next one is the same; None where the batch does not show it.
 
     Args:
         ranks: When each rank begins, and when its last op that is no message is over [s].
         channels: When the first message of each channel begins, and when the last is there [s].
+        is_shared: Whether ranks share a device, a link or a NIC.
     """
     first_s = min(begin_s for begin_s, _ in ranks)
     ready_s = [end_s for begin_s, end_s in ranks if begin_s == first_s]
     period_s = max(ready_s) - first_s
-    longest_s = max(end_s - begin_s for begin_s, end_s in (*ranks, *channels))
+    longest_s = max(end_s - (first_s if is_shared else begin_s) for begin_s, end_s in (*ranks, *channels))
     is_same = max(longest_s, period_s) - period_s + max(ready_s) - min(ready_s) <= SAME * period_s
     return period_s if is_same else None
 

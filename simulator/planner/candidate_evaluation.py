@@ -1,7 +1,7 @@
 """Predict a candidate in full, from its own lists.
 
 A run with a flush is one batch. A run without is as many steps as let every micro-batch of the pipeline come back a few
-times; its pace is that of the later half of its losses.
+times; its pace is that at which its ops repeat, or where they do not yet, that of the later half of its losses.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pipesched.simulator.fast import loss_times_s, predict_scenario
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
+from pipesched.simulator.planner.steady_pace import settled_s_per_microbatch, shown_s_per_microbatch
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 
 _ROUNDS, _FEWEST = 8, 8
@@ -37,9 +38,20 @@ def evaluate_candidate(
 ) -> PlanOutcome:
     """Predict a candidate, or say why it cannot be."""
     try:
-        return _outcome(candidate, costs, predict_candidate(candidate, costs, cluster, network))
+        estimate = predict_candidate(candidate, costs, cluster, network)
+        steady_s = _steady_s(candidate, estimate, cluster, network)
+        return replace(_outcome(candidate, costs, estimate), steady_s_per_microbatch=steady_s)
     except UNPREDICTABLE as error:
         return PlanOutcome(candidate=candidate, reason=str(error))
+
+
+def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> PlanOutcome:
+    """Return what was predicted in full with its steady pace, where longer runs soon show that."""
+    if outcome.steady_s_per_microbatch is not None:
+        return outcome
+    candidate = outcome.candidate
+    steady_s = settled_s_per_microbatch(candidate, steps_of(candidate), costs, cluster, network)
+    return replace(outcome, steady_s_per_microbatch=steady_s)
 
 
 def predict_candidate(
@@ -67,7 +79,11 @@ def predict_candidate(
     if not candidate.is_asynchronous:
         return run
     assert run.timeline is not None, "of one pipeline there always is one"
-    pace_s = _pace_s(run.timeline, lists, steps_of(candidate))  # not faster than the busiest device goes for long
+    steps = steps_of(candidate)
+    steady_s = shown_s_per_microbatch(candidate, lists, run.timeline, cluster, network)
+    if steady_s is not None:
+        return replace(run, meaning=Meaning.PACE, seconds=steady_s * lists.num_microbatches / steps)
+    pace_s = _pace_s(run.timeline, lists, steps)  # not faster than the busiest device goes for long
     seconds = max(pace_s, Bounds(cluster).of(candidate, costs).seconds)
     return replace(run, meaning=Meaning.PACE, seconds=seconds, precision=Precision.APPROXIMATE)
 
@@ -118,6 +134,15 @@ def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster, network: N
     timeline = predict_scenario(Scenario(lists, costs, cluster, network)).timeline
     assert timeline is not None, "of one pipeline there always is one"
     return timeline
+
+
+def _steady_s(candidate: Candidate, estimate: Estimate, cluster: Cluster, network: NetworkOptions) -> float | None:
+    """Return the seconds of a micro-batch in the long run, if the run of an estimate shows them."""
+    assert estimate.timeline is not None, "of one pipeline there always is one"
+    if not candidate.is_asynchronous:
+        return shown_s_per_microbatch(candidate, lists_of_candidate(candidate), estimate.timeline, cluster, network)
+    num_microbatches = candidate.samples_per_step // candidate.microbatch_size
+    return estimate.seconds / num_microbatches if estimate.precision is Precision.EXACT else None
 
 
 def _outcome(candidate: Candidate, costs: StageCosts, estimate: Estimate) -> PlanOutcome:

@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import Estimate
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
+from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate, with_steady_pace
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request
@@ -61,6 +61,14 @@ class CloserLook:
         """Return the candidate under what it holds, where `bounded` is under bytes; under inf if nothing is known."""
         outcome = self._outcome(bounded.candidate)
         return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.most_bytes, outcome=outcome)
+
+    def at_pace(self, bounded: Bounded) -> Bounded:
+        """Return a candidate that is ranked, with its steady pace where longer runs soon show that."""
+        assert bounded.outcome is not None, "it is ranked"
+        request = self._request
+        costs = self._costs(bounded.candidate)
+        outcome = with_steady_pace(bounded.outcome, costs, request.cluster, request.network)
+        return replace(bounded, outcome=outcome)
 
     def _with_copy(self, bounded: Bounded) -> Bounded:
         candidate, request = bounded.candidate, self._request

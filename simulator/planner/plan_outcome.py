@@ -39,6 +39,8 @@ class PlanOutcome(SearchOutcome):
         sent_bytes: Bytes of all messages and sums of a step.
         bubble_fraction: idle / (devices x makespan) of the lists that were predicted: of a batch, and of a run without
             a flush of all its steps, from an empty pipeline to an empty one.
+        steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
+            long run; None where that is not known, or would take long to find out.
         staleness: The most steps that a forward's weights are behind those that its gradient changes.
         reason: Why it is refused; None if it is not.
     """
@@ -50,6 +52,7 @@ class PlanOutcome(SearchOutcome):
     sent_bytes: int = 0
     costs: Costs | None = None
     bubble_fraction: float | None = None
+    steady_s_per_microbatch: float | None = None
     staleness: int = 0
     reason: str | None = None
 
@@ -60,10 +63,11 @@ class PlanOutcome(SearchOutcome):
 
     @property
     def steady_bubble_fraction(self) -> float | None:
-        """Idle share of `seconds`, so of a run without a flush of its steady pace; of a batch, `bubble_fraction`."""
-        if self.costs is None or not self.seconds:
+        """Idle share of all device time at the steady pace; None where that is not known."""
+        if self.costs is None or not self.steady_s_per_microbatch:
             return None
-        return 1 - (self.costs.work_s + self.costs.recompute_s) / self.seconds
+        step_s = self.steady_s_per_microbatch * self.samples / self.candidate.microbatch_size
+        return max(0.0, 1 - (self.costs.work_s + self.costs.recompute_s) / step_s)
 
     @property
     def most_bytes(self) -> int:

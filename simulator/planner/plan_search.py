@@ -10,16 +10,17 @@ least is looked for in the same way, by bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice
 from operator import itemgetter
 from time import monotonic
 from typing import TypeAlias, final
 
 from pipesched.profiles.processes import num_cores, rare_collections
 from pipesched.simulator.planner.candidate_evaluation import num_ops
-from pipesched.simulator.planner.closer_look import CloserLook
+from pipesched.simulator.planner.closer_look import Bounded, CloserLook
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
@@ -102,6 +103,7 @@ class _Search:
         self._considered: list[tuple[float, Candidate]] = []
         self._rejected: dict[int, PlanOutcome] = {}  # by the number of the candidate
         self._queue: _Queue = BestFirst([], top)  # by seconds per sample
+        self._at_pace: dict[Candidate, PlanOutcome] = {}
         self._smallest: _Queue = BestFirst([], 1)  # by bytes
 
     def ranking(self) -> PlanRanking:
@@ -115,6 +117,7 @@ class _Search:
             if self._queue.is_settled and not self._queue.ranked:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
+            self._find_paces(run)
         except KeyboardInterrupt:
             pass
         return self._summary(is_complete=is_complete)
@@ -155,6 +158,18 @@ class _Search:
         for _ in self._smallest.refine(self._look.in_bytes, run):
             pass
 
+    def _find_paces(self, run: Runner) -> None:
+        """Ask for the steady pace of what is ranked, where the runs that it was predicted by do not show it."""
+        unknown = [o for o in self._queue.ranked if o.steady_s_per_microbatch is None]
+        left = iter([BoundedCandidate(0.0, number, o.candidate, o) for number, o in enumerate(unknown)])
+
+        def take() -> Sequence[Bounded]:
+            return () if self._is_late() else [*islice(left, 1)]
+
+        for bounded in run(self._look.at_pace, take):
+            if bounded.outcome is not None:
+                self._at_pace[bounded.candidate] = bounded.outcome
+
     def _all_rejected(self) -> dict[int, PlanOutcome]:
         """Return what is refused, with all that is known of it, in the order of the candidates."""
         refused = (bounded for bounded in self._queue.refined if bounded.cost == math.inf)
@@ -175,7 +190,8 @@ class _Search:
         return monotonic() > self._late_s and bool(self._queue.ranked)
 
     def _summary(self, *, is_complete: bool) -> PlanRanking:
-        ranked, ahead = self._queue.ranked, min(self._queue.open_bounds, default=math.inf)
+        ranked = tuple(self._at_pace.get(outcome.candidate, outcome) for outcome in self._queue.ranked)
+        ahead = min(self._queue.open_bounds, default=math.inf)
         outcomes = [bounded.outcome for bounded in (*self._queue.refined, *self._smallest.refined)]
         return PlanRanking(
             ranked=ranked,

@@ -132,7 +132,7 @@ def _draw_layout(figure: Figure, cluster: Cluster, candidate: Candidate, boxes: 
 def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
     """Return what the whole Timeline amounts to, in the measures of the planner's table."""
     text = f"{readable_s(timeline.makespan_s)}, bubble_fraction {outcome.bubble_fraction:.1%}"
-    if outcome.candidate.is_asynchronous:
+    if outcome.candidate.is_asynchronous and outcome.steady_bubble_fraction is not None:
         text += f"; at its pace, steady_bubble_fraction {outcome.steady_bubble_fraction:.1%}"
     return text
 

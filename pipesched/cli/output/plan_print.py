@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -69,12 +69,17 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
         "in a node": "-" if 1 in (candidate.depth, candidate.width) else candidate.placement,
         "samples": str(outcome.samples),
         "bubble_fraction": percent(outcome.bubble_fraction),
-        "steady_bubble_fraction": percent(outcome.steady_bubble_fraction) if candidate.is_asynchronous else "-",
+        "steady / micro-batch": _told(outcome.steady_s_per_microbatch, seconds),
+        "steady_bubble_fraction": _told(outcome.steady_bubble_fraction, percent),
         "waits for messages": seconds(costs.transfer_s),
         "for reductions": seconds(costs.reduce_s),
         "sent": num_bytes(outcome.sent_bytes or None),
         "staleness": str(outcome.staleness),
     }
+
+
+def _told(value: float | None, show: Callable[[float], str]) -> str:
+    return "-" if value is None else show(value)
 
 
 def short_partition(partition: Sequence[int]) -> str:
@@ -91,6 +96,7 @@ def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
         "recompute": "no",
         "messages": "whole",
         "staleness": "0",
+        "steady / micro-batch": "-",
         "steady_bubble_fraction": "-",
         "waits for messages": "0 s",
         "for reductions": "0 s",

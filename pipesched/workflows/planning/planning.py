@@ -172,6 +172,7 @@ def _row(outcome: PlanOutcome) -> dict[str, Any]:
         "most_bytes": outcome.most_bytes,
         "sent_bytes": outcome.sent_bytes,
         "bubble_fraction": outcome.bubble_fraction,
+        "steady_s_per_microbatch": outcome.steady_s_per_microbatch,
         "steady_bubble_fraction": outcome.steady_bubble_fraction,
         "staleness": outcome.staleness,
         **costs,

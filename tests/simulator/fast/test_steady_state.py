@@ -1,18 +1,19 @@
 """The pace in the long run, beside closed forms and a loop of its own."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.clusters import Link, dealt, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import batch_period_s, repeated_pace_s, unflushed_pace_s
+from pipesched.simulator.fast import batch_period_s, repeated_pace_s, simulate_arrays, unflushed_pace_s
 
 
 def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
@@ -136,13 +137,23 @@ def test_a_run_that_changes_its_pace_has_that_at_which_it_gets_longer():
     assert unflushed("hybrid", 4, 16, uniform(4, 1.0, 2.0)) == pytest.approx((3 + 4 * 3) / 2, rel=1e-12)
 
 
-def test_a_timeline_of_ranks_that_share_a_device_shows_nothing():
-    costs = uniform(2, 1.0, 2.0)
-    shown, run = batch("avgpipe", 2, 4, costs)
-    assert shown is None
-    lists = repeat(build("avgpipe", 2, 4), 20).held()
-    short = simulate_lists(repeat(build("avgpipe", 2, 4), 10).held(), costs).makespan_s
-    assert run == pytest.approx((simulate_lists(lists, costs).makespan_s - short) / 40, rel=1e-9)
+@pytest.mark.parametrize(("name", "p", "is_shown"), [("avgpipe", 2, True), ("1f1b", 4, True), ("zb_h2", 4, False)])
+def test_where_ranks_share_a_batch_shows_its_pace_if_nothing_is_left_when_the_first_ranks_end(name, p, is_shown):
+    """Devices are shared by avgpipe's pipelines, a NIC by two devices each."""
+    costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.0, step_s=0.5, output_bytes=20),) * p)
+    machines = replace(flat(p, Link(0.25, 50.0)), nics=dealt(p, 2))
+
+    def simulated(times):
+        lists = lower(repeat(build(name, p, 8), times).held())
+        return lists, simulate_arrays(lists, costs, machines)
+
+    lists, line = simulated(1)
+    shown_s = batch_period_s(lists, line, machines)
+    assert (shown_s is not None) == is_shown
+    far_s, long_s = (simulated(times)[1].makespan_s for times in (4, 12))
+    assert repeated_pace_s(map(simulated, (2, 4, 8)), 8) == pytest.approx((long_s - far_s) / 64, rel=1e-9)
+    if is_shown:
+        assert shown_s == pytest.approx((long_s - far_s) / 8, rel=1e-9)
 
 
 def test_what_does_not_settle_in_the_runs_there_are_is_not_known():

@@ -1,0 +1,68 @@
+"""The steady time of a plan: seconds per micro-batch when its batches follow one another, or its run goes on.
+
+A batch mostly shows it by itself, and so does a run without a flush that is long enough. What does not is repeated, but
+only of the plans that are ranked, and only where that is soon done.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule, Timeline
+from pipesched.simulator import Inexact, NetworkOptions, Scenario
+from pipesched.simulator.fast import batch_period_s, predict_repeated, predict_unflushed, unflushed_pace_s
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.search import UNPREDICTABLE
+
+_MOST_CELLS = 2_000
+"""Stages times micro-batches, of all copies, of the run that longer ones are simulated of."""
+
+
+def shown_s_per_microbatch(
+    candidate: Candidate, lists: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions
+) -> float | None:
+    """Return the seconds of a micro-batch in the long run, if the run that a candidate is predicted by shows them.
+
+    Args:
+        candidate: The candidate.
+        lists: Lists of that run, lowered.
+        timeline: Its Timeline.
+        cluster: Devices and links.
+        network: How messages go.
+    """
+    if candidate.is_asynchronous:
+        return unflushed_pace_s([(lists, timeline)])
+    period_s = batch_period_s(lists, timeline, cluster, network)
+    return None if period_s is None else period_s / lists.num_microbatches
+
+
+def settled_s_per_microbatch(
+    candidate: Candidate, num_steps: int, costs: StageCosts, cluster: Cluster, network: NetworkOptions
+) -> float | None:
+    """Return the seconds of a micro-batch in the long run, of longer runs; None where they take long or do not settle.
+
+    Args:
+        candidate: The candidate.
+        num_steps: Steps of the run that it is predicted by.
+        costs: Costs of its stages, for one micro-batch.
+        cluster: Devices and links.
+        network: How messages go.
+    """
+    try:
+        lists = _lists(candidate, num_steps, 1)
+        if lists.num_stages * lists.num_microbatches > _MOST_CELLS:
+            return None
+        scenario = Scenario(lists, costs, cluster, network)
+        if candidate.is_asynchronous:
+            answer = predict_unflushed(scenario, partial(_lists, candidate, num_steps))
+        else:
+            answer = predict_repeated(scenario)
+    except UNPREDICTABLE:  # lists that cannot go on, whether they should
+        return None
+    return None if isinstance(answer, Inexact) else answer.seconds / lists.num_microbatches
+
+
+def _lists(candidate: Candidate, num_steps: int, times: int) -> Schedule:
+    return candidate.schedule_spec().run(times * num_steps).lists(times * num_steps).held()
