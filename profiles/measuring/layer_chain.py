@@ -11,8 +11,7 @@ and the page faults of that would count as I (18 % more for GPT blocks on a CPU)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -90,7 +89,7 @@ class LayerChain:
         while outs:
             x, y = ins.pop(), outs.pop()
             if gradient is not None and y.requires_grad:
-                torch.autograd.backward(y, gradient)
+                self._backward(len(outs), y, gradient)
             gradient = x.grad
             mark()
 
@@ -114,7 +113,7 @@ class LayerChain:
             if gradient is not None and index in layers:
                 rest = run_input_pass(y, gradient, x, parameters)
             elif gradient is not None and y.requires_grad:
-                torch.autograd.backward(y, gradient)
+                self._backward(index, y, gradient)
             gradient = x.grad
             mark()
             if rest is not None:
@@ -130,7 +129,7 @@ class LayerChain:
         x, targets = self.batch(num_samples)
         layers_bytes = []
         for index, layer in enumerate(self.layers):
-            with self._blaming(index), SavedTensors() as saved:
+            with SavedTensors() as saved:
                 y = self._forward(index, x, targets)
             last = index == len(self.layers) - 1
             if last and y.numel() != 1:
@@ -164,22 +163,25 @@ class LayerChain:
         return ins, outs
 
     def _forward(self, index: int, x: Tensor, targets: Tensor) -> Tensor:
-        y = self.layers[index](x)
-        if not isinstance(y, Tensor):
-            raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
-        return self.model.loss(y, targets) if index == len(self.layers) - 1 else y
-
-    @contextmanager
-    def _blaming(self, index: int) -> Iterator[None]:
         try:
-            yield
-        except ProfileError:
-            raise
+            y = self.layers[index](x)
+            if isinstance(y, Tensor):
+                return self.model.loss(y, targets) if index == len(self.layers) - 1 else y
         except Exception as error:  # a user's layer or loss may raise anything
-            message = " ".join(str(error).split())[:200]
-            raise self._fault(
-                index, f"got {type(error).__name__} ({message}), expected it to run; try fewer samples or mend it"
-            ) from error
+            raise self._blamed(index, error) from error
+        raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
+
+    def _backward(self, index: int, y: Tensor, gradient: Tensor) -> None:
+        try:
+            torch.autograd.backward(y, gradient)
+        except Exception as error:  # and so may a user's backward
+            raise self._blamed(index, error) from error
+
+    def _blamed(self, index: int, error: Exception) -> ProfileError:
+        message = " ".join(str(error).split())[:200]
+        return self._fault(
+            index, f"got {type(error).__name__} ({message}), expected it to run; try fewer samples or mend it"
+        )
 
     def _fault(self, index: int, what: str) -> ProfileError:
         return ProfileError(f"model {self.model.name}: layer {index} ({self.model.layer_names[index]}): {what}")

@@ -299,9 +299,22 @@ def test_arguments_out_of_range_are_refused(options, message):
     assert "\n" not in str(caught.value)
 
 
+class Tiring(nn.Linear):
+    """Fails at its fifth forward, which is one that is timed."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 5:
+            raise KeyError("tired")
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("layer", "loss", "message"),
     [
+        (partial(Tiring, 4, 4), nn.functional.mse_loss, r"layer 0 \(odd\): got KeyError \('tired'\)"),
         (partial(nn.Linear, 3, 3), nn.functional.mse_loss, r"layer 0 \(odd\): got RuntimeError"),
         (partial(nn.LSTM, 4, 4), nn.functional.mse_loss, "got tuple, expected it to return one tensor"),
         (partial(nn.Linear, 4, 4), lambda y, t: y - t, "got a loss of shape"),
@@ -310,4 +323,4 @@ def test_arguments_out_of_range_are_refused(options, message):
 def test_a_layer_that_fails_is_named(layer, loss, message):
     model = Model("odd", (layer,), ("odd",), loss, lambda n, seed: (torch.ones(n, 4), torch.ones(n, 4)))
     with pytest.raises(ProfileError, match=message):
-        measure(model, 2)
+        measure(model, 2, repeats=5)
