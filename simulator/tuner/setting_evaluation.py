@@ -83,7 +83,7 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     hold when all are at their peak.
     """
     try:
-        costs = _costs_of(problem, setting)
+        costs = costs_of(problem, setting)
         begun_together = _one_iteration(problem, costs, setting)
         seconds = _iteration_s(problem, costs, setting, begun_together.seconds)
     except UNPREDICTABLE as error:
@@ -93,7 +93,12 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
-def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
+def costs_of(problem: Problem, setting: Setting) -> StageCosts:
+    """Return what the stages of a setting cost.
+
+    Raises:
+        ScheduleError, ProfileError: The setting cannot be.
+    """
     num_stages = _one_pipeline(_alike(setting), len(problem.cluster.devices)).num_stages
     return problem.costs(setting.num_microbatches, num_stages, setting.num_pipelines)
 
@@ -115,7 +120,7 @@ def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_to
     of the others adds what it takes on the busiest device.
     """
     number, cluster = setting.num_pipelines, problem.cluster
-    if all(number * cost.utilisation <= 1 for cost in costs.stages):
+    if not is_slowed(costs, number):
         return begun_together_s
     followed = setting.num_microbatches
     each_s = _busiest_s(costs, cluster, setting) if is_usual(problem.network) and not cluster.nics else None
@@ -123,6 +128,11 @@ def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_to
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
     pipelines = _pipelines(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
     return pipelines.pace_s(number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+
+
+def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:
+    """Whether so many pipelines on the same devices slow each other."""
+    return any(num_pipelines * cost.utilisation > 1 for cost in costs.stages)
 
 
 def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
@@ -189,7 +199,7 @@ def measure(problem: Problem, setting: Setting) -> SettingProfile:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    return profile_setting(timeline_of_setting(problem, setting), _costs_of(problem, setting), setting.num_pipelines)
+    return profile_setting(timeline_of_setting(problem, setting), costs_of(problem, setting), setting.num_pipelines)
 
 
 def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
@@ -198,7 +208,7 @@ def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    timeline = _of_all(problem, _costs_of(problem, setting), setting).timeline
+    timeline = _of_all(problem, costs_of(problem, setting), setting).timeline
     assert timeline is not None, "the lists of all have one"
     return timeline
 

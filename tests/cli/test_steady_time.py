@@ -1,11 +1,15 @@
 """Steady seconds per micro-batch, in ``simulate`` and ``compare``."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pipesched.schedules.builders import CATALOGUE
 from tests.cli.json_answers import data
 
 COSTS = "--uniform f=1,b=2"
+GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
 
 
 def steady(pipesched, line):
@@ -79,6 +83,17 @@ def test_a_longer_run_gets_longer_at_that_pace(pipesched, name):
     costs = "-p 3 --uniform f=1,i=1.25,w=0.5,step_s=0.25,output_bytes=10 --link latency_s=0.3,bandwidth_bytes_per_s=100"
     short, long = (data(pipesched, f"simulate -s {name} -m {m} {costs}")["makespan_s"] for m in (60, 120))
     assert steady(pipesched, f"-s {name} -m 12 {costs}") == pytest.approx((long - short) / 60, rel=1e-9)
+
+
+def test_the_settings_of_a_search_have_the_pace_that_simulate_says(pipesched):
+    line = f"tune {GPT} -b 8 -p 2 -s zbv,1f1b --input-share 0.5 --microbatches 4 --json"
+    rows = json.loads(pipesched(line).out)["settings"]
+    assert {row["schedule"] for row in rows} == {"zbv", "1f1b"}
+    for row in rows:
+        told = f"-s {row['schedule']} -p 2 -m 4 --profile {GPT} --microbatch-size 2 --input-share 0.5"
+        simulated = data(pipesched, f"simulate {told}")
+        for name in ("steady_s_per_microbatch", "steady_bubble_fraction"):
+            assert row[name] == pytest.approx(simulated[name], rel=1e-9)
 
 
 def test_a_schedule_has_its_pace_under_any_of_its_names(pipesched):

@@ -124,6 +124,7 @@ def tune(
             resume=resume,
             judge=measurement if measures else None,
             how=repr(runs) if measures else "simulate",
+            num_paced=top,
             progress=tick,
         )
     if budget is not None and measurement is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipesched.cli.errors import in_flags
-from pipesched.cli.terminal import num_bytes, print_result, print_table, seconds
+from pipesched.cli.terminal import num_bytes, percent, print_result, print_table, seconds
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
@@ -110,7 +110,7 @@ def _left_out(outcomes: Sequence[SettingOutcome], top: int) -> list[str]:
 def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
     rows = []
     for number, outcome in enumerate(outcomes, 1):
-        time_s, gain = outcome.seconds or 0.0, result.gain(outcome)
+        time_s, gain, pace = outcome.seconds or 0.0, result.gain(outcome), result.paces.get(outcome.setting)
         rows.append(
             {
                 "": str(number),
@@ -119,6 +119,8 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
                 "memory": num_bytes(outcome.held_bytes or None),
                 "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
                 "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
+                "steady / micro-batch": "-" if pace is None else seconds(pace.s_per_microbatch),
+                "steady bubble": "-" if pace is None or pace.bubble_fraction is None else percent(pace.bubble_fraction),
                 "training": outcome.setting.training.value,
             }
         )
@@ -154,7 +156,8 @@ def _folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def _telling(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the rows without what no schedule here has, and none was asked to do."""
     usual = {"N": "1", "advance": "-", "chunks": "-", "recompute": "no"}
-    dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
+    usual |= {"steady / micro-batch": "-", "steady bubble": "-"}
+    dull = {name for name, value in usual.items() if all(row.get(name, value) == value for row in rows)}
     return [{name: cell for name, cell in row.items() if name not in dull} for row in rows]
 
 
@@ -185,16 +188,16 @@ def result_to_dict(result: TuneResult, commands: Callable[[Setting], dict[str, s
     best, averaged = result.chosen, result.averaged
     return {
         "evaluator": result.evaluator,
-        "chosen": None if best is None else best.to_row(),
+        "chosen": None if best is None else result.row_of(best),
         "training": None if best is None else best.setting.training.value,
         "commands": None if best is None else commands(best.setting),
-        "plain_1f1b": None if result.plain is None else result.plain.to_row(),
+        "plain_1f1b": None if result.plain is None else result.row_of(result.plain),
         "gain_over_plain_1f1b": None if best is None else result.gain(best),
         "smallest_advance_as_fast_as_afab": None if result.advanced is None else result.advanced.setting.advance,
         "with_elastic_averaging": None
         if averaged is None
         else {
-            "chosen": averaged.to_row(),
+            "chosen": result.row_of(averaged),
             "commands": commands(averaged.setting),
             "gain_over_plain_1f1b": result.gain(averaged),
         },

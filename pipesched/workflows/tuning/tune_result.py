@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules.formats import suffix_of, write_text
-from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.simulator.tuner import Problem, SettingOutcome
+from pipesched.simulator.analysis import readable_bytes, readable_s, readable_share
+from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, SteadyPace
 from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
 from pipesched.workflows.tuning.race_result import SettingRace
 
@@ -30,6 +30,7 @@ class TuneResult:
         averages: Whether the answer may be a setting that is averaged elastically.
         advanced: The answer with the smallest advance that takes AFAB's time, by our model; None if none does.
         race: Race of the best candidates on this machine; None if they were not run.
+        paces: Steady pace of those that come first and whose pace is known, by our model.
     """
 
     problem: Problem
@@ -39,6 +40,7 @@ class TuneResult:
     averages: bool
     advanced: SettingOutcome | None = None
     race: SettingRace | None = None
+    paces: Mapping[Setting, SteadyPace] = field(default_factory=dict)
 
     @property
     def fitting(self) -> tuple[SettingOutcome, ...]:
@@ -81,8 +83,17 @@ class TuneResult:
         return self.plain.seconds / outcome.seconds
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return plain data, a row per setting."""
-        return [outcome.to_row() for outcome in self.outcomes]
+        """Return plain data, a row per setting; the steady pace is None where nobody asked, or it is not known."""
+        return [self.row_of(outcome) for outcome in self.outcomes]
+
+    def row_of(self, outcome: SettingOutcome) -> dict[str, Any]:
+        """Return plain data of a setting."""
+        pace = self.paces.get(outcome.setting)
+        row = outcome.to_row()
+        reason = row.pop("reason")
+        row["steady_s_per_microbatch"] = None if pace is None else pace.s_per_microbatch
+        row["steady_bubble_fraction"] = None if pace is None else pace.bubble_fraction
+        return {**row, "reason": reason}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per setting, in the evaluator's order, the rejected last with their reasons."""
@@ -137,7 +148,7 @@ class TuneResult:
         top = require_at_least("top", top, 1)
         rows = []
         for number, outcome in enumerate(self.candidates[:top], 1):
-            gain = self.gain(outcome)
+            gain, pace = self.gain(outcome), self.paces.get(outcome.setting)
             rows.append(
                 {
                     "": str(number),
@@ -146,6 +157,8 @@ class TuneResult:
                     "time per batch": readable_s(outcome.seconds or 0.0),
                     "memory": readable_bytes(outcome.held_bytes or None),
                     "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
+                    "steady / micro-batch": "-" if pace is None else readable_s(pace.s_per_microbatch),
+                    "steady bubble": readable_share(None if pace is None else pace.bubble_fraction),
                 }
             )
         caption = f"{len(self.fitting)} of {len(self.outcomes)} settings fit; ranked by {self.evaluator}"

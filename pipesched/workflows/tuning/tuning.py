@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
@@ -20,8 +21,10 @@ from pipesched.simulator.tuner import (
     Setting,
     SettingOutcome,
     Space,
+    SteadyPace,
     best_plain,
     evaluate_setting,
+    pace_of_setting,
     ranked,
     search_settings,
     setting_journal,
@@ -54,9 +57,6 @@ from pipesched.workflows.tuning.setting_race import CONTENDERS, raced, require_b
 from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
 from pipesched.workflows.tuning.tune_result import TuneResult
 from pipesched.workflows.tuning.tune_space import covered_microbatches, tunable_schedules
-
-if TYPE_CHECKING:
-    pass
 
 _FEW = 100
 """Settings; for fewer, starting processes takes longer than the work."""
@@ -174,6 +174,7 @@ def search_problem(
     resume: str | Path | None = None,
     judge: Judge | None = None,
     how: str = "simulate",
+    num_paced: int = 10,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> TuneResult:
     """Evaluate `settings` and rank them.
@@ -189,6 +190,7 @@ def search_problem(
         resume: File that keeps what is found.
         judge: Who evaluates a setting, in place of the evaluator's own.
         how: What the found times depend on, beside the problem; kept in `resume`.
+        num_paced: How many of those that come first, without and with another training, are to have a steady pace.
         progress: Is told which share of the settings is done.
 
     Raises:
@@ -213,7 +215,21 @@ def search_problem(
     if all(outcome.seconds is None for outcome in outcomes):
         raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
     result = TuneResult(problem, evaluator, ranked(outcomes, who), best_plain(outcomes), averages)
-    return result if measures else replace(result, advanced=_advanced(result, who))
+    if measures:
+        return result
+    return replace(result, advanced=_advanced(result, who), paces=_paces(result, num_paced))
+
+
+def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace]:
+    """Return the steady paces of the settings of either training that come first; AvgPipe's equations know none."""
+    if result.evaluator == Evaluator.AVGPIPE:
+        return {}
+    trainings: dict[str, list[SettingOutcome]] = {}
+    for outcome in result.fitting:
+        trainings.setdefault(outcome.setting.training, []).append(outcome)
+    first = chain.from_iterable(outcomes[:count] for outcomes in trainings.values())
+    paces = {outcome.setting: pace_of_setting(result.problem, outcome) for outcome in first}
+    return {setting: pace for setting, pace in paces.items() if pace is not None}
 
 
 def _advanced(result: TuneResult, who: Evaluator) -> SettingOutcome | None:
