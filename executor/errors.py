@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import assert_never
@@ -98,6 +99,8 @@ def ending(rank: int) -> Iterator[None]:
     """
     try:
         yield
+    except PeerLost:
+        raise
     except (ExecutionError, ScheduleError) as error:
         raise RankFailed(f"rank {rank} failed behind its last op: {error}") from error
 
@@ -124,12 +127,14 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
     Raises:
         PeerLost: The wait ended without what was waited for.
     """
-    for listener in _wait_listeners:
+    is_told = threading.current_thread() is threading.main_thread()  # what is written beside keeps no rank waiting
+    listeners = tuple(_wait_listeners) if is_told else ()
+    for listener in listeners:
         listener(whom)
     try:
         yield
     except RuntimeError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PeerLost(f"waited for {what}: {reason}") from error
-    for listener in _wait_listeners:
+    for listener in listeners:
         listener(NOBODY)

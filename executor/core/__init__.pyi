@@ -27,6 +27,7 @@ from .stage_building import count_from as count_from
 from .stage_building import follow as follow
 from .stage_building import make_batch as make_batch
 from .stage_state import load_stage_state as load_stage_state
+from .stage_state import shifted_name as shifted_name
 from .stage_state import stage_state as stage_state
 from .transport_interface import PendingReduction as PendingReduction
 from .transport_interface import Transport as Transport

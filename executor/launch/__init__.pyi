@@ -1,6 +1,7 @@
 from .affinity import ranks_of_processes as ranks_of_processes
 from .control import all_gather as all_gather
 from .control import gather_texts as gather_texts
+from .control import group_beside as group_beside
 from .control import share as share
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder

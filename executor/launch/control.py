@@ -9,6 +9,12 @@ from torch import Tensor
 from pipesched.executor import waiting_for
 
 
+def group_beside() -> dist.ProcessGroup:
+    """Return a group of all ranks for a thread of each, beside what they say to each other meanwhile."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
+
+
 def all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tensor]:
     """Return every rank's tensor of this kind; they may differ in size, not in dtype or dimensions."""
     size = torch.tensor(tensor.shape, dtype=torch.int64)

@@ -28,11 +28,13 @@ from pipesched.executor.runs.held_out_looks import HeldOutLooks
 from pipesched.executor.runs.local_runner import local_ranks, run_local
 from pipesched.executor.runs.training_parts import TrainingParts
 from pipesched.executor.training import (
-    FileDigest,
+    BackgroundWriter,
     LossHistory,
     OnStep,
     RunDiverged,
     Scores,
+    ScoreTable,
+    StageStates,
     Trained,
     export_weights,
     make_feeds,
@@ -235,21 +237,26 @@ def _run_parts(
     """Run a training run part by part, and write its checkpoints; return whether it ended early, as was asked for."""
     lists = None
     parts.begin()
-    for part in parts:
-        if part.lists is not lists:
-            lists, lowered = part.lists, lists_of(part.lists, range(len(ranks)))
-            ranks = [replace(rank, ops=lowered[rank.rank]) for rank in ranks]
+    with BackgroundWriter() as writer:
+        for part in parts:
+            if part.lists is not lists:
+                lists, lowered = part.lists, lists_of(part.lists, range(len(ranks)))
+                ranks = [replace(rank, ops=lowered[rank.rank]) for rank in ranks]
+                for rank in ranks:
+                    follow(rank.stages, lists, rank.rank)
             for rank in ranks:
-                follow(rank.stages, lists, rank.rank)
-        for rank in ranks:
-            count_from(rank.stages, part.first_microbatch)
-        run_local(ranks, training.batch(lists, part.first_microbatch))
-        is_last = is_asked()
-        if is_last or parts.is_due(part.steps):
-            files = dict[str, FileDigest]()
-            for rank in ranks:
-                files |= parts.write(part.steps, rank.rank, rank.stages)
-            parts.finish(files, history.steps)
-        if is_last and len(history.steps) < parts.num_steps:
-            return True
+                count_from(rank.stages, part.first_microbatch)
+            run_local(ranks, training.batch(lists, part.first_microbatch))
+            writer.check()
+            is_last = is_asked()
+            if is_last or parts.is_due(part.steps):
+                writer.wait()  # one copy of the weights at a time
+                states = {name: state for rank in ranks for name, state in parts.copy(rank.rank, rank.stages).items()}
+                writer.start(partial(_write, parts, part.steps, states, history.steps.copy()))
+            if is_last and len(history.steps) < parts.num_steps:
+                return True
     return False
+
+
+def _write(parts: TrainingParts, steps: int, states: StageStates, scores: ScoreTable) -> None:
+    parts.finish(parts.write(steps, states), scores)

@@ -6,19 +6,32 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from pipesched.executor import ending
+from pipesched.executor import ending, waiting_for
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
-from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather, gather_texts
+from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather, gather_texts, group_beside
 from pipesched.executor.runs.advance_phases import train_in_phases
 from pipesched.executor.runs.local_training import training_of
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.training_parts import TrainingParts
-from pipesched.executor.training import AdvanceTrials, FileDigest, LossHistory, RunDiverged, Scores, Trained, score
+from pipesched.executor.training import (
+    AdvanceTrials,
+    BackgroundWriter,
+    FileDigest,
+    LossHistory,
+    RunDiverged,
+    Scores,
+    ScoreTable,
+    StageStates,
+    Trained,
+    score,
+)
 from pipesched.executor.transport import TensorShape, find_shapes
 from pipesched.profiles.models import Model
 from pipesched.schedules import Op
@@ -86,30 +99,31 @@ class TrainingJob(RankJob[Trained]):
         def at(index: int) -> None:
             self.listener.at(num_ops + index)
 
-        for part in parts:
-            if part.lists is not lists:
-                lists = part.lists
-                follow(stages, lists, context.rank)
-                rank = context.join(lists, stages, shapes, recorder, at, self.spec.compression)
-            count_from(stages, part.first_microbatch)
-            context.run(rank, self._training.batch(lists, part.first_microbatch))
-            num_ops += len(recorder)
-            asked = torch.tensor([int(self.listener.is_asked())])
-            is_last = bool(torch.cat(all_gather(asked, context.control)).any())
-            if is_last or parts.is_due(part.steps):
-                self._take_scores(context)
-                if self._history.diverged is not None:
-                    return False
-                with ending(context.rank):
-                    files = parts.write(part.steps, context.rank, stages)
-                texts = gather_texts(json.dumps({name: asdict(file) for name, file in files.items()}), context.control)
-                if context.is_first:
-                    told = {name: FileDigest(**file) for text in texts for name, file in json.loads(text).items()}
+        beside = group_beside()
+        with BackgroundWriter() as writer:
+            for part in parts:
+                if part.lists is not lists:
+                    lists = part.lists
+                    follow(stages, lists, context.rank)
+                    rank = context.join(lists, stages, shapes, recorder, at, self.spec.compression)
+                count_from(stages, part.first_microbatch)
+                context.run(rank, self._training.batch(lists, part.first_microbatch))
+                num_ops += len(recorder)
+                writer.check()
+                asked = torch.tensor([int(self.listener.is_asked())])
+                is_last = bool(torch.cat(all_gather(asked, context.control)).any())
+                if is_last or parts.is_due(part.steps):
+                    self._take_scores(context)
+                    if self._history.diverged is not None:
+                        return False
+                    _settle(writer)  # one copy of the weights at a time
                     with ending(context.rank):
-                        parts.finish(told, self._history.steps)
-            if is_last and part.steps < parts.num_steps:
-                return True
-        return False
+                        states = parts.copy(context.rank, stages)
+                    writer.start(partial(_write, context, beside, parts, states, self._history.steps.copy()))
+                if is_last:
+                    break
+            _settle(writer)
+        return part.steps < parts.num_steps
 
     def ops_of(self, rank: int) -> Iterable[Op]:
         return super().ops_of(rank) if self._parts is None else self._parts.ops_of(rank)
@@ -130,6 +144,24 @@ class TrainingJob(RankJob[Trained]):
         if not context.is_first:
             return None
         return replace(self._history.end(), ahead=self._ahead, is_paused=self._is_paused)
+
+
+def _settle(writer: BackgroundWriter) -> None:
+    """Wait until the last checkpoint is written, by the other ranks too."""
+    with waiting_for("what the other ranks write of a checkpoint"):
+        writer.wait()
+
+
+def _write(
+    context: RankContext, beside: dist.ProcessGroup, parts: TrainingParts, states: StageStates, scores: ScoreTable
+) -> None:
+    """Write what the rank held after so many steps; in the first process all that was written becomes a checkpoint."""
+    with ending(context.rank):
+        files = parts.write(len(scores), states)
+        texts = gather_texts(json.dumps({name: asdict(file) for name, file in files.items()}), beside)
+        if context.is_first:
+            told = {name: FileDigest(**file) for text in texts for name, file in json.loads(text).items()}
+            parts.finish(told, scores)
 
 
 def _table(scores: dict[int, Scores]) -> Tensor:

@@ -9,7 +9,7 @@ So a run that goes on from a checkpoint computes what it would have computed wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
@@ -20,9 +20,11 @@ from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.training import (
     CheckpointIndex,
     FileDigest,
-    Scores,
+    ScoreTable,
+    StageStates,
     checkpoint_folder,
     clear_after,
+    copy_states,
     find_checkpoint,
     has_checkpoints,
     keep_newest,
@@ -33,7 +35,7 @@ from pipesched.executor.training import (
     require_same_run,
     write_index,
     write_scores,
-    write_stages,
+    write_states,
 )
 from pipesched.profiles.io import costs_file_of
 from pipesched.schedules import Op, Schedule
@@ -88,10 +90,13 @@ class TrainingParts:
         if self._start is None or self._start.resolve().parent != self._folder.resolve():
             require_no_checkpoints(self._folder)
         self._index: CheckpointIndex | None = None
-        self.scores: Sequence[Scores] = ()
+        self.scores = ScoreTable()
+        self._is_dealt = False
         if self._start is not None:
             self._index = read_index(self._start)
-            require_same_run(self._start, self._index, run_of(spec))
+            self._is_dealt = require_same_run(
+                self._start, self._index, run_of(spec), is_synchronous=self._is_synchronous
+            )
             if self._index.steps > self.num_steps:
                 raise ExecutionError(
                     f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most the "
@@ -130,21 +135,37 @@ class TrainingParts:
             ExecutionError: A file is damaged, or of another stage.
         """
         if self._start is not None and self._index is not None:
-            load_stages(self._start, self._index, rank, stages)
+            load_stages(self._start, self._index, rank, stages, self._spec.bounds, is_dealt=self._is_dealt)
+
+    @property
+    def _is_synchronous(self) -> bool:
+        """Whether a step depends on the mean gradient of its batch alone."""
+        if self._run.flush_steps != 1:
+            return False
+        traits = self._run.part(0, 1).traits
+        return not (traits.is_asynchronous or traits.averages)
 
     def is_due(self, steps: int) -> bool:
         """Return whether there is a checkpoint after so many steps, asked for or not."""
         return steps % self._settings.every == 0 or steps == self.num_steps
 
-    def write(self, steps: int, rank: int, stages: Mapping[int, Stage]) -> dict[str, FileDigest]:
-        """Write what `rank` holds after so many steps; return what the files hold.
+    def copy(self, rank: int, stages: Mapping[int, Stage]) -> StageStates:
+        """Return copies of what `rank` holds.
+
+        Raises:
+            ExecutionError: A stage is in the middle of something.
+        """
+        return copy_states(rank, stages, self._spec.bounds)
+
+    def write(self, steps: int, states: StageStates) -> dict[str, FileDigest]:
+        """Write what was copied after so many steps; return what the files hold.
 
         Raises:
             ExecutionError: One cannot be written.
         """
-        return write_stages(checkpoint_folder(self._folder, steps), rank, stages)
+        return write_states(checkpoint_folder(self._folder, steps), states)
 
-    def finish(self, files: Mapping[str, FileDigest], scores: Sequence[Scores]) -> None:
+    def finish(self, files: Mapping[str, FileDigest], scores: ScoreTable) -> None:
         """Make a checkpoint of the files of all ranks, and remove those that are not kept; one process calls this.
 
         Args:
@@ -162,6 +183,7 @@ class TrainingParts:
             every=self._settings.every,
             keep=self._settings.keep,
             run=run_of(self._spec),
+            is_synchronous=self._is_synchronous,
             files={**files, **write_scores(checkpoint, scores)},
         )
         write_index(checkpoint, index)

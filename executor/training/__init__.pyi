@@ -2,12 +2,15 @@ from .advance_policy import BATCHES as BATCHES
 from .advance_policy import AdvancePolicy as AdvancePolicy
 from .advance_policy import AdvanceTrials as AdvanceTrials
 from .advance_policy import Trial as Trial
+from .background_writer import BackgroundWriter as BackgroundWriter
 from .batches import make_feeds as make_feeds
 from .batches import step_seed as step_seed
+from .checkpoint_files import StageStates as StageStates
+from .checkpoint_files import copy_states as copy_states
 from .checkpoint_files import load_stages as load_stages
 from .checkpoint_files import read_scores as read_scores
 from .checkpoint_files import write_scores as write_scores
-from .checkpoint_files import write_stages as write_stages
+from .checkpoint_files import write_states as write_states
 from .checkpoint_index import CheckpointIndex as CheckpointIndex
 from .checkpoint_index import FileDigest as FileDigest
 from .checkpoint_index import checkpoint_folder as checkpoint_folder
@@ -26,6 +29,7 @@ from .loss_history import LossHistory as LossHistory
 from .loss_history import OnStep as OnStep
 from .loss_history import RunDiverged as RunDiverged
 from .loss_history import Scores as Scores
+from .loss_history import ScoreTable as ScoreTable
 from .loss_history import Trained as Trained
 from .loss_history import score as score
 from .loss_history import score_model as score_model

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -20,54 +22,99 @@ from pipesched.executor.training.checkpoint_index import (
     read_file,
     write_lasting,
 )
-from pipesched.executor.training.loss_history import Scores
+from pipesched.executor.training.loss_history import ScoreTable
+
+_STAGE_FILE = re.compile(r"rank\d+-stage(\d+)\.safetensors")
 
 
-def write_stages(checkpoint: Path, rank: int, stages: Mapping[int, Stage]) -> dict[str, FileDigest]:
-    """Write the state of the stages of `rank`, a file each; return what each holds.
+StageStates: TypeAlias = Mapping[str, Mapping[str, Tensor]]
+"""The states of stages: the tensors of each file, by its name."""
+
+
+def copy_states(rank: int, stages: Mapping[int, Stage], bounds: Sequence[tuple[int, int]]) -> StageStates:
+    """Return copies of the states of the stages of `rank`.
+
+    Args:
+        rank: The rank.
+        stages: Its stages.
+        bounds: Half-open range of layers of every stage.
 
     Raises:
-        ExecutionError: A file cannot be written, or a stage is in the middle of something.
+        ExecutionError: A stage is in the middle of something.
     """
-    digests = {}
-    for index, stage in stages.items():
+    states = {}
+    for number, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
-        name = _stage_file(rank, index)
-        digests[name] = write_lasting(checkpoint / name, save(stage_state(stage)))
-    return digests
+        states[_stage_file(rank, number)] = stage_state(stage, bounds[number][0])
+    return states
 
 
-def load_stages(checkpoint: Path, index: CheckpointIndex, rank: int, stages: Mapping[int, Stage]) -> None:
+def write_states(checkpoint: Path, states: StageStates) -> dict[str, FileDigest]:
+    """Write states of stages, a file each; return what each holds.
+
+    Raises:
+        ExecutionError: A file cannot be written.
+    """
+    return {name: write_lasting(checkpoint / name, save(dict(state))) for name, state in states.items()}
+
+
+def load_stages(
+    checkpoint: Path,
+    index: CheckpointIndex,
+    rank: int,
+    stages: Mapping[int, Stage],
+    bounds: Sequence[tuple[int, int]],
+    *,
+    is_dealt: bool = False,
+) -> None:
     """Let the stages of `rank` go on from a checkpoint.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        index: Its index.
+        rank: The rank.
+        stages: Its stages.
+        bounds: Half-open range of layers of every stage.
+        is_dealt: Whether the layers may have been those of other stages.
 
     Raises:
         ExecutionError: A file is damaged, or it is the state of another stage.
     """
     for number, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
-        name = _stage_file(rank, number)
-        tensors = _loaded(checkpoint, index, name)
+        names = _files_with(index, range(*bounds[number])) if is_dealt else [_stage_file(rank, number)]
+        tensors = {name: tensor for file in names for name, tensor in _loaded(checkpoint, index, file).items()}
         try:
-            load_stage_state(stage, tensors)
+            load_stage_state(stage, bounds[number][0], tensors)
         except ExecutionError as error:
             raise ExecutionError(
-                f"{checkpoint / name}: got the state of another stage ({error}), expected that of stage {number}; try "
-                "the model that the checkpoint was made with"
+                f"{checkpoint / names[0]}: got the state of another stage ({error}), expected that of stage {number}; "
+                "try the model that the checkpoint was made with"
             ) from error
 
 
-def write_scores(checkpoint: Path, steps: Sequence[Scores]) -> dict[str, FileDigest]:
+def _files_with(index: CheckpointIndex, layers: range) -> list[str]:
+    """Return a file for each stage that had some of these layers; replicas have the same in theirs."""
+    files: dict[int, str] = {}
+    for name in sorted(index.files, reverse=True):  # that of the lowest rank stays
+        if parts := _STAGE_FILE.fullmatch(name):
+            files[int(parts[1])] = name
+    ends = list(accumulate(int(count) for count in index.run["partition"].split(",")))
+    held = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+    return [files[stage] for stage, own in enumerate(held) if own.start < layers.stop and layers.start < own.stop]
+
+
+def write_scores(checkpoint: Path, steps: ScoreTable) -> dict[str, FileDigest]:
     """Write the scores of all steps so far: (loss, accuracy) as float64, shape (steps, 2); NaN stands for none.
 
     Raises:
         ExecutionError: The file cannot be written.
     """
-    rows = [(scores.loss, math.nan if scores.accuracy is None else scores.accuracy) for scores in steps]
-    table = torch.tensor(rows, dtype=torch.float64).reshape(-1, 2)
+    table = torch.tensor(steps.numbers, dtype=torch.float64).reshape(-1, 2)
     return {LOSSES: write_lasting(checkpoint / LOSSES, save({"scores": table}))}
 
 
-def read_scores(checkpoint: Path, index: CheckpointIndex) -> list[Scores]:
+def read_scores(checkpoint: Path, index: CheckpointIndex) -> ScoreTable:
     """Return the scores of all steps before a checkpoint.
 
     Raises:
@@ -76,7 +123,7 @@ def read_scores(checkpoint: Path, index: CheckpointIndex) -> list[Scores]:
     table = _loaded(checkpoint, index, LOSSES).get("scores")
     if table is None or table.shape != (index.steps, 2):
         raise ExecutionError(f"{checkpoint / LOSSES}: got other scores, expected those of {index.steps} steps")
-    return [Scores(loss, None if math.isnan(accuracy) else accuracy) for loss, accuracy in table.tolist()]
+    return ScoreTable(table.flatten().tolist())
 
 
 def _stage_file(rank: int, stage: int) -> str:

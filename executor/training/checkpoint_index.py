@@ -26,6 +26,10 @@ from pipesched.profiles.io import STRICT, one_line, parse_record, record_schema
 from pipesched.schedules import ScheduleError, shown
 from pipesched.schedules.formats import read_bytes, read_text, whole_file
 
+DEALT = {
+    "schedule", "num_ranks", "num_microbatches", "num_chunks", "parameters", "recompute", "width", "partition"
+}  # fmt: skip
+"""What may change where a run goes on, if the mean gradient of a batch is all that a step depends on."""
 LOSSES = "losses.safetensors"
 _INDEX = "index.json"
 _NAME = re.compile(r"step(\d{8,})")
@@ -58,6 +62,7 @@ class CheckpointIndex:
         every: Steps from one checkpoint of the run to the next.
         keep: Checkpoints of the run that are kept.
         run: What a step depends on, by the name of the argument.
+        is_synchronous: Whether its schedule has a flush after each step, and one model: so it may go on with another.
         files: The files beside this one, by name.
         digest: SHA-256 of all the above, in hexadecimal digits.
     """
@@ -68,6 +73,7 @@ class CheckpointIndex:
     every: Annotated[int, Field(ge=1, lt=2**31)]
     keep: Annotated[int, Field(ge=1, lt=2**31)]
     run: dict[str, str]
+    is_synchronous: bool = False
     files: dict[str, FileDigest]
     digest: str = ""
 
@@ -201,24 +207,28 @@ def _is_good(checkpoint: Path) -> bool:
     return True
 
 
-def require_same_run(checkpoint: Path, index: CheckpointIndex, run: Mapping[str, str]) -> None:
-    """Refuse a checkpoint of another run.
+def require_same_run(checkpoint: Path, index: CheckpointIndex, run: Mapping[str, str], *, is_synchronous: bool) -> bool:
+    """Refuse a checkpoint of another run; return whether its layers have to be dealt anew.
 
     Args:
         checkpoint: Folder of the checkpoint.
         index: Its index.
         run: What a step of this run depends on, by the name of the argument.
+        is_synchronous: Whether this run's schedule has a flush after each step, and one model.
 
     Raises:
         ExecutionError: It is of another; with what differs.
     """
     names = [name for name in {**run, **index.run} if run.get(name) != index.run.get(name)]
-    if names:
-        faults = [f"{name} {shown(index.run.get(name))}, not {shown(run.get(name))}" for name in names]
-        raise ExecutionError(
-            f"{checkpoint}: got a checkpoint of another run, of {one_line(faults)}, expected one of this run; "
-            "try the arguments that it was made with"
-        )
+    is_dealt = bool(names) and set(names) <= DEALT
+    if not names or (is_dealt and is_synchronous and index.is_synchronous):
+        return is_dealt
+    faults = [f"{name} {shown(index.run.get(name))}, not {shown(run.get(name))}" for name in names]
+    reason = ", as weights are only dealt anew where schedules step after a flush, and train one model"
+    raise ExecutionError(
+        f"{checkpoint}: got a checkpoint of another run, of {one_line(faults)}, expected one of this run"
+        f"{reason if is_dealt else ''}; try the arguments that it was made with"
+    )
 
 
 def has_checkpoints(folder: Path) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, final, overload
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,50 @@ class Scores:
 
     loss: float
     accuracy: float | None
+
+
+@final
+class ScoreTable(Sequence[Scores]):
+    """The scores of the steps of a run, in 16 bytes each, however many they are.
+
+    Args:
+        numbers: Loss and accuracy of the first steps, in turn; an accuracy that is NaN stands for none.
+
+    Attributes:
+        numbers: Those of all steps.
+    """
+
+    def __init__(self, numbers: Iterable[float] = ()) -> None:
+        self.numbers = array("d", numbers)
+
+    def append(self, scores: Scores) -> None:
+        """Add the scores of the next step."""
+        self.numbers.append(scores.loss)
+        self.numbers.append(math.nan if scores.accuracy is None else scores.accuracy)
+
+    def copy(self) -> ScoreTable:
+        """Return the same scores, to which others may be added without these."""
+        return ScoreTable(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 2
+
+    @overload
+    def __getitem__(self, index: int) -> Scores: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Scores]: ...
+    def __getitem__(self, index: int | slice) -> Scores | Sequence[Scores]:
+        if isinstance(index, slice):
+            return [self[step] for step in range(*index.indices(len(self)))]
+        step = range(len(self))[index]
+        loss, accuracy = self.numbers[2 * step : 2 * step + 2]
+        return Scores(loss, None if math.isnan(accuracy) else accuracy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScoreTable) and self.numbers.tobytes() == other.numbers.tobytes()
+
+    def __repr__(self) -> str:
+        return f"ScoreTable({list(self)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +103,7 @@ class Trained:
         failures: What ranks failed of, where it was started again from a checkpoint.
     """
 
-    steps: tuple[Scores, ...]
+    steps: Sequence[Scores]
     diverged: Diverged | None
     held_out: Scores | None
     ahead: AdvanceTrials | None = None
@@ -94,7 +139,7 @@ class LossHistory:
         self._on_step = on_step
         self._is_finite_checked = is_finite_checked
         self._waiting: dict[int, dict[int, Scores]] = {}
-        self._steps: list[Scores] = []
+        self._steps = ScoreTable()
         self.diverged: Diverged | None = None
 
     def add(self, microbatch: int, scores: Scores) -> None:
@@ -115,8 +160,8 @@ class LossHistory:
             self._take(scores)
 
     @property
-    def steps(self) -> Sequence[Scores]:
-        """The scores of all steps so far."""
+    def steps(self) -> ScoreTable:
+        """The scores of all steps so far; it grows with them."""
         return self._steps
 
     def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
@@ -127,7 +172,7 @@ class LossHistory:
         """Return what the run gave, with the scores of the final weights on held-out samples."""
         if self.diverged is None and held_out is not None and not math.isfinite(held_out.loss):
             self.diverged = Diverged(len(self._steps), held_out.loss)
-        return Trained(tuple(self._steps), self.diverged, held_out if self.diverged is None else None)
+        return Trained(self._steps.copy(), self.diverged, held_out if self.diverged is None else None)
 
     def _take(self, scores: Scores) -> None:
         step = len(self._steps)

@@ -10,7 +10,7 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import ModuleStage, Stage
+from pipesched.executor.core import ModuleStage, Stage, shifted_name
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import whole_file
 
@@ -54,8 +54,7 @@ def export_weights(path: Path | str, modules: Iterable[nn.Module], bounds: Seque
     tensors = {}
     for module, (first, _) in zip(modules, bounds, strict=True):
         for name, tensor in module.state_dict().items():
-            layer, _, rest = name.partition(".")
-            tensors[f"{first + int(layer)}.{rest}"] = tensor.detach().to("cpu", copy=True).contiguous()
+            tensors[shifted_name(name, first)] = tensor.detach().to("cpu", copy=True).contiguous()
     try:
         with whole_file(path) as temporary:
             save_file(tensors, str(temporary))
