@@ -36,6 +36,7 @@ from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
 from .op_columns import OpColumns as OpColumns
 from .op_columns import OpRow as OpRow
+from .op_columns import cell_code as cell_code
 from .quoting import OneLineError as OneLineError
 from .quoting import guess as guess
 from .quoting import printable as printable

@@ -32,6 +32,7 @@ from pipesched.schedules.op import (
     Reduce,
     Reshard,
     Send,
+    StageOp,
     Step,
     Unshard,
 )
@@ -49,9 +50,20 @@ Numbers: TypeAlias = Any
 """A list of ints, or NumPy's array of them."""
 
 _MESSAGES = frozenset(range(SEND_F, REDUCE))
-_STAGE_OPS = (Reduce, Step, Average, Unshard, Reshard)
+_STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Step, Average, Unshard, Reshard)
 _CODE_OF_PHASE = {phase: code for code, phase in enumerate(PHASES)}
-_CODE_OF_WORD = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
+_CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
+
+
+def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> int:
+    """Return the code of a computation, or of what is done with all of a stage.
+
+    Args:
+        kind: Phase of the computation, or class of the op.
+        is_overlapped: Whether it is the first part of an Overlap.
+    """
+    code = _CODE_OF_PHASE[kind] if isinstance(kind, Phase) else _CODE_OF_WORD[kind]
+    return code + OVERLAPPED * is_overlapped
 
 
 @final

@@ -18,8 +18,9 @@ F and I of the chunk on the way down, f and i of that on the way up:
 Where 3 (V-Min) or 2 (V-Half) divides p, i and I come 2 or 3 slots later, or two blocks would want the same slot.
 
 Then the slots that are idle for want of work are squeezed out. In every slot a rank takes the first F or I of its
-repeated blocks that has all it needs, or else a W; an F that passes others must leave memory for them. V-Half, p = 3
-ranks, m = 3 micro-batches, stages k and 5 - k on rank k, written stage F micro-batch:
+repeated blocks that has all it needs, or else a W; an F that passes others must leave memory for them. From
+3 p / 2 + 2 micro-batches on, every further one adds the same six ops in the middle of each list. V-Half, p = 3 ranks,
+m = 3 micro-batches, stages k and 5 - k on rank k, written stage F micro-batch:
 
     rank 0  0F0 0F1 0F2 ..  ..  5F0 5I0 5W0 ..  ..  5F1 5I1 0I0 5W1 0W0 5F2 5I2 0I1 5W2 0W1 ..  0I2 0W2
     rank 1  ..  1F0 1F1 1F2 4F0 ..  ..  4I0 4W0 4F1 1I0 1W0 4I1 4W1 4F2 ..  1I1 4I2 1W1 4W2 1I2 1W2 ..
@@ -31,32 +32,28 @@ two chunks make one. Where F, I and W take as long, the batch takes 6 m chunk ti
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TypeAlias, final
 
-from pipesched.schedules import (
-    Compute,
-    Message,
-    Op,
-    Phase,
-    Schedule,
-    Step,
-    backward_input,
-    backward_weight,
-    forward,
-    gives,
-    make_schedule,
-    needs,
-    positive,
-)
+from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import spelled, v_letters
 
 UnitBlock: TypeAlias = tuple[int, int, int, int]
 """The slots of F, f, i and I of micro-batch 0 on one rank."""
 
+BlockRule: TypeAlias = Callable[[int, int], UnitBlock]
+"""Returns the block of one of p ranks."""
+
 _INTERVAL = 6
 """Slots from one block to the next: F, I and W on two chunks."""
+
+_LETTERS = "FfiIwW"
+_F_DOWN, _F_UP, _I_UP, _I_DOWN, _W_UP, _W_DOWN = range(6)
+"""Where each letter stands among them; capitals are the chunk on the way down."""
 
 
 def v_half(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -81,96 +78,130 @@ def v_min_block(p: int, rank: int) -> UnitBlock:
     return rank, 2 * p - 1 - rank, 2 * p + wait + rank, 4 * p - 1 + wait - rank
 
 
-def _build(name: str, num_ranks: int, num_microbatches: int, block: Callable[[int, int], UnitBlock]) -> Schedule:
+def _build(name: str, num_ranks: int, num_microbatches: int, block: BlockRule) -> Schedule:
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches
-    stages = [(rank, 2 * p - 1 - rank) for rank in range(p)]
-    repeated = [_repeated(block(p, rank), *stages[rank], m) for rank in range(p)]
-    rows: list[list[Op]] = [
-        [*row, *map(Step, own)] for row, own in zip(_squeezed(repeated, 2 * p), stages, strict=True)
-    ]
-    return make_schedule(name, 2 * p, m, rows)
+    rows = [row + "Ss" for row in _rows(block, p, m)]
+    return make_schedule(name, 2 * p, m, spelled(rows, v_letters(p)))
 
 
-def _repeated(block: UnitBlock, down: int, up: int, num_microbatches: int) -> list[Compute]:
-    """Return the list of one rank: every micro-batch's block, and the Ws in the slots left free."""
-    kinds = ((forward, down), (forward, up), (backward_input, up), (backward_input, down))
-    slots: dict[int, Compute] = {}
-    for (make, stage), first in zip(kinds, block, strict=True):
-        slots |= {first + _INTERVAL * i: make(stage, i) for i in range(num_microbatches)}
-    row: list[Compute] = []
-    due: deque[Compute] = deque()
-    for slot in range(max(slots) + 1):
-        if slot in slots:
-            op = slots[slot]
-            row.append(op)
-            if op.phase is Phase.BACKWARD_INPUT:
-                due.append(backward_weight(op.stage, op.microbatch))
-        elif due:
-            row.append(due.popleft())
-    return [*row, *due]
+def _rows(block: BlockRule, p: int, m: int) -> Sequence[str]:
+    """Return the letters of each rank."""
+    settled = 3 * p // 2 + 2
+    if m <= settled:
+        return _squeezed(block, p, m)
+    half = _INTERVAL // 2 * settled
+    rows = _squeezed(block, p, settled)
+    return [row[:half] + row[half : half + _INTERVAL] * (m - settled) + row[half:] for row in rows]
 
 
-def _squeezed(repeated: Sequence[Sequence[Compute]], num_stages: int) -> list[list[Compute]]:
-    """Return the lists without their gaps: in every slot each rank takes what it can.
+@lru_cache(maxsize=64)
+def _squeezed(block: BlockRule, p: int, m: int) -> tuple[str, ...]:
+    """Return the letters of each rank without their gaps: in every slot each rank takes what it can.
 
     What is left of a list fits into memory in its own order, and the op that comes first in the repeated blocks has
     all it needs, so in every slot some rank takes one.
     """
+    repeated = [_repeated(block(p, rank), m) for rank in range(p)]
     limit = max(max(accumulate(map(_growth, row))) for row in repeated)
-    ranks = [_Rank(row, limit, num_stages) for row in repeated]
-    given: set[Message | None] = set()
-    while any(rank.left for rank in ranks):
-        places = [rank.place(given) for rank in ranks]
-        given.update(rank.take(place) for rank, place in zip(ranks, places, strict=True) if place is not None)
-    return [rank.taken for rank in ranks]
+    num_taken = [0] * (len(_LETTERS) * p) + [m]
+    ranks = [_Rank(row, limit, _needs(rank, p), num_taken) for rank, row in enumerate(repeated)]
+    while min(num_taken) < m:
+        takes = [rank.next_letter() for rank in ranks]
+        for rank, letter in zip(ranks, takes, strict=True):
+            if letter is not None:
+                rank.take(letter)
+    return tuple("".join(rank.taken) for rank in ranks)
+
+
+def _repeated(block: UnitBlock, num_microbatches: int) -> str:
+    """Return the letters of one rank: every micro-batch's block, and the Ws in the slots left free."""
+    slots = [""] * (max(block) + _INTERVAL * num_microbatches)
+    for letter, first in zip(_LETTERS, block, strict=False):
+        slots[first : first + _INTERVAL * num_microbatches : _INTERVAL] = letter * num_microbatches
+    due: deque[str] = deque()
+    for slot, letter in enumerate(slots):
+        if not letter and due:
+            slots[slot] = due.popleft()
+        elif letter in ("i", "I"):
+            due.append("w" if letter == "i" else "W")
+    return "".join([*slots, *due])
+
+
+def _growth(letter: str) -> int:
+    """Return how many more chunks are held after an op."""
+    return (letter in "Ff") - (letter in "wW")
+
+
+def _needs(rank: int, p: int) -> tuple[tuple[int, int], ...]:
+    """Return, for each letter of `rank`, the two whose op on the same micro-batch must be over.
+
+    They are numbered over all ranks; the number behind the last one stands for what is always there.
+    """
+    own, always = len(_LETTERS) * rank, len(_LETTERS) * p
+    before, after = own - len(_LETTERS), own + len(_LETTERS)
+    is_first, is_last = rank == 0, rank == p - 1
+    return (
+        (always if is_first else before + _F_DOWN, always),
+        (own + _F_DOWN if is_last else after + _F_UP, always),
+        (own + _F_UP, always if is_first else before + _I_UP),
+        (own + _F_DOWN, own + _I_UP if is_last else after + _I_DOWN),
+        (own + _I_UP, always),
+        (own + _I_DOWN, always),
+    )
 
 
 @final
 class _Rank:
-    """What one rank has taken and what is left to take, in the order of the repeated blocks."""
+    """What one rank has taken, and where in its repeated blocks the next op of each letter is.
 
-    def __init__(self, repeated: Iterable[Compute], limit: int, num_stages: int) -> None:
-        self.left = deque(repeated)
-        self.taken: list[Compute] = []
-        self._kinds = {(op.phase, op.stage) for op in self.left}
-        self._limit = limit
-        self._num_stages = num_stages
-        self._held = 0
+    Args:
+        repeated: The letters of the repeated blocks.
+        limit: Most chunks that may be held.
+        needs: What each letter needs.
+        num_taken: How many ops of each letter are taken, numbered over all ranks.
+    """
 
-    def place(self, given: Container[Message | None]) -> int | None:
-        """Return where in `left` the op to take is, if there is one; each kind is taken in its own order."""
-        held = most = self._held
-        weight: int | None = None
-        seen: set[tuple[Phase, int]] = set()
-        for place, op in enumerate(self.left):
-            if (op.phase, op.stage) not in seen and all(need in given for need in needs(op, self._num_stages)):
-                if op.phase is Phase.BACKWARD_WEIGHT:
-                    weight = place if weight is None else weight
-                elif op.phase is Phase.BACKWARD_INPUT or most < self._limit:
-                    return place
-            seen.add((op.phase, op.stage))
-            if seen == self._kinds:
-                break
-            held += _growth(op)
-            most = max(most, held)
-        return weight
+    def __init__(self, repeated: str, limit: int, needs: tuple[tuple[int, int], ...], num_taken: list[int]) -> None:
+        self.taken: list[str] = []
+        self._held, self._limit = 0, limit
+        self._needs, self._num_taken = needs, num_taken
+        self._own = needs[_W_UP][0] - _I_UP
+        self._places = [[place for place, other in enumerate(repeated) if other == letter] for letter in _LETTERS]
+        self._weights = [list(accumulate((other == letter for other in repeated), initial=0)) for letter in "wW"]
 
-    def take(self, place: int) -> Message | None:
-        """Take the op at `place`, and return the message that it makes."""
-        op = self.left[place]
-        del self.left[place]
-        self.taken.append(op)
-        self._held += _growth(op)
-        return gives(op)
+    def next_letter(self) -> int | None:
+        """Return the letter of the op to take, if there is one."""
+        letter = self._first_of((_I_DOWN, _I_UP, _F_UP, _F_DOWN))
+        return self._first_of((_W_UP, _W_DOWN)) if letter is None else letter
 
+    def take(self, letter: int) -> None:
+        """Take the next op of `letter`."""
+        self._num_taken[self._own + letter] += 1
+        self._held += _growth(_LETTERS[letter])
+        self.taken.append(_LETTERS[letter])
 
-def _growth(op: Compute) -> int:
-    """Return how many more chunks are held after `op`."""
-    match op.phase:
-        case Phase.FORWARD:
-            return 1
-        case Phase.BACKWARD_WEIGHT:
-            return -1
-        case _:
-            return 0
+    def _first_of(self, letters: tuple[int, ...]) -> int | None:
+        """Return which of them can be taken and comes first in the repeated blocks."""
+        first: int | None = None
+        first_place = -1
+        for letter in letters:
+            turn = self._num_taken[self._own + letter]
+            need, other = self._needs[letter]
+            if self._num_taken[need] > turn < self._num_taken[other]:
+                place = self._places[letter][turn]
+                if (first is None or place < first_place) and (letter > _F_UP or self._fits(letter, place)):
+                    first, first_place = letter, place
+        return first
+
+    def _fits(self, letter: int, place: int) -> bool:
+        """Return whether the F at `place` leaves memory for those of the other chunk that it passes."""
+        others, turn = self._places[_F_UP - letter], self._num_taken[self._own + _F_UP - letter]
+        passed = others[turn : bisect(others, place)]
+        peaks = (self._held + count - self._weights_left(before) for count, before in enumerate(passed, 1))
+        return self._held < self._limit and all(peak < self._limit for peak in peaks)
+
+    def _weights_left(self, place: int) -> int:
+        """Return how many W before `place` are not taken."""
+        num_taken = self._num_taken[self._own + _W_UP :]
+        return sum(max(0, counts[place] - taken) for counts, taken in zip(self._weights, num_taken, strict=False))

@@ -13,35 +13,21 @@ micro-batches it is the same order with those left out that are not there.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-
-from pipesched.schedules import Compute, Op, Phase, Schedule, Step, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import first_turns, spelled, v_letters
 
 
 def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build ZBV: 6 m + p - 1 chunk times where F, I and W take as long and m is at least 2 p - 1."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        stages = (rank, 2 * p - 1 - rank)
-        word = _word(p, max(m, 2 * p - 1), rank)
-        rows.append([*(op for op in _spelt(word, *stages) if op.microbatch < m), *map(Step, stages)])
-    return make_schedule("zbv", 2 * p, m, rows)
+    rows = [first_turns(_row(p, max(m, 2 * p - 1), rank), m) + "Ss" for rank in range(p)]
+    return make_schedule("zbv", 2 * p, m, spelled(rows, v_letters(p)))
 
 
-def _word(p: int, m: int, rank: int) -> str:
-    """Return the phases of `rank` in order: F, I, W of its chunk on the way down, f, i, w of that on the way up."""
+def _row(p: int, m: int, rank: int) -> str:
+    """Return the letters of `rank`: F, I, W of its chunk on the way down, f, i, w of that on the way up."""
     warmup = "F" * (2 * (p - rank) - 1) + "fF" * rank + "fiw" * (p - rank)
     steady = "FIWfiw" * (m - 2 * p + 1 + rank) + "IWfiw" * (p - 1 - rank)
     cooldown = "Ii" * rank + "IW" * (p - rank) + "w" * rank + "W" * rank
     return warmup + steady + cooldown
-
-
-def _spelt(word: str, down: int, up: int) -> Iterator[Compute]:
-    """Yield the computations of a word: each letter takes its next micro-batch."""
-    numbers: Counter[str] = Counter()
-    for letter in word:
-        yield Compute(Phase(letter.upper()), down if letter.isupper() else up, numbers[letter])
-        numbers[letter] += 1
