@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import final
+from typing import Any, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, flat
@@ -83,7 +83,7 @@ class CompiledLists:
     def timeline(self, jitter: float = 0.0, seed: int = 0) -> Timeline:
         """Return the Timeline, with or without jitter; errors are those of `simulate_lists`."""
         times_s = self._times_s(jitter, seed)
-        timeline = self._program.timeline(times_s) if self._program and times_s else None
+        timeline = self._program.timeline(times_s) if self._program and len(times_s) else None
         if timeline is None or not math.isfinite(timeline.makespan_s):
             return self._simpys(jitter, seed)
         return timeline
@@ -91,10 +91,10 @@ class CompiledLists:
     def makespan_s(self, jitter: float = 0.0, seed: int = 0) -> float:
         """Return the makespan of `timeline` [s]."""
         times_s = self._times_s(jitter, seed)
-        makespan_s = self._program.makespan_s(times_s) if self._program and times_s else math.inf
+        makespan_s = self._program.makespan_s(times_s) if self._program and len(times_s) else math.inf
         return makespan_s if math.isfinite(makespan_s) else self._simpys(jitter, seed).makespan_s
 
-    def _times_s(self, jitter: float, seed: int) -> list[float]:
+    def _times_s(self, jitter: float, seed: int) -> Any:
         """Return the times; nothing where SimPy has to say what is wrong."""
         require_simulable(self._lowered, self._costs, self._cluster, self._network, jitter)
         if self._program is not None:
@@ -118,8 +118,8 @@ def program_times(
     jitter: float = 0.0,
     seed: int = 0,
     num_pipelines: int = 1,
-) -> list[float]:
-    """Return the times of a program, by number.
+) -> Any:
+    """Return the times of a program by number [s]: a list, or an array of NumPy where machine code made them.
 
     Args:
         program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
@@ -146,6 +146,6 @@ def program_times(
     shares = [bandwidth / num_pipelines for bandwidth in wiring.transfers.bandwidths]
     transfers = wiring.transfers._replace(bandwidths=shares)
     times = times_of(LoopArrays(instructions, transfers, wiring.reductions, wiring.rules))
-    if not times and program.kinds:
+    if not len(times) and len(program.kinds):
         raise SimulationError(f"{program.schedule.name}: deadlock: some rank waits forever; check the schedule")
     return times

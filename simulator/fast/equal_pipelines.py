@@ -47,7 +47,7 @@ from pipesched.simulator import (
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
 from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.list_compiler import compile_lists
-from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays
+from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, times_at
 from pipesched.simulator.fast.loop_runner import run_loop
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
@@ -97,8 +97,8 @@ class EqualPipelines:
         times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
         starts, ends, averages = self._works
         ends = [*ends, *averages] if num_pipelines > 1 else ends
-        begin_s = min(map(times_s.__getitem__, starts), default=0.0)
-        end_s = max(map(times_s.__getitem__, ends), default=0.0)
+        begin_s = float(min(times_at(times_s, starts), default=0.0))
+        end_s = float(max(times_at(times_s, ends), default=0.0))
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
         over = self._over_capacity(times_s, num_pipelines, peaks)
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))

@@ -14,14 +14,30 @@ instructions:
     MARK     nothing
     END      the list is over
 
-An event is (when, number, who): a rank from 0 on, and below that `loop_parts.event` says what happens to which.
+An event is (when, number, who): a rank from 0 on, and below that `loop_parts.event` says what happens to which. Where
+no two ranks ever want the same but the two ends of a channel, which are in order anyway, ranks run ahead: each has a
+clock of its own, goes on until it has to wait for another, and no event is needed.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import Any
 
+from pipesched.simulator.fast.event_queue import (
+    ALARM,
+    CHUNK,
+    KNOWN,
+    LEFT,
+    NOBODY,
+    ROUND,
+    SLOW,
+    SLOWED,
+    SLOWS,
+    put,
+    put_alarm,
+    put_now,
+    take,
+)
 from pipesched.simulator.fast.loop_arrays import (
     ALONE,
     MARK,
@@ -34,24 +50,17 @@ from pipesched.simulator.fast.loop_arrays import (
     WAIT,
 )
 from pipesched.simulator.fast.loop_parts import (
-    ALARM,
-    CHUNK,
-    KNOWN,
-    LEFT,
-    ROUND,
-    SLOW,
-    SLOWED,
-    SLOWS,
     event,
     take_queues,
     tell_end,
     tell_start,
     wait,
+    woken,
 )
 
 
 def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    instructions: Any, transfers: Any, reductions: Any, rules: Any, state: Any
+    instructions: Any, transfers: Any, reductions: Any, rules: Any, state: Any, events: Any
 ) -> bool:
     """Work through all lists; the times are in the state.
 
@@ -63,37 +72,26 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     queues, slowed_begins, slowed = transfers[8:]
     members, way_begins, way_queues, way_untils, way_seconds, round_begins = reductions[:6]
     round_counts, round_occupied, round_seconds, round_queue_begins, round_queues = reductions[6:]
-    is_eager, chunk_bytes, slowdown = rules[:3]
+    is_eager, chunk_bytes, slowdown, _, _, runs_ahead = rules
     at, at_s, start_s, end_s, late_s, posted, first_waiters, next_waiters = state[:8]
     due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
     virtual_s, read_s, rates, alarms, num_transfers, first_runs, next_runs, run_ends, run_shares = state[14:]
     num_ranks, num_channels, num_sent = len(sharers), len(wires), len(following)
-    events = [(0.0, rank, rank) for rank in range(num_ranks)]
-    number, num_over = num_ranks, 0
-    ready, next_ready = [0][:0], 0
-    instants, next_instant = events[:0], 0  # events of this very time, in their order
+    for rank in range(num_ranks):
+        put(events, 0.0, rank, rank)
+    now, number, num_over = 0.0, num_ranks, 0
     while True:
-        if next_instant < len(instants) and not (events and events[0] < instants[next_instant]):
-            now, serial, who = instants[next_instant]
-            next_instant += 1
-        else:
-            if next_instant and next_instant == len(instants):
-                instants.clear()
-                next_instant = 0
-            if not events:
-                break
-            now, serial, who = heappop(events)
+        now, serial, who = take(events, now)
+        if who == NOBODY:
+            break
+        waiter = -1
         departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1
         slow_at = slow_end = more = 0
         if who < 0:
             what, which = (-1 - who) % 8, (-1 - who) // 8
             who = -1
             if what == KNOWN:
-                waiter = first_waiters[which]
-                while waiter >= 0:
-                    ready.append(waiter)
-                    waiter = next_waiters[waiter]
-                first_waiters[which] = -1
+                waiter, first_waiters[which] = first_waiters[which], -1
             elif what == ALARM:
                 if alarms[which] != serial:
                     continue
@@ -102,7 +100,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 virtual_s[which] = over_s  # and not one rounding beside it
                 while runs >= 0 and run_ends[runs] <= over_s:
                     number += 1
-                    instants.append((now, number, runs if runs < num_ranks else event(LEFT, runs - num_ranks)))
+                    put_now(events, now, number, runs if runs < num_ranks else event(LEFT, runs - num_ranks))
                     runs = next_runs[runs]
                 first_runs[which] = runs
                 if runs < 0:
@@ -113,7 +111,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
             elif what == LEFT:
                 target, due[which] = due[which], following[due[which]]
                 num_due[which] -= 1
-                number = tell_end(target, now + latencies[wires[which]], now, number, end_s, first_waiters, instants)
+                number = tell_end(target, now + latencies[wires[which]], now, number, end_s, first_waiters, events)
                 if num_due[which]:
                     departs = which
             elif what == CHUNK:
@@ -122,7 +120,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 goes_on = which
             elif what == SLOW:
                 number += 1
-                heappush(events, (now + max(0.0, start_s[which] - now), number, event(SLOWS, which)))
+                put(events, now + max(0.0, start_s[which] - now), number, event(SLOWS, which))
                 continue
             elif what == SLOWS:
                 slows = which
@@ -150,13 +148,13 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 what = CHUNK if size < left_bytes[passes] else LEFT
                 left_bytes[passes] -= size
                 number += 1
-                heappush(events, (now + max(0.0, begin_s + occupied_s - now), number, event(what, passes)))
+                put(events, now + max(0.0, begin_s + occupied_s - now), number, event(what, passes))
                 passes = -1
             if goes_on >= 0:  # a reduction in rounds
                 reduction, way = goes_on - num_sent, channels[goes_on] - num_channels
                 phase = phases[reduction]
                 if phase == round_begins[way + 1]:
-                    number = tell_end(goes_on, now, now, number, end_s, first_waiters, instants)
+                    number = tell_end(goes_on, now, now, number, end_s, first_waiters, events)
                 else:
                     first, last = round_queue_begins[phase], round_queue_begins[phase + 1]
                     begin_s = take_queues(round_queues, first, last, now, round_occupied[phase], free_s)
@@ -167,7 +165,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         phases[reduction], rounds[reduction] = phase + 1, 0
                     number += 1
                     over_s = now + max(0.0, begin_s + round_seconds[phase] - now)
-                    heappush(events, (over_s, number, event(ROUND, goes_on)))
+                    put(events, over_s, number, event(ROUND, goes_on))
                 goes_on = -1
             if slows >= 0:  # devices, from now on until a transfer or reduction is over
                 slow_at, slow_end, more = slowed_begins[channels[slows]], slowed_begins[channels[slows] + 1], 1
@@ -205,7 +203,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if num_transfers[alarm]:
                     rate /= 1.0 + slowdown
                 read_s[alarm], rates[alarm], alarms[alarm] = now, rate, number
-                heappush(events, (now + left_s / rate, number, event(ALARM, alarm)))
+                put_alarm(events, now + left_s / rate, number, event(ALARM, alarm), alarms)
                 alarm = -1
                 if slow_at < slow_end:
                     continue
@@ -218,7 +216,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         over_s = max(start_s[awaits], over_s + late_s[awaits])
                     if over_s > now:
                         number += 1
-                        heappush(events, (now + (over_s - now), number, event(SLOWED, awaits)))
+                        put(events, now + (over_s - now), number, event(SLOWED, awaits))
                     else:
                         ends = awaits
                 awaits = -1
@@ -227,16 +225,14 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 ends = -1
                 continue
             if who < 0:
-                if next_ready == len(ready):
-                    if next_ready:
-                        ready.clear()
-                        next_ready = 0
+                if waiter < 0:
                     break
-                who = ready[next_ready]
-                next_ready += 1
+                who, waiter = waiter, next_waiters[waiter]
                 if who >= num_ranks:
                     awaits, who = who - num_ranks, -1
                     continue
+                if runs_ahead:
+                    now = at_s[at[who]]
             rank, i = who, at[who]
             while who >= 0:
                 kind = kinds[i]
@@ -254,20 +250,24 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     over_s -= seconds[i]
                     i += 1
                     if over_s > now:
+                        if runs_ahead:
+                            now += over_s - now
+                            continue
                         number += 1
-                        heappush(events, (now + (over_s - now), number, rank))
+                        put(events, now + (over_s - now), number, rank)
                         at[rank], who = i, -1
                     continue
                 at_s[i] = now
                 if kind <= PAUSE:  # one of the three that take the rank's time
                     takes_s = seconds[i]
-                    if kind == OWN and takes_s == 0.0:
+                    if runs_ahead or (kind == OWN and takes_s == 0.0):
+                        now += takes_s
                         i += 1
                         continue
                     number += 1
                     at[rank], who = i + 1, -1
                     if kind == PAUSE or sharers[rank] < 0:
-                        heappush(events, (now + takes_s, number, rank))
+                        put(events, now + takes_s, number, rank)
                     else:
                         begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[i]
                 elif kind <= RECV:  # or SEND
@@ -281,7 +281,13 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         wire = wires[channel]
                         if modes[wire] == ALONE:
                             occupied_s = num_bytes[target] / bandwidths[wire]
-                            begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
+                            begin_s = max(now, start_s[target])  # the other side may have been ahead
+                            begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, begin_s, occupied_s, free_s)
+                            if runs_ahead:
+                                start_s[target] = begin_s
+                                end_s[target] = begin_s + occupied_s + latencies[wire]
+                                waiter = woken(target, waiter, first_waiters, next_waiters)
+                                continue
                             number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
                             number = tell_end(
                                 target,
@@ -290,7 +296,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                                 number,
                                 end_s,
                                 first_waiters,
-                                instants,
+                                events,
                             )
                         else:
                             num_due[channel] += 1
@@ -298,11 +304,15 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                                 due[channel], departs = target, channel
                                 at[rank] = i
                                 break
+                    elif runs_ahead and not is_eager:
+                        start_s[target] = now
                 elif kind == REDUCE:
                     target = targets[i]
                     late_s[target] = seconds[i]
                     posted[target] += 1
                     i += 1
+                    if runs_ahead:
+                        start_s[target] = max(now, start_s[target])
                     if posted[target] == members[target - num_sent]:
                         way = channels[target] - num_channels
                         if round_begins[way] < round_begins[way + 1]:
@@ -310,16 +320,18 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             goes_on = target
                             at[rank] = i
                             break
-                        begin_s = now
+                        begin_s = start_s[target] if runs_ahead else now
                         for at_queue in range(way_begins[way], way_begins[way + 1]):
                             begin_s = max(begin_s, free_s[way_queues[at_queue]])
                         for at_queue in range(way_begins[way], way_begins[way + 1]):
                             queue = way_queues[at_queue]
                             free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
+                        if runs_ahead:
+                            start_s[target], end_s[target] = begin_s, begin_s + way_seconds[way]
+                            waiter = woken(target, waiter, first_waiters, next_waiters)
+                            continue
                         number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                        number = tell_end(
-                            target, begin_s + way_seconds[way], now, number, end_s, first_waiters, instants
-                        )
+                        number = tell_end(target, begin_s + way_seconds[way], now, number, end_s, first_waiters, events)
                 elif kind == MARK:
                     i += 1
                 else:  # the end of the list

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
@@ -109,6 +109,7 @@ class Rules(NamedTuple):
         slowdown: What a transfer adds to the seconds of its devices.
         num_queues: Number of links and NICs.
         num_shared: Number of devices and wires that are shared.
+        runs_ahead: Whether no two ranks ever want the same but the ends of a channel, so that their order is known.
     """
 
     is_eager: bool
@@ -116,6 +117,7 @@ class Rules(NamedTuple):
     slowdown: float
     num_queues: int
     num_shared: int
+    runs_ahead: bool
 
 
 class State(NamedTuple):
@@ -186,9 +188,11 @@ class LoopArrays(NamedTuple):
         num_ranks, num_channels = len(instructions.sharers), len(transfers.wires)
         num_reductions, num_shared = len(reductions.members), rules.num_shared
         num_posted, num_runs = len(transfers.following) + num_reductions, num_ranks + num_channels
+        start = len(instructions.kinds)
+        times = full(start + 2 * num_posted, UNKNOWN)  # side by side where slices are views
         return State(
-            instructions.begins[:-1],
-            *(full(len(instructions.kinds), UNKNOWN), full(num_posted, UNKNOWN), full(num_posted, UNKNOWN)),
+            [*instructions.begins[:-1]],
+            *(times[:start], times[start : start + num_posted], times[start + num_posted :]),
             *(full(num_posted, 0.0), full(num_posted, 0), full(num_posted, -1)),
             full(num_ranks + (num_posted if rules.slowdown else 0), -1),
             *(full(num_channels, 0), full(num_channels, 0), full(num_channels, 0.0)),
@@ -198,6 +202,15 @@ class LoopArrays(NamedTuple):
             *(full(num_shared, 0), full(num_shared, 0), full(num_shared, -1)),
             *(full(num_runs, -1), full(num_runs, 0.0), full(num_runs, 0.0)),
         )
+
+    def queue_sizes(self) -> tuple[int, int]:
+        """Return how many events may be to come, and how many of one time."""
+        if self.rules.runs_ahead:
+            return len(self.instructions.sharers), 0
+        num_runs = len(self.instructions.sharers) + len(self.transfers.wires)
+        num_posted = len(self.transfers.following) + len(self.reductions.members)
+        num_told = num_posted if self.rules.slowdown else len(self.reductions.members)
+        return num_runs + num_told + self.rules.num_shared, num_runs + num_posted
 
 
 def in_numpy(group: Any) -> tuple[Any, ...]:
@@ -226,3 +239,10 @@ def gathered(numbers: list[float], indices: Any) -> Any:
     import numpy as np
 
     return np.array(numbers, np.float64)[indices]
+
+
+def times_at(times_s: Any, numbers: Any) -> Any:
+    """Return the times with some numbers, in what the times are in."""
+    if isinstance(times_s, Sequence):
+        return [times_s[number] for number in numbers]
+    return times_s.take(numbers)

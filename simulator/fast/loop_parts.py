@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from heapq import heappush
 from typing import Any
 
-KNOWN, ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(8)
-"""What an event says: the end of a transfer is known, the first on something shared is over, a message has left its
-wire or its next chunk may, the next round of a reduction may begin; a transfer is told of to the devices that it
-slows, begins to slow them, has slowed them."""
+from pipesched.simulator.fast.event_queue import KNOWN, SLOW, put, put_now
 
 _URGENT = 1 << 60
 """Puts an event before all others of the same time, as SimPy does with new processes."""
@@ -36,16 +32,16 @@ def tell_start(which: int, start_s: float, now: float, number: int, slowdown: fl
     starts_s[which] = start_s
     if slowdown:
         number += 1
-        heappush(events, (now, number - _URGENT, event(SLOW, which)))
+        put(events, now, number - _URGENT, event(SLOW, which))
     return number
 
 
-def tell_end(which: int, end_s: float, now: float, number: int, ends_s: Any, first_waiters: Any, instants: Any) -> int:
+def tell_end(which: int, end_s: float, now: float, number: int, ends_s: Any, first_waiters: Any, events: Any) -> int:
     """Say when a transfer or reduction ends, at once, to who waits for it; return the number of the last event."""
     ends_s[which] = end_s
     if first_waiters[which] >= 0:
         number += 1
-        instants.append((now, number, event(KNOWN, which)))
+        put_now(events, now, number, event(KNOWN, which))
     return number
 
 
@@ -61,5 +57,13 @@ def wait(waiter: int, which: int, first_waiters: Any, next_waiters: Any) -> None
     next_waiters[last] = waiter
 
 
-LOOP_PARTS = (event, take_queues, tell_start, tell_end, wait)
+def woken(which: int, waiter: int, first_waiters: Any, next_waiters: Any) -> int:
+    """Put those who wait for a transfer or reduction before who goes on next; return the first of all."""
+    following, first_waiters[which] = first_waiters[which], -1
+    while following >= 0:
+        waiter, next_waiters[following], following = following, waiter, next_waiters[following]
+    return waiter
+
+
+LOOP_PARTS = (event, take_queues, tell_start, tell_end, wait, woken)
 """All of them, for numba."""

@@ -19,6 +19,7 @@ from pipesched.profiles.clusters import Hop
 from pipesched.schedules import HandOver, Message, Op, Recv, Schedule, Send, Span, Timeline, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
+from pipesched.simulator.fast.loop_arrays import times_at
 
 
 class WorkTime(NamedTuple):
@@ -111,12 +112,12 @@ class Program:
     def makespan_s(self, times_s: Sequence[float]) -> float:
         """Return the makespan of the Timeline that has these times [s]."""
         starts, ends = self.works
-        first_s = min(map(times_s.__getitem__, starts), default=0.0)
-        return max(map(times_s.__getitem__, ends), default=0.0) - first_s
+        return float(max(times_at(times_s, ends), default=0.0) - min(times_at(times_s, starts), default=0.0))
 
     def timeline(self, times: Sequence[float]) -> Timeline:
         """Return the Timeline that has these times, by number."""
         schedule = self.schedule
+        times = times if isinstance(times, Sequence) else times.tolist()  # numbers of Python, not of NumPy
         posted, starts, ends = (map(times.__getitem__, numbers) for numbers in self.spans)
         spans = tuple(map(Span, self.ranks(), chain.from_iterable(schedule.ops), posted, starts, ends))
         hand_overs = tuple(

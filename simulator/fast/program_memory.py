@@ -13,8 +13,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby, zip_longest
 from operator import itemgetter
+from typing import Any
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SimulationError
@@ -22,7 +24,7 @@ from pipesched.simulator.fast.program import Program
 from pipesched.simulator.memory import NEVER, Instant, Lifetime, holds_inside, lifetimes, seen_at_once
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: its columns are kept beside the fields
 class HeldBytes:
     """The bytes that a device holds, on which one rank runs, or the same rank of several equal pipelines.
 
@@ -47,7 +49,14 @@ class HeldBytes:
 
     def peak_bytes(self, times_s: Sequence[float], num_pipelines: int) -> int:
         """Return the most that so many hold together."""
-        most = max(held_bytes for _, held_bytes in self._states(times_s))
+        if isinstance(times_s, Sequence):
+            most = max(held_bytes for _, held_bytes in self._states(times_s))
+        else:
+            numbers, totals, inside = self._columns
+            since_s = times_s[numbers]
+            is_held = inside.copy()
+            is_held[:-1] |= since_s[:-1] < since_s[1:]
+            most = int(totals[is_held].max())
         return num_pipelines * most + self._always_bytes(num_pipelines)
 
     def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
@@ -63,6 +72,15 @@ class HeldBytes:
                 if held_bytes > capacity_bytes:
                     return time_s, held_bytes, index < len(states)
         raise SimulationError(f"device {self.device}: got {capacity_bytes} bytes, expected less than it ever holds")
+
+    @cached_property
+    def _columns(self) -> tuple[Any, Any, Any]:
+        """The numbers of times, the totals, and whether they are held even if it is for no time, as NumPy's arrays."""
+        import numpy as np
+
+        inside = np.array(self.inside)
+        inside[-1] = True
+        return np.array(self.times), np.array(self.totals), inside
 
     def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
         """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""

@@ -89,8 +89,17 @@ class _Network:
         options = self._options
         chunk_bytes = math.inf if options.chunk_bytes is None else float(options.chunk_bytes)
         is_eager = options.protocol == "eager"
-        rules = Rules(is_eager, chunk_bytes, float(options.slowdown), len(self._queue_numbers), num_shared)
+        runs_ahead = self._runs_ahead(num_shared, modes, [*queues, *reductions.queues], reductions)
+        rules = Rules(is_eager, chunk_bytes, float(options.slowdown), len(self._queue_numbers), num_shared, runs_ahead)
         return ProgramNetwork([self._sharers.get(device, -1) for device in self._devices], transfers, reductions, rules)
+
+    def _runs_ahead(self, num_shared: int, modes: list[int], queues: list[int], reductions: Reductions) -> bool:
+        """Return whether each queue is of one channel or way, and nothing else is shared or told at a time."""
+        is_told = self._options.protocol == "eager" and self._options.sends == "blocking"
+        is_given = reductions.members and any(isinstance(each, float) and each for each in self._program.durations)
+        used = [queue for queue in queues if queue >= 0]
+        is_alone = num_shared == 0 and modes.count(ALONE) == len(modes) and not reductions.round_counts
+        return is_alone and not is_told and not is_given and len(used) == len(set(used))
 
     def _mode(self, wire: Wire) -> int:
         if wire.is_shared:
