@@ -96,7 +96,9 @@ class _Network:
     def _runs_ahead(self, num_shared: int, modes: list[int], queues: list[int], reductions: Reductions) -> bool:
         """Return whether each queue is of one channel or way, and nothing else is shared or told at a time."""
         is_told = self._options.protocol == "eager" and self._options.sends == "blocking"
-        is_given = reductions.members and any(isinstance(each, float) and each for each in self._program.durations)
+        is_given = reductions.members and any(
+            isinstance(duration, float) and duration for duration in self._program.durations
+        )
         used = [queue for queue in queues if queue >= 0]
         is_alone = num_shared == 0 and modes.count(ALONE) == len(modes) and not reductions.round_counts
         return is_alone and not is_told and not is_given and len(used) == len(set(used))
