@@ -2,6 +2,8 @@ from . import builders as builders
 from . import check as check
 from . import formats as formats
 from . import lowering as lowering
+from . import machine_code as machine_code
+from . import op_columns as op_columns
 from . import semantics as semantics
 from . import transforms as transforms
 from . import weights as weights

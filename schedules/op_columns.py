@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias, assert_never, final, overload
 
+from pipesched.schedules.machine_code import bounds, converted
 from pipesched.schedules.op import (
     Average,
     Compute,
@@ -129,6 +130,22 @@ class OpColumns:
 
         counts = np.bincount(self.codes, minlength=2 * OVERLAPPED)
         return tuple((counts[:OVERLAPPED] + counts[OVERLAPPED:])[: RESHARD + 1].tolist())
+
+    def are_within(self, num_stages: int, num_microbatches: int) -> bool:
+        """Whether all stages and micro-batches are among so many."""
+        (first_stage, last_stage), (first, last) = bounds(self.stages), bounds(self.microbatches)
+        return min(first_stage, first) >= 0 and last_stage < num_stages and last < max(1, num_microbatches)
+
+    def in_form(self, *, in_arrays: bool) -> tuple[Numbers, ...]:
+        """Return begins, codes, stages, micro-batches, others and look-aheads as lists, or as NumPy's arrays.
+
+        Codes are int8 then, all else is int32; what is not there is empty.
+        """
+        columns = self.begins, self.codes, self.stages, self.microbatches, self.others, self.lookaheads
+        return tuple(
+            converted([] if column is None else column, in_arrays=in_arrays, are_small=column is self.codes)
+            for column in columns
+        )
 
     def rows(self) -> tuple[OpRow, ...]:
         """Return the list of each rank."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from pipesched import Link, StageCost, StageCosts, build, flat
 from pipesched.profiles.clusters import Cluster, of_nodes
-from pipesched.schedules import Schedule, compute_only
+from pipesched.schedules import Schedule, compute_only, machine_code
 from pipesched.schedules.formats import write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import compile_lists, held_on_devices, loop_runner, program_times
+from pipesched.simulator.fast import compile_lists, held_on_devices, program_times
 from pipesched.simulator.memory import memory
 from speed_rows.row import Figure, Row, ratio, repeated, turns
 
@@ -61,24 +61,24 @@ def of_lists(
         run = repeated(times_and_peaks, times if loop == "numba" else max(1, times // 10))
 
         def with_loop() -> None:
-            loop_runner.BREAK_EVEN = 0 if loop == "numba" else sys.maxsize
+            machine_code.BREAK_EVEN = 0 if loop == "numba" else sys.maxsize
             run()
 
         return with_loop
 
     simpy, simpy_memory, torch = "SimPy", "SimPy with memory", "PyTorch"
-    loops = list(GOALS) if loop_runner.has_numba() else ["plain Python"]
+    loops = list(GOALS) if machine_code.has_numba() else ["plain Python"]
     runs: dict[str, Callable[[], object]] = {
         simpy: lambda: simulate_lists(schedule, costs, cluster),
         simpy_memory: lambda: memory(simulate_lists(schedule, costs, cluster), costs, schedule),
         torch: torch_simulator(schedule),
         **{loop: as_quick_as_it_goes(loop) for loop in loops},
     }
-    break_even = loop_runner.BREAK_EVEN
+    break_even = machine_code.BREAK_EVEN
     for loop in loops:
         runs[loop]()  # machine code is loaded, or made
     took_s = turns(runs, rounds)
-    loop_runner.BREAK_EVEN = break_even
+    machine_code.BREAK_EVEN = break_even
     for loop in loops:
         repeats = times if loop == "numba" else max(1, times // 10)
         took_s[loop] = [seconds / repeats for seconds in took_s[loop]]

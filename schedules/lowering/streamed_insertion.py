@@ -29,7 +29,7 @@ from pipesched.schedules import (
     gives,
     needs_from_others,
 )
-from pipesched.schedules.lowering.insertion import ReduceClocks
+from pipesched.schedules.lowering.reduce_clocks import ReduceClocks
 
 
 def lower_generated(schedule: Schedule) -> Schedule:

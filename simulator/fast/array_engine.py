@@ -15,13 +15,13 @@ from typing import Any, final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules import Schedule, ScheduleError, Timeline, machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable, simulate_lists
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import LoopArrays
-from pipesched.simulator.fast.loop_runner import is_hot, times_of
+from pipesched.simulator.fast.loop_runner import times_of
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_network import network_of
@@ -140,7 +140,7 @@ def program_times(
             f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected one "
             "where it does not; compile the lists with `has_hand_over`"
         )
-    columns = program.in_numpy if is_hot() else program
+    columns = program.in_numpy if machine_code.is_hot() else program
     wiring = network_of(columns, costs, cluster, network)
     instructions = instructions_of(columns, costs, cluster, wiring.sharers, jitter, seed, num_pipelines)
     shares = [bandwidth / num_pipelines for bandwidth in wiring.transfers.bandwidths]

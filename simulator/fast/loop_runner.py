@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
-from pipesched.simulator.fast.event_loop import run_events
 from pipesched.simulator.fast.event_queue import IN_COLUMNS, new_columns, new_queue
+
+from pipesched.schedules import machine_code
+from pipesched.simulator.fast.event_loop import run_events
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
-
-BREAK_EVEN = 200_000
-"""Instructions of a process from which on loading machine code pays; on what is shared each takes the time of two."""
-
-_instructions_run = 0
-
-
-def is_hot() -> bool:
-    """Whether what is run next is run as machine code, however short it is."""
-    return _instructions_run >= BREAK_EVEN and has_numba()
 
 
 def times_of(arrays: LoopArrays) -> Any:
@@ -39,10 +30,8 @@ def times_of(arrays: LoopArrays) -> Any:
 
 def run_loop(arrays: LoopArrays) -> State | None:
     """Return the state at the end, in lists or in NumPy's arrays; None if a rank waits forever."""
-    global _instructions_run
     instructions, transfers, reductions, rules = arrays
-    _instructions_run += len(instructions.kinds) * (2 if rules.num_shared else 1)
-    if is_hot():
+    if machine_code.is_hot(len(instructions.kinds) * (2 if rules.num_shared else 1)):
         import numpy as np
 
         state, queue = State(*in_numpy(arrays.state(np.full))), new_columns(*arrays.queue_sizes())
@@ -56,27 +45,17 @@ def run_loop(arrays: LoopArrays) -> State | None:
 
 
 @cache
-def has_numba() -> bool:
-    """Whether there is something that compiles the loop."""
-    return find_spec("numba") is not None
-
-
-@cache
 def compiled_loop() -> Callable[..., bool]:
-    """Return the loop as machine code, which is kept on disk; without fast mathematics, so the sums are the same.
+    """Return the loop as machine code, whose events are columns of numbers.
 
     Raises:
         ImportError: There is no numba.
     """
-    import numba
-    from numba.extending import overload, register_jitable
+    from numba.extending import overload
 
-    for part in LOOP_PARTS:
-        register_jitable(forceinline=True)(part)
     for function, in_columns in IN_COLUMNS.items():
         overload(function, strict=False)(_always(in_columns))
-    loop: Callable[..., bool] = numba.njit(cache=True)(run_events)
-    return loop
+    return machine_code.compiled(run_events, LOOP_PARTS)
 
 
 def _always(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:

@@ -26,7 +26,7 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.insertion import ReduceClocks
+from pipesched.schedules.lowering.reduce_clocks import ReduceClocks
 from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

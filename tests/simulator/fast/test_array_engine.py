@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts, uniform
-from pipesched.schedules import Recv, Reduce, ScheduleError, computes, make_schedule, needs
+from pipesched.schedules import Recv, Reduce, ScheduleError, computes, machine_code, make_schedule, needs
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.formats.op_text import parse_op_with_peer
@@ -19,7 +19,7 @@ from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.transforms import recompute, replicate
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import OpSeconds, simulate_lists
-from pipesched.simulator.fast import CompiledLists, compile_lists, loop_runner, program_times, simulate_arrays
+from pipesched.simulator.fast import CompiledLists, compile_lists, program_times, simulate_arrays
 from tests.schedules.edits import mutant, reduced_early
 from tests.simulator.fast.timelines import AskedSimPyError, assert_same_timeline, without_simpy
 from tests.strategies import random_cluster, random_costs
@@ -151,7 +151,7 @@ def test_compiled_it_is_the_same_bit_for_bit(seed, monkeypatch):
     without_simpy(monkeypatch)
     timelines = []
     for break_even in (0, 10**18):
-        monkeypatch.setattr(loop_runner, "BREAK_EVEN", break_even)
+        monkeypatch.setattr(machine_code, "BREAK_EVEN", break_even)
         timelines.append(simulate_arrays(schedule, costs, cluster, **more))
     assert timelines[0] == timelines[1]
     assert_same_timeline(timelines[0], expected)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Average, Reduce, Schedule, make_schedule, repeat
+from pipesched.schedules import Average, Reduce, Schedule, machine_code, make_schedule, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
@@ -17,7 +17,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario, SimulationError
 from pipesched.simulator.engine import predict_by_events, simulate_lists
-from pipesched.simulator.fast import EqualPipelines, loop_runner, predict_drifting
+from pipesched.simulator.fast import EqualPipelines, predict_drifting
 from tests.strategies import random_cluster, random_costs
 
 
@@ -91,7 +91,7 @@ def test_no_device_and_no_link_does_more_than_it_can(seed, num_ranks, num_microb
 
 
 def test_long_lists_of_many_pipelines_take_about_what_they_take_over_more_iterations(monkeypatch):
-    monkeypatch.setattr(loop_runner, "BREAK_EVEN", 0)
+    monkeypatch.setattr(machine_code, "BREAK_EVEN", 0)
     costs = StageCosts((StageCost(1.0, 2.0),) * 8)
     for num_pipelines, advance in ((5, 7), (8, 10)):
         pipelines = EqualPipelines(one_pipeline(8, 16, num_pipelines, advance), costs, flat(8))
@@ -157,6 +157,6 @@ def test_compiled_they_are_the_same_bit_for_bit(seed, monkeypatch):
     pipelines = EqualPipelines(one_pipeline(3, chance.randint(1, 5), 2, chance.randint(0, 2)), costs, cluster)
     ends_s = []
     for break_even in (0, 10**18):
-        monkeypatch.setattr(loop_runner, "BREAK_EVEN", break_even)
+        monkeypatch.setattr(machine_code, "BREAK_EVEN", break_even)
         ends_s.append(pipelines.ends_s(3, 4, 0.05))
     assert ends_s[0] == ends_s[1]

@@ -1,0 +1,56 @@
+"""What replicas know of each other: vector clocks at their Reduces, for lists whose ops come one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from pipesched.schedules import Reduce
+from pipesched.schedules.semantics import MeetingKey, Meetings
+
+
+class ReduceClocks:
+    """The joint vector clocks of replicas at their k-th Reduce of a stage, which each of them learns at its next Step.
+
+    A clock is kept until every replica has come to its next Reduce.
+
+    Args:
+        num_replicas: How many ranks reduce each stage.
+    """
+
+    def __init__(self, num_replicas: Mapping[int, int]) -> None:
+        self._num_replicas = num_replicas
+        self._meetings = Meetings()
+        self._last: dict[tuple[int, int], MeetingKey] = {}  # of a rank and a stage
+        self._told: dict[MeetingKey, tuple[int, ...]] = {}
+        self._num_there: Counter[MeetingKey] = Counter()
+        self._num_gone: Counter[MeetingKey] = Counter()
+
+    def __len__(self) -> int:
+        """Return how many clocks are kept."""
+        return len(self._told)
+
+    def tell(self, rank: int, stage: int, clock: list[int]) -> None:
+        """Let the other replicas know what `rank` knows at its next Reduce of `stage`."""
+        self._leave(rank, stage)
+        key = self._last[rank, stage] = self._meetings.come(rank, Reduce(stage))
+        self._num_there[key] += 1
+        self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
+
+    def learn(self, rank: int, stage: int, clock: list[int]) -> bool:
+        """Add what all replicas know at the last Reduce of `rank` to `clock`; return whether they have come to it."""
+        key = self._last.get((rank, stage))
+        if key is None:
+            return True
+        if self._num_there[key] < self._num_replicas[stage]:
+            return False
+        clock[:] = map(max, clock, self._told[key])
+        return True
+
+    def _leave(self, rank: int, stage: int) -> None:
+        key = self._last.get((rank, stage))
+        if key is None:
+            return
+        self._num_gone[key] += 1
+        if self._num_gone[key] == self._num_replicas[stage]:
+            del self._told[key], self._num_there[key], self._num_gone[key]
