@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -135,6 +136,8 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise PeerLost(f"waited for {what}: {reason}") from error
+        # gloo begins with a line of its source, and ends with what it supposes
+        reason = re.sub(r"^\[\S+:\d+\] |\. This is typically caused by .*", "", reason)
+        raise PeerLost(f"waited for {what}: {shortened(reason, _LONGEST)}") from error
     for listener in listeners:
         listener(NOBODY)

@@ -167,7 +167,9 @@ def document_schema(
 
 def check_name(value: str, place: str, faults: Faults) -> None:
     """Refuse a name that would not stand in one line of text."""
-    if not value.isprintable():
+    if len(value) > LONGEST_NAME:
+        faults.add(place, f"got {len(value)} characters, expected at most {LONGEST_NAME}; try a shorter name")
+    elif not value.isprintable():
         faults.add(place, f"got {shown(value)}, expected printable characters; try letters and digits")
 
 
@@ -177,6 +179,9 @@ def check_number(value: object, limit: int, place: str, faults: Faults, name: st
         expected = f"expected an integer from 0 to {limit - 1}"
         faults.add(place, f"got {name} {shown(value)}, {expected}; try correcting it")
 
+
+LONGEST_NAME = 500
+"""Characters of a name."""
 
 MAX_DEVICES = 100_000
 """Devices that a file may name; a cluster of that many is still quickly made."""

@@ -44,6 +44,7 @@ from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import Faults, read_text, suffix_of
 from pipesched.schedules.formats.json_document import (
     DEVICES_SCHEMA,
+    LONGEST_NAME,
     check_devices,
     check_name,
     check_number,
@@ -142,7 +143,7 @@ def schedule_schema() -> dict[str, Any]:
         _FIELDS,
         _OPTIONAL,
         {
-            "name": {"description": said["name"]},
+            "name": {"description": said["name"], "maxLength": LONGEST_NAME},
             "num_stages": {"description": said["num_stages"], **count},
             "num_microbatches": {"description": said["num_microbatches"], **count},
             "rank_to_device": DEVICES_SCHEMA,
@@ -152,7 +153,7 @@ def schedule_schema() -> dict[str, Any]:
             },
             "width": {"description": said["width"], "minimum": 1},
             "is_lowered": {"description": said["is_lowered"]},
-            "origin": {"description": said["origin"]},
+            "origin": {"description": said["origin"], "maxLength": LONGEST_NAME},
             "traits": {
                 "description": said["traits"],
                 "properties": {name: {**kind, "description": traits[name]} for name, kind in kinds.items()},

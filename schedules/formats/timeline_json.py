@@ -20,6 +20,7 @@ from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import MAX_BYTES, Faults, read_text
 from pipesched.schedules.formats.json_document import (
     DEVICES_SCHEMA,
+    LONGEST_NAME,
     MAX_DEVICES,
     check_devices,
     check_name,
@@ -112,8 +113,8 @@ def timeline_schema() -> dict[str, Any]:
         _FIELDS,
         _OPTIONAL_FIELDS,
         {
-            "name": {"description": said["name"]},
-            "source": {"description": said["source"]},
+            "name": {"description": said["name"], "maxLength": LONGEST_NAME},
+            "source": {"description": said["source"], "maxLength": LONGEST_NAME},
             "rank_to_device": DEVICES_SCHEMA,
             "spans": {
                 "description": said["spans"],
