@@ -5,6 +5,7 @@ from .activation_room import most_in_flight as most_in_flight
 from .known_orders import PLANNER as PLANNER
 from .known_orders import KnownOrder as KnownOrder
 from .known_orders import known_orders as known_orders
+from .known_orders import orders_of_choices as orders_of_choices
 from .list_planner import planned_times as planned_times
 from .op_times import OpTimes as OpTimes
 from .op_times import listed_times as listed_times
@@ -17,4 +18,5 @@ from .order_problem import OrderProblem as OrderProblem
 from .order_problem import order_problem as order_problem
 from .orderable_lists import is_split as is_split
 from .orderable_lists import orderable as orderable
+from .orderable_lists import recomputing_stages as recomputing_stages
 from .orderable_lists import split_backwards as split_backwards

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import fmean
 from typing import NamedTuple
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Compute, Phase, Schedule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE, Entry, ParameterValue, build
+from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum.list_planner import planned_times
 from pipesched.simulator.optimum.op_times import (
@@ -19,7 +20,7 @@ from pipesched.simulator.optimum.op_times import (
     tightened_times,
 )
 from pipesched.simulator.optimum.order_problem import OrderProblem
-from pipesched.simulator.optimum.orderable_lists import is_split, orderable, split_backwards
+from pipesched.simulator.optimum.orderable_lists import is_split, orderable, recomputing_stages, split_backwards
 
 PLANNER = "list planner"
 """The name of the order that `planned_times` makes."""
@@ -50,10 +51,32 @@ def known_orders(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -
     lists = [schedule, *_of_catalogue(problem, schedule, costs)]
     planned = tightened_times(problem, planned_times(problem))
     orders = [_known(problem, known) for known in lists if problem.room.holds(known)]
+    name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
     orders.append(
-        KnownOrder(schedule_of_times(problem, schedule, planned, PLANNER), planned, objective_ticks(problem, planned))
+        KnownOrder(schedule_of_times(problem, schedule, planned, name), planned, objective_ticks(problem, planned))
     )
     return sorted(orders, key=lambda order: order.ticks)
+
+
+def orders_of_choices(
+    problem: OrderProblem, choices: Iterable[tuple[OrderProblem, Schedule]], costs: StageCosts
+) -> list[KnownOrder]:
+    """Return the known orders of a problem in which some R may be left out, the shortest of each name.
+
+    Args:
+        problem: With all that may be left out.
+        choices: The same without some of it, and the lists of that.
+        costs: The costs of the stages.
+    """
+    orders = dict[str, KnownOrder]()
+    for choice, schedule in choices:
+        for order in known_orders(choice, schedule, costs):
+            index_of = choice.index_of
+            starts = [order.starts[index_of[kind.op]] if kind.op in index_of else [] for kind in problem.kinds]
+            best = orders.get(order.schedule.name)
+            if best is None or order.ticks < best.ticks:
+                orders[order.schedule.name] = order._replace(starts=starts)
+    return sorted(orders.values(), key=lambda order: order.ticks)
 
 
 def _known(problem: OrderProblem, schedule: Schedule) -> KnownOrder:
@@ -63,6 +86,7 @@ def _known(problem: OrderProblem, schedule: Schedule) -> KnownOrder:
 
 def _of_catalogue(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -> Iterator[Schedule]:
     """Yield the schedules of the catalogue whose stages lie as those of `schedule`, backwards split as there."""
+    rebuilt = recomputing_stages(schedule)
     for entry in CATALOGUE.values():
         if entry.name == schedule.origin or entry.traits.is_asynchronous or entry.traits.averages or entry.replicas > 1:
             continue
@@ -83,7 +107,7 @@ def _of_catalogue(problem: OrderProblem, schedule: Schedule, costs: StageCosts) 
         if is_split(schedule) and not is_split(lists):
             lists = split_backwards(lists)
         if is_split(schedule) == is_split(lists):
-            yield lists
+            yield recompute(lists, rebuilt) if rebuilt else lists
 
 
 def _settings(entry: Entry, problem: OrderProblem, chunks: int) -> dict[str, ParameterValue]:

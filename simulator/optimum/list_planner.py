@@ -1,162 +1,219 @@
-"""A quick planner of order problems: list scheduling under the memory limits, by a few rules, the best of which counts.
+"""A quick planner of order problems: blocks of due dates that are repeated; of many that are tried, the best counts.
 
-Time goes from event to event. A rank that is free takes a forward or backward that has all it needs and fits into its
-memory, by one of three rules; if there is none a W or a Step, which nobody else waits for:
+A block has a due date for each op of a micro-batch, and the next micro-batch is due an interval later
+(arXiv:2405.15362, section 3). Along the way of a micro-batch, from F of the first stage to the backward of the first
+stage, due dates are stretched: each passage through the ranks has a factor of what its ops take, and a gap before it.
+On longer ways more is held. Lists that take what is due first and fits (`due_scheduling`) have no needless gaps.
 
-    depth     the one deepest in its micro-batch, so that memory is given back
-    turns     a forward after a backward and a backward after a forward, if it can be; of each the deepest
-    due       the one that is due first, if the micro-batches came as far apart as the busiest rank works on each, and
-              each took twice as long on its way as it could
-
-A patient rank leaves out a W that would not be over before the next forward or backward comes.
-
-A rank of v stages takes a forward of the first only if one of each of the v - 1 others still fits. That keeps it from
-filling up with micro-batches that cannot go on: the oldest one always can.
+Some blocks are tried first, those of 1F1B, V-Min, V-Half and the like. From then on the best one is changed at random:
+its stretches, gaps and interval, and the due dates of single ops. The same numbers are drawn every time.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from typing import Literal, NamedTuple, final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
+from random import Random
+from typing import Any, final
 
 from pipesched.schedules import Compute, Phase
-from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, objective_ticks
+from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, recomputed_before
+from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, DueState, has_room, schedule_by_due
+from pipesched.simulator.optimum.op_times import OpTimes
+from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_NEVER = 1 << 62
-_STRETCH = 2
+_LARGE_OPS, _FEWEST_TRIES, _MOST_TRIES = 3072, 48, 4000
+"""Ops of p = 8, m = 64 in a V, and the blocks that are tried of as many or more; the most that are tried of fewer."""
+_BREAK_EVEN = 20_000
+"""Ops that a process schedules in plain Python before it loads machine code."""
+_PLAIN_OPS = 100_000
+"""Ops to schedule for one problem where nothing compiles."""
+_STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
+"""Stretches of odd and even passages that are tried first."""
+_INTERVALS = (1.25, 1.5, 2.0, 3.0)
+"""Longer intervals that are tried with the shortest way."""
 
-
-class _Rule(NamedTuple):
-    """How a rank chooses, and whether it leaves out a W that would delay others."""
-
-    choice: Literal["turns", "due", "depth"]
-    is_patient: bool
-
-
-_RULES = (_Rule("turns", False), _Rule("due", False), _Rule("depth", True))
-
-
-def planned_times(problem: OrderProblem) -> OpTimes:
-    """Return the starts of the best of the planner's orders [ticks]."""
-    return min((_Plan(problem, rule).run() for rule in _RULES), key=lambda starts: objective_ticks(problem, starts))
+_num_scheduled = 0
 
 
 @final
-class _Plan:
-    """One walk through the batch by one rule."""
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Due dates; gaps and shifts in what ops take in the mean.
 
-    def __init__(self, problem: OrderProblem, rule: _Rule) -> None:
-        self._problem, self._rule = problem, rule
-        kinds, num_microbatches = problem.kinds, problem.num_microbatches
-        self._ticks = [kind.ticks for kind in kinds]
-        self._next = [problem.first(kind) for kind in range(len(kinds))]
-        self._starts = [[0] * num_microbatches for _ in kinds]
-        waits = [[arc for arc in arcs if arc.distance == 0] for arcs in problem.incoming]
-        self._missing = [[len(arcs)] * num_microbatches for arcs in waits]
-        self._ready = [[0] * num_microbatches for _ in kinds]
-        self._followers = [
-            [(arc.after, arc.ticks, kinds[arc.after].rank) for arcs in waits for arc in arcs if arc.before == kind]
-            for kind in range(len(kinds))
+    Attributes:
+        stretches: Factor of what the ops of a passage take, by passage.
+        gaps: Gap before a passage.
+        interval: From one micro-batch to the next, in what the busiest rank works on one.
+        is_patient: Whether ranks leave out a W that would delay others.
+        shifts: How much later ops are due, in the order of the way.
+    """
+
+    stretches: tuple[float, ...]
+    gaps: tuple[float, ...]
+    interval: float
+    is_patient: bool
+    shifts: tuple[float, ...]
+
+
+def planned_times(problem: OrderProblem) -> OpTimes:
+    """Return the starts of the best order that the planner makes [ticks]."""
+    num_ops = problem.num_microbatches * len(problem.kinds)
+    num_tries = round(_FEWEST_TRIES * max(1.0, _LARGE_OPS / num_ops) ** 1.5)
+    if not _has_numba():
+        num_tries = min(num_tries, _PLAIN_OPS // num_ops)
+    search, draw, least = _BlockSearch(problem), Random(0), least_ticks(problem)
+    blocks = search.first_blocks()
+    best, fewest, starts = blocks[0], DOES_NOT_FIT, list[int]()
+    for count in range(max(len(blocks), min(num_tries, _MOST_TRIES))):
+        has_room_for_ops = count > num_tries // 3
+        block = blocks[count] if count < len(blocks) else search.changed(best, draw, shifts_ops=has_room_for_ops)
+        ticks = search.schedule(block)
+        if ticks <= fewest and ticks < DOES_NOT_FIT:
+            if ticks < fewest:
+                starts = search.starts()
+            best, fewest = block, ticks
+        if fewest <= least:
+            break
+    return due_times(problem, starts)
+
+
+@final
+class _BlockSearch:
+    """The blocks of one problem, and how long their lists take."""
+
+    def __init__(self, problem: OrderProblem) -> None:
+        self._num_microbatches, self._is_repeated = problem.num_microbatches, problem.is_repeated
+        arrays = due_arrays(problem)
+        self._num_ops = problem.num_microbatches * len(problem.kinds)
+        self._lists = arrays, due_state(problem)
+        self._state = self._lists[1]
+        self._num_kinds = len(problem.kinds)
+        self._way = _way(problem)
+        self._passages = _passages(problem, self._way)
+        delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
+        taken = [arrays.ticks[kind] for kind in self._way]
+        unit = max(1.0, sum(taken) / len(taken))
+        self._ticks = [ticks / unit for ticks in taken]
+        self._delays = [0.0, *(delays.get(pair, 0) / unit for pair in zip(self._way, self._way[1:], strict=False))]
+        works = (sum(arrays.ticks[k] for k in kinds if not arrays.firsts[k]) for kinds in problem.of_rank)
+        self._interval = max(1.0, max(works) / unit)
+
+    def first_blocks(self) -> list[_Block]:
+        """Return those that are tried first; with the last one, micro-batches come one after the other."""
+        num_passages = self._passages[-1] + 1
+        gaps, shifts = (0.0,) * num_passages, (0.0,) * len(self._way)
+        pairs = product(_STRETCHES, (False, True))
+        blocks = [
+            _Block(tuple(stretch[i % 2] for i in range(num_passages)), gaps, 1.0, is_patient, shifts)
+            for stretch, is_patient in pairs
         ]
-        self._arrivals = [self._arrival(kind) for kind in range(len(kinds))]
-        self._changes, self._least_room = _memory(problem)
-        self._room = [*problem.room.limits]
-        self._free = [0] * problem.num_ranks
-        self._was_backward = [False] * problem.num_ranks
-        self._urgent, self._others = _by_urgency(problem)
-        ops = {index: kind.op for index, kind in enumerate(kinds)}
-        self._forwards = {k for k, op in ops.items() if isinstance(op, Compute) and op.phase is Phase.FORWARD}
-        work = [sum(kinds[kind].ticks for kind in of_rank) for of_rank in problem.of_rank]
-        self._interval = max(work, default=0)
-        self._due = [_STRETCH * starts[problem.first(kind)] for kind, starts in enumerate(earliest_starts(problem))]
+        alone = 2 * (sum(self._ticks) + sum(self._delays)) / self._interval
+        return blocks + [replace(blocks[0], interval=interval) for interval in (*_INTERVALS, alone)]
 
-    def run(self) -> OpTimes:
-        """Return the starts of all ops [ticks]."""
-        events = [(0, rank) for rank in range(self._problem.num_ranks)]
-        while events:
-            now, rank = heappop(events)
-            if self._free[rank] <= now:
-                kind = self._choice(rank, now)
-                if kind is not None:
-                    self._start(kind, rank, now, events)
-        return self._starts
+    def changed(self, block: _Block, draw: Random, *, shifts_ops: bool) -> _Block:
+        """Return a block with something changed at random, or now and then another one."""
+        if draw.random() < 0.15:
+            stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
+            gaps = tuple(draw.choice((0.0, 0.0, 1.0, 2.0)) for _ in block.gaps)
+            interval, is_patient = draw.choice((0.8, 0.9, 1.0, 1.0, 1.1)), draw.random() < 0.5
+            return _Block(stretches, gaps, interval, is_patient, (0.0,) * len(block.shifts))
+        at, chance = draw.randrange(len(block.gaps)), draw.random()
+        if shifts_ops and draw.random() < 0.5:
+            shifts = [*block.shifts]
+            for _ in range(draw.choice((1, 1, 2, 3))):
+                first = draw.randrange(len(shifts))
+                last = first + 1 if draw.random() < 0.5 else len(shifts)
+                shift = draw.choice((-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0))
+                shifts[first:last] = [value + shift for value in shifts[first:last]]
+            return replace(block, shifts=tuple(shifts))
+        if chance < 0.5:
+            stretch = max(0.3, block.stretches[at] + draw.choice((-0.5, -0.25, 0.25, 0.5)))
+            return replace(block, stretches=(*block.stretches[:at], stretch, *block.stretches[at + 1 :]))
+        if chance < 0.85:
+            gap = max(0.0, block.gaps[at] + draw.choice((-1.0, -0.5, 0.5, 1.0, 2.0)))
+            return replace(block, gaps=(*block.gaps[:at], gap, *block.gaps[at + 1 :]))
+        if chance < 0.95:
+            return replace(block, interval=block.interval * draw.choice((0.9, 0.95, 1.05, 1.1)))
+        return replace(block, is_patient=not block.is_patient)
 
-    def _choice(self, rank: int, now: int) -> int | None:
-        """Return the kind whose next op a free rank takes; None if it waits."""
-        arrivals, room = self._arrivals, self._room[rank]
-        there = [kind for kind in self._urgent[rank] if arrivals[kind] <= now and self._least_room[kind] <= room]
-        if there and self._rule.choice == "due":
-            return min(there, key=lambda kind: self._next[kind] * self._interval + self._due[kind])
-        if there and self._rule.choice == "depth":
-            return there[0]
-        if there:
-            turns = (kind for kind in there if (kind in self._forwards) == self._was_backward[rank])
-            return next(turns, there[0])
-        wait = _NEVER
-        if self._rule.is_patient:
-            coming = (arrivals[kind] for kind in self._urgent[rank] if self._least_room[kind] <= room)
-            wait = min(coming, default=_NEVER) - now
-        for kind in self._others[rank]:
-            if arrivals[kind] <= now and self._ticks[kind] <= wait:
-                return kind
-        return None
+    def schedule(self, block: _Block) -> int:
+        """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
+        global _num_scheduled
+        _num_scheduled += self._num_ops
+        offsets = self._offsets(block)
+        options = block.interval * self._interval, block.is_patient, self._is_repeated
+        if _num_scheduled < _BREAK_EVEN or not _has_numba():
+            arrays, self._state = self._lists
+            return schedule_by_due(arrays, self._state, self._num_microbatches, offsets, *options)
+        arrays, self._state = self._in_numpy()
+        return int(_compiled()(arrays, self._state, self._num_microbatches, _in_numpy(offsets, float), *options))
 
-    def _arrival(self, kind: int) -> int:
-        """Return when the next op of a kind has all that it needs; `_NEVER` where that is not known yet."""
-        microbatch = self._next[kind]
-        if microbatch == self._problem.num_microbatches or self._missing[kind][microbatch]:
-            return _NEVER
-        return self._ready[kind][microbatch]
+    def starts(self) -> list[int]:
+        """Return the starts of the lists that were scheduled last, by op [ticks]."""
+        return [int(start) for start in self._state.starts]
 
-    def _start(self, kind: int, rank: int, now: int, events: list[tuple[int, int]]) -> None:
-        microbatch, end = self._next[kind], now + self._ticks[kind]
-        self._starts[kind][microbatch] = now
-        self._next[kind] += 1
-        self._arrivals[kind] = self._arrival(kind)
-        self._room[rank] -= self._changes[kind]
-        self._free[rank] = end
-        if kind in self._urgent[rank]:
-            self._was_backward[rank] = kind not in self._forwards
-        heappush(events, (end, rank))
-        for after, ticks, peer in self._followers[kind]:
-            self._missing[after][microbatch] -= 1
-            self._ready[after][microbatch] = max(self._ready[after][microbatch], end + ticks)
-            if self._next[after] == microbatch:
-                self._arrivals[after] = self._arrival(after)
-            if peer != rank:
-                heappush(events, (self._ready[after][microbatch], peer))
+    def _offsets(self, block: _Block) -> list[float]:
+        """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""
+        offsets, due, last = [0.0] * self._num_kinds, 0.0, 0.0
+        for at, kind in enumerate(self._way):
+            passage = self._passages[at]
+            if at:
+                is_same = passage == self._passages[at - 1]
+                factor, gap = (block.stretches[passage], 0.0) if is_same else (1.0, block.gaps[passage])
+                due += self._ticks[at - 1] * factor + self._delays[at] + gap
+            last = max(last, due + block.shifts[at]) + 1e-7
+            offsets[kind] = last
+        return offsets
+
+    def _in_numpy(self) -> tuple[DueArrays, DueState]:
+        if not hasattr(self, "_arrays"):
+            arrays, state = self._lists
+            self._arrays = DueArrays(*map(_in_numpy, arrays)), DueState(*map(_in_numpy, state))
+        return self._arrays
 
 
-def _by_urgency(problem: OrderProblem) -> tuple[list[list[int]], list[list[int]]]:
-    """Return, by rank, the kinds that others wait for, the deepest first, and those that nobody waits for."""
-    urgent, others = list[list[int]](), list[list[int]]()
-    for of_rank in problem.of_rank:
-        phases = {kind: op.phase for kind in of_rank if isinstance(op := problem.kinds[kind].op, Compute)}
-        urgent.append(sorted((k for k, p in phases.items() if p is not Phase.BACKWARD_WEIGHT), reverse=True))
-        others.append([kind for kind in of_rank if kind not in urgent[-1]])
-    return urgent, others
+def _way(problem: OrderProblem) -> list[int]:
+    """Return the forwards and backwards in the order in which a micro-batch goes through them."""
+    merged = {*recomputed_before(problem).values()}
+    places = {}
+    for index, kind in enumerate(problem.kinds):
+        if index not in merged and isinstance(kind.op, Compute) and kind.op.phase is not Phase.BACKWARD_WEIGHT:
+            is_forward = kind.op.phase is Phase.FORWARD
+            places[index] = (0, kind.op.stage) if is_forward else (1, -kind.op.stage)
+    return sorted(places, key=places.__getitem__)
 
 
-def _memory(problem: OrderProblem) -> tuple[list[int], list[int]]:
-    """Return by how much each kind changes what its rank holds, and the room that there must be before it."""
-    room = problem.room
-    changes, least = [0] * len(problem.kinds), [0] * len(problem.kinds)
-    deeper = [0] * problem.num_ranks
-    for index, kind in reversed([*enumerate(problem.kinds)]):
-        if not isinstance(kind.op, Compute):
-            continue
-        saved, kept = room.saved[kind.op.stage], room.kept[kind.op.stage]
-        match kind.op.phase:
-            case Phase.FORWARD:
-                changes[index] = saved
-                deeper[kind.rank] += max(saved, kept)
-                least[index] = deeper[kind.rank]
-            case Phase.BACKWARD_INPUT:
-                changes[index] = kept - saved
-                least[index] = max(0, kept - saved)
-            case Phase.BACKWARD_WEIGHT:
-                changes[index] = -kept
-            case _:
-                changes[index] = -saved
-    return changes, least
+def _passages(problem: OrderProblem, way: list[int]) -> list[int]:
+    """Return of each op of the way how often it has gone through the ranks before, there or back."""
+    num_stages = len(way) // 2
+    return [
+        place % num_stages // problem.num_ranks + place // num_stages * -(-num_stages // problem.num_ranks)
+        for place in range(len(way))
+    ]
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def _in_numpy(numbers: Sequence[float], kind: type[int] | type[float] = int) -> Any:
+    import numpy as np
+
+    return np.array(numbers, dtype=np.int64 if kind is int else np.float64)
+
+
+@cache
+def _compiled() -> Callable[..., int]:
+    """Return the scheduling as machine code, which is kept on disk."""
+    import numba
+    from numba.extending import register_jitable
+
+    register_jitable(has_room)
+    compiled: Callable[..., int] = numba.njit(cache=True)(schedule_by_due)
+    return compiled

@@ -17,7 +17,8 @@ from pipesched.schedules import Compute, Op, Schedule, ScheduleTraits, Step
 from pipesched.simulator.optimum.order_problem import OrderProblem, of_one_kind
 
 OpTimes: TypeAlias = list[list[int]]
-"""``times[kind][microbatch]``, in ticks; where a kind has no op of a micro-batch it means nothing."""
+"""``times[kind][microbatch]``, in ticks; where a kind has no op of a micro-batch it means nothing. A kind that is left
+out has none."""
 _FAR = 1 << 60
 """Ticks before all others."""
 
@@ -119,7 +120,8 @@ def _times_in_order(problem: OrderProblem, rows: list[list[int]], begins: list[i
     """Return the starts of ops whose kinds each rank goes through in this order, a kind's micro-batches in theirs."""
     starts, free = _nothing(problem), [*begins]
     position, ended = [0] * problem.num_ranks, [problem.first(kind) for kind in range(len(problem.kinds))]
-    waits = [[arc for arc in arcs if arc.distance == 0] for arcs in problem.incoming]
+    listed = {kind for row in rows for kind in row}
+    waits = [[arc for arc in arcs if not arc.distance and arc.before in listed] for arcs in problem.incoming]
     has_moved = True
     while has_moved:
         has_moved = False
@@ -135,7 +137,7 @@ def _times_in_order(problem: OrderProblem, rows: list[list[int]], begins: list[i
                 ended[kind] += 1
                 position[rank] += 1
                 has_moved = True
-    return starts
+    return [row if kind in listed else [] for kind, row in enumerate(starts)]
 
 
 def _rank_orders(problem: OrderProblem, starts: OpTimes) -> list[list[tuple[int, int]]]:
@@ -145,7 +147,7 @@ def _rank_orders(problem: OrderProblem, starts: OpTimes) -> list[list[tuple[int,
         timed = sorted(
             (starts[kind][microbatch], starts[kind][microbatch] + problem.kinds[kind].ticks, microbatch, kind)
             for kind in kinds
-            for microbatch in range(problem.first(kind), problem.num_microbatches)
+            for microbatch in range(problem.first(kind), len(starts[kind]))
         )
         rows.append([(kind, microbatch) for *_, microbatch, kind in timed])
     return rows
@@ -160,11 +162,12 @@ def objective_ticks(problem: OrderProblem, starts: OpTimes) -> int:
 
 
 def _begin(problem: OrderProblem, starts: OpTimes, rank: int) -> int:
-    return min((starts[kind][problem.first(kind)] for kind in problem.of_rank[rank]), default=0)
+    return min((starts[kind][problem.first(kind)] for kind in problem.of_rank[rank] if starts[kind]), default=0)
 
 
 def _end(problem: OrderProblem, starts: OpTimes, rank: int) -> int:
-    return max((starts[kind][-1] + problem.kinds[kind].ticks for kind in problem.of_rank[rank]), default=0)
+    ends = (starts[kind][-1] + problem.kinds[kind].ticks for kind in problem.of_rank[rank] if starts[kind])
+    return max(ends, default=0)
 
 
 def schedule_of_times(problem: OrderProblem, schedule: Schedule, starts: OpTimes, name: str) -> Schedule:

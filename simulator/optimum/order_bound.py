@@ -18,6 +18,7 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 
 def least_ticks(problem: OrderProblem) -> int:
     """Return ticks that no order is shorter than."""
+    problem = problem.relaxed
     if not problem.is_repeated:
         times = earliest_starts(problem), least_tails(problem)
         return max(_least_of_rank(_jobs(problem, rank, *times)) for rank in range(problem.num_ranks))

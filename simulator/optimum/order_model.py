@@ -2,6 +2,7 @@
 
     an interval for each op, of fixed length                 no two of a rank at once
     a difference for each arc                                start after >= end before + what lies between
+    a Boolean for each R that may be left out                whether it is there, with all that depends on that
     where arcs do not say all of a rank's limit: an interval for each micro-batch of a stage, from the start of F to the
     end of what lets go of it, and no more of them at once than there is room for
     the end of all                                           at least what is known already, and to be the least
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pipesched.schedules import Compute, Phase
 from pipesched.simulator import SimulationError
@@ -89,7 +90,8 @@ def prove_order(
         )
     cp_model: Any = import_module("ortools.sat.python.cp_model")
     factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
-    model, variables = _model(cp_model, problem.coarser(factor), [[start // factor for start in row] for row in starts])
+    coarse = [[start // factor for start in row] for row in starts]
+    model, variables, is_there = _model(cp_model, problem.coarser(factor), coarse)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = num_workers or os.cpu_count() or 1
@@ -104,7 +106,8 @@ def prove_order(
     solve = partial(solver.solve, model, _on_solution(cp_model, lambda ticks: learn(ticks, 0)))
     status = _run(solve, solver.stop_search, lambda: progress(time.monotonic() - begun_s, *best))
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        order = [[solver.value(variable) for variable in row] for row in variables]
+        left_out = {kind for kind, variable in is_there.items() if not solver.value(variable)}
+        order = [[] if kind in left_out else [*map(solver.value, row)] for kind, row in enumerate(variables)]
         starts = min(starts, tightened_times(problem, order), key=lambda times: objective_ticks(problem, times))
     ticks = objective_ticks(problem, starts)
     proven = round(solver.best_objective_bound) * factor
@@ -134,36 +137,42 @@ def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
     return Callback()
 
 
-def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, list[list[Any]]]:
-    """Return the program, and the variables of the starts."""
+def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, list[list[Any]], dict[int, Any]]:
+    """Return the program, the variables of the starts, and those of the kinds that may be left out."""
     model, horizon = cp_model.CpModel(), objective_ticks(problem, hint)
     if problem.is_repeated:  # no two ranks begin further apart than one takes and the longest message
         horizon = problem.num_ranks * (horizon + max((arc.ticks for arc in problem.arcs), default=0))
-    heads, tails = earliest_starts(problem), least_tails(problem)
+    heads, tails = earliest_starts(problem.relaxed), least_tails(problem.relaxed)
+    is_there = {optional: model.new_bool_var("") for optional in problem.optional}
+    for optional, variable in is_there.items():
+        model.add_hint(variable, bool(hint[optional]))
     starts: list[list[Any]] = []
-    for index, kind in enumerate(problem.kinds):
+    for index, kind in enumerate(problem.relaxed.kinds):
         first = problem.first(index)
         starts.append([0] * first)
         for microbatch in range(first, problem.num_microbatches):
             latest = horizon - tails[index][microbatch] - kind.ticks
             starts[-1].append(model.new_int_var(heads[index][microbatch], latest, ""))
-            model.add_hint(starts[-1][-1], hint[index][microbatch])
+            if hint[index]:
+                model.add_hint(starts[-1][-1], hint[index][microbatch])
     for arc in problem.arcs:
         length = problem.kinds[arc.before].ticks + arc.ticks
         first = max(problem.first(arc.before), problem.first(arc.after) - arc.distance)
+        needed = [is_there[end] for end in (arc.before, arc.after) if end in is_there]
         for microbatch in range(first, problem.num_microbatches - arc.distance):
-            model.add(starts[arc.after][microbatch + arc.distance] >= starts[arc.before][microbatch] + length)
+            after, before = starts[arc.after][microbatch + arc.distance], starts[arc.before][microbatch]
+            model.add(after >= before + length).only_enforce_if(needed)
     for rank, kinds in enumerate(problem.of_rank):
         works = [
-            model.new_fixed_size_interval_var(start, problem.kinds[kind].ticks, "")
-            for kind in kinds
-            for start in starts[kind][problem.first(kind) :]
+            model.new_optional_fixed_size_interval_var(start, problem.kinds[own].ticks, is_there.get(own, True), "")
+            for own in kinds
+            for start in starts[own][problem.first(own) :]
         ]
         model.add_no_overlap(works)
         if rank in problem.counts_room:
-            _limit(model, problem, rank, starts, hint)
+            _limit(model, problem, rank, starts, hint, is_there, horizon)
     model.minimize(_objective(model, problem, starts, hint, horizon))
-    return model, starts
+    return model, starts, is_there
 
 
 def _objective(model: Any, problem: OrderProblem, starts: list[list[Any]], hint: OpTimes, horizon: int) -> Any:
@@ -175,44 +184,82 @@ def _objective(model: Any, problem: OrderProblem, starts: list[list[Any]], hint:
         begin = 0
         if problem.is_repeated:
             begin = model.new_int_var(0, horizon, "")
-            model.add_hint(begin, min(hint[index][problem.first(index)] for index in kinds))
+            model.add_hint(begin, min(hint[index][problem.first(index)] for index in kinds if hint[index]))
         for index in kinds:
+            if index in problem.optional:  # it is between others of its rank
+                continue
             model.add(starts[index][problem.first(index)] >= begin)
             model.add(objective >= starts[index][-1] + problem.kinds[index].ticks - begin)
     return objective
 
 
-def _limit(model: Any, problem: OrderProblem, rank: int, starts: list[list[Any]], hint: OpTimes) -> None:
+def _limit(
+    model: Any,
+    problem: OrderProblem,
+    rank: int,
+    starts: list[list[Any]],
+    hint: OpTimes,
+    is_there: dict[int, Any],
+    horizon: int,
+) -> None:
     """Let a rank hold no more than it may."""
     intervals, sizes = list[Any](), list[int]()
-    for (begin, delay), close, size in _holds(problem, rank):
-        ticks = problem.kinds[close].ticks
+    for part in _held_parts(problem, rank):
+        since_ticks, until_ticks = (
+            problem.kinds[kind].ticks if is_end else 0 for kind, is_end in (part.since, part.until)
+        )
+        begin, end = part.since[0], part.until[0]
+        is_held: Any = True
+        if part.rebuilt in is_there:
+            is_held = is_there[part.rebuilt] if part.is_rebuilt else is_there[part.rebuilt].negated()
         for microbatch in range(problem.num_microbatches):
-            since, until = starts[begin][microbatch] + delay, starts[close][microbatch] + ticks
-            length = model.new_int_var(0, objective_ticks(problem, hint), "")
-            model.add_hint(length, hint[close][microbatch] + ticks - hint[begin][microbatch] - delay)
-            intervals.append(model.new_interval_var(since, length, until, ""))
-            sizes.append(size)
+            since, until = starts[begin][microbatch] + since_ticks, starts[end][microbatch] + until_ticks
+            length = model.new_int_var(0, horizon, "")
+            if hint[begin] and hint[end]:
+                hinted = hint[end][microbatch] + until_ticks - hint[begin][microbatch] - since_ticks
+                model.add_hint(length, max(0, hinted))
+            intervals.append(model.new_optional_interval_var(since, length, until, is_held, ""))
+            sizes.append(part.size)
     model.add_cumulative(intervals, sizes, problem.room.limits[rank])
 
 
-def _holds(problem: OrderProblem, rank: int) -> Iterator[tuple[tuple[int, int], int, int]]:
-    """Yield what a micro-batch holds: since (ticks after the start of a kind's op), until a kind's end, how much."""
+class _HeldPart(NamedTuple):
+    """What a micro-batch holds: since and until the start or end of a kind's op, how much, and on which condition.
+
+    Attributes:
+        since: A kind, and whether it is from its end on.
+        until: A kind, and whether it is to its end.
+        size: How much.
+        rebuilt: The R of the stage; None: it has none.
+        is_rebuilt: Whether it is held if the R is done; else if it is not.
+    """
+
+    since: tuple[int, bool]
+    until: tuple[int, bool]
+    size: int
+    rebuilt: int | None = None
+    is_rebuilt: bool = False
+
+
+def _held_parts(problem: OrderProblem, rank: int) -> Iterator[_HeldPart]:
+    """Yield what a micro-batch holds on a rank."""
     room = problem.room
     for kind in problem.of_rank[rank]:
         op = problem.kinds[kind].op
         if not isinstance(op, Compute) or op.phase is not Phase.FORWARD:
             continue
         saved, kept = room.saved[op.stage], room.kept[op.stage]
-        whole, first, last = (
+        whole, first, last, rebuilt = (
             problem.index_of.get(Compute(phase, op.stage, 0))
-            for phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+            for phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
         )
-        if first is None or last is None:
-            assert whole is not None, "a backward is whole or split"
-            yield (kind, 0), whole, saved
-        elif saved == kept:
-            yield (kind, 0), last, saved
-        else:
-            yield (kind, 0), first, saved
-            yield (first, problem.kinds[first].ticks), last, kept
+        used = whole if first is None else first
+        assert used is not None, "a backward is whole or split"
+        freed = last if last is not None and saved == kept else used
+        if freed is not last and last is not None:
+            yield _HeldPart((used, True), (last, True), kept)
+        if rebuilt is None or rebuilt in problem.optional:
+            yield _HeldPart((kind, False), (freed, True), saved, rebuilt)
+        if rebuilt is not None:
+            yield _HeldPart((kind, False), (rebuilt, False), room.inputs[op.stage], rebuilt, is_rebuilt=True)
+            yield _HeldPart((rebuilt, False), (freed, True), saved, rebuilt, is_rebuilt=True)

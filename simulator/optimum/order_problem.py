@@ -3,6 +3,7 @@
     0F ──> 1F ──> 1I ──> 0I         an arc: one op of every micro-batch after another, and what lies between them
                    └─> 1W └─> 0W
     0W of micro-batch k ──> 0F of micro-batch k + n, where the rank has room for n micro-batches
+    0F ──> 0R ──> 0I, where stage 0 recomputes; which stages do may be left open
 
 All micro-batches are alike, so those of one phase on one stage are worked through in their order: numbering them anew
 in that order changes no time and no memory. What is left open is how a rank's phases and stages take turns.
@@ -81,6 +82,7 @@ class OrderProblem:
         is_exact: Whether all times are whole ticks, but for the rounding of floating-point numbers; of a batch that is
             repeated, whether its period is, too.
         is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
+        optional: Kinds of R that may be left out: then the stage holds what it saves from F on.
     """
 
     kinds: tuple[OrderKind, ...]
@@ -92,6 +94,7 @@ class OrderProblem:
     tick_s: float
     is_exact: bool
     is_repeated: bool = False
+    optional: frozenset[int] = frozenset()
 
     @cached_property
     def incoming(self) -> tuple[tuple[OrderArc, ...], ...]:
@@ -115,6 +118,12 @@ class OrderProblem:
         arcs = tuple(arc._replace(ticks=arc.ticks // factor) for arc in self.arcs)
         return replace(self, kinds=kinds, arcs=arcs, tick_s=self.tick_s * factor)
 
+    @cached_property
+    def relaxed(self) -> OrderProblem:
+        """The problem with no time for what may be left out: no order of this one ends before the best of that one."""
+        kinds = (kind._replace(ticks=0) if i in self.optional else kind for i, kind in enumerate(self.kinds))
+        return replace(self, kinds=tuple(kinds)) if self.optional else self
+
     def first(self, kind: int) -> int:
         """Return the first micro-batch that has an op of a kind."""
         return self.num_microbatches - 1 if isinstance(self.kinds[kind].op, Step) else 0
@@ -126,7 +135,14 @@ class OrderProblem:
 
 
 def order_problem(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster, room: ActivationRoom, *, is_repeated: bool = False
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    room: ActivationRoom,
+    *,
+    is_repeated: bool = False,
+    optional: Collection[int] = (),
+    left_out: Collection[int] = (),
 ) -> OrderProblem:
     """Return what is to be ordered, and what takes how long.
 
@@ -139,20 +155,24 @@ def order_problem(
         cluster: Speeds and links.
         room: What ranks may hold.
         is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
+        optional: Stages whose R may be done for all micro-batches, or for none.
+        left_out: Stages whose R is not done.
 
     Raises:
         ProfileError: The costs do not say the seconds of an op.
     """
     rows = (of_one_kind(op) for row in schedule.ops for op in row if isinstance(op, Compute | Step))
     ops = sorted({op for op in rows if costs.seconds(op) > 0 or isinstance(op, Compute)}, key=_depth_in(schedule))
-    ranks = [schedule.homes[op.stage][0] for op in ops]
     speeds = [cluster.devices[device].speed for device in schedule.rank_to_device]
-    seconds = [costs.seconds(op) / speeds[rank] for op, rank in zip(ops, ranks, strict=True)]
+    of_all = {op: costs.seconds(op) / speeds[schedule.homes[op.stage][0]] for op in ops}
+    ops = [op for op in ops if op.stage not in left_out or not _is(op, Phase.RECOMPUTE)]
+    ranks = [schedule.homes[op.stage][0] for op in ops]
+    seconds = [of_all[op] for op in ops]
     waits = list(_waits(ops, ranks, schedule, costs, cluster))
     work_s = [0.0] * schedule.num_ranks
-    for op, rank, op_s in zip(ops, ranks, seconds, strict=True):
-        work_s[rank] += op_s * (1 if isinstance(op, Step) else schedule.num_microbatches)
-    tick_s, is_exact = _tick({*seconds, *(wait_s for _, _, wait_s in waits)}, max(work_s))
+    for op, op_s in of_all.items():
+        work_s[schedule.homes[op.stage][0]] += op_s * (1 if isinstance(op, Step) else schedule.num_microbatches)
+    tick_s, is_exact = _tick({*of_all.values(), *(wait_s for _, _, wait_s in waits)}, max(work_s))
     if is_repeated and is_exact:
         tick_s /= math.lcm(*range(1, min(schedule.num_ranks, _MOST_RANKS) + 1))
         is_exact = schedule.num_ranks <= _MOST_RANKS
@@ -162,7 +182,16 @@ def order_problem(
     arcs += _room_arcs(kinds, room)
     counting = frozenset(rank for rank in range(schedule.num_ranks) if _counts(kinds, rank, room))
     return OrderProblem(
-        kinds, tuple(arcs), schedule.num_microbatches, schedule.num_ranks, room, counting, tick_s, is_exact, is_repeated
+        kinds,
+        tuple(arcs),
+        schedule.num_microbatches,
+        schedule.num_ranks,
+        room,
+        counting,
+        tick_s,
+        is_exact,
+        is_repeated,
+        frozenset(i for i, op in enumerate(ops) if op.stage in optional and _is(op, Phase.RECOMPUTE)),
     )
 
 
@@ -183,8 +212,10 @@ def _depth_in(schedule: Schedule) -> Callable[[Compute | Step], tuple[int, int]]
                 return op.stage, 0
             case Phase.BACKWARD_WEIGHT:
                 return last, op.stage
-            case _:
+            case Phase.RECOMPUTE:
                 return last - 1 - op.stage, 0
+            case _:
+                return last - 1 - op.stage, 1
 
     return depth
 
@@ -199,6 +230,9 @@ def _waits(
             ends = (before for before, o in enumerate(ops) if isinstance(o, Compute) and o.stage == op.stage)
             yield from ((before, after, 0.0) for before in ends)
             continue
+        if _is(op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            own = (before for before, o in enumerate(ops) if o.stage == op.stage and _is(o, Phase.RECOMPUTE))
+            yield from ((before, after, 0.0) for before in own)
         for message in needs(op, schedule.num_stages):
             before = maker[message]
             yield before, after, _travel_s(message, ranks[before], ranks[after], schedule, costs, cluster)
@@ -237,19 +271,22 @@ def _room_arcs(kinds: tuple[OrderKind, ...], room: ActivationRoom) -> Iterator[O
     With n + 1 micro-batches on a stage there must be room for the oldest of them on the stages further down, unless it
     has come back from there already: it lets go of nothing before.
     """
-    stages = {kind.op.stage: index for index, kind in enumerate(kinds) if _is(kind, Phase.FORWARD)}
+    stages = {kind.op.stage: index for index, kind in enumerate(kinds) if _is(kind.op, Phase.FORWARD)}
+    rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if _is(kind.op, Phase.RECOMPUTE)}
     for stage, index in stages.items():
         limit, saved, kept = room.limits[kinds[index].rank], room.saved[stage], room.kept[stage]
-        least = saved
+        least = held = room.inputs[stage] if stage in rebuilding else saved
         for before, kind in enumerate(kinds):
-            if kind.op.stage == stage and _is(kind, Phase.BACKWARD_WEIGHT):
-                least = min(saved, kept)
+            if kind.op.stage == stage and _is(kind.op, Phase.BACKWARD_WEIGHT):
+                least = min(held, kept)
                 yield from _room_arc(before, index, limit, least)
-            elif kind.op.stage == stage and _is(kind, Phase.BACKWARD, Phase.BACKWARD_INPUT):
-                yield from _room_arc(before, index, limit, saved)
+            elif kind.op.stage == stage and _is(kind.op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+                yield from _room_arc(before, index, limit, held)
+                if stage in rebuilding:
+                    yield from _room_arc(before, rebuilding[stage], limit, saved)
         for before, kind in enumerate(kinds):
             is_deeper = kind.op.stage > stage and kind.rank == kinds[index].rank
-            if is_deeper and _is(kind, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            if is_deeper and _is(kind.op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
                 yield from _room_arc(before, index, limit - room.saved[kind.op.stage], least)
 
 
@@ -258,11 +295,12 @@ def _room_arc(before: int, after: int, limit: int, size: int) -> Iterator[OrderA
         yield OrderArc(before, after, 0, limit // size)
 
 
-def _is(kind: OrderKind, *phases: Phase) -> bool:
-    return isinstance(kind.op, Compute) and kind.op.phase in phases
+def _is(op: Compute | Step, *phases: Phase) -> bool:
+    return isinstance(op, Compute) and op.phase in phases
 
 
 def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
-    """Whether a rank's limit says more than the arcs of its stages: it has several, or keeps another size for W."""
+    """Whether a rank's limit says more than the arcs of its stages: it has several, or what is held changes."""
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}
-    return len(stages) > 1 or any(room.saved[stage] != room.kept[stage] for stage in stages)
+    is_rebuilt = any(kind.rank == rank and _is(kind.op, Phase.RECOMPUTE) for kind in kinds)
+    return len(stages) > 1 or is_rebuilt or any(room.saved[stage] != room.kept[stage] for stage in stages)

@@ -27,7 +27,7 @@ _WHOLE, _SPLIT = {Phase.FORWARD, Phase.BACKWARD}, {Phase.FORWARD, Phase.BACKWARD
 
 
 def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
-    """Return the lists as F, B, I, W and Steps alone, backwards all whole or all split.
+    """Return the lists as F, B, I, W, R and Steps alone, backwards all whole or all split.
 
     Messages are left out, as a lowering puts them in again. An Overlap that hides nothing is its two ops, one after the
     other. Of lists with whole and split backwards the whole ones are split where that takes no longer.
@@ -44,7 +44,7 @@ def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
     lists = replace(
         schedule, lists=tuple(tuple(_plain(row, schedule, costs)) for row in schedule.ops), is_lowered=False
     )
-    phases = {op.phase for row in lists.ops for op in row if isinstance(op, Compute)}
+    phases = {op.phase for row in lists.ops for op in row if isinstance(op, Compute)} - {Phase.RECOMPUTE}
     if phases > _WHOLE:
         for stage, cost in enumerate(costs.stages):
             parts_s = (cost.backward_input_s or 0.0) + (cost.backward_weight_s or 0.0)
@@ -61,6 +61,12 @@ def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
 def is_split(schedule: Schedule) -> bool:
     """Whether a schedule has I and W."""
     return any(isinstance(op, Compute) and op.phase is Phase.BACKWARD_INPUT for row in schedule.ops for op in row)
+
+
+def recomputing_stages(schedule: Schedule) -> frozenset[int]:
+    """Return the stages that have an R."""
+    parts = (op for row in schedule.ops for op in row if isinstance(op, Compute))
+    return frozenset(op.stage for op in parts if op.phase is Phase.RECOMPUTE)
 
 
 def split_backwards(schedule: Schedule) -> Schedule:
@@ -81,22 +87,22 @@ def _plain(row: tuple[Op, ...], schedule: Schedule, costs: StageCosts) -> Iterat
                 continue
             case Overlap() if not costs.overlap:
                 yield from (op.first, op.second)
-            case Compute() if op.phase is not Phase.RECOMPUTE and not op.version and not op.lookahead:
+            case Compute() if not op.version and not op.lookahead:
                 yield op
             case Step():
                 yield op
             case _:
                 raise SimulationError(
-                    f"{schedule.name}: got {op}, expected F, B, I, W and steps alone: one pipeline, one batch, nothing "
-                    "recomputed or overlapped; try 1f1b, zb_h1, interleaved or zbv"
+                    f"{schedule.name}: got {op}, expected F, B, I, W, R and steps alone: one pipeline, one batch, "
+                    "nothing overlapped; try 1f1b, zb_h1, interleaved or zbv"
                 )
 
 
 def _require_complete(schedule: Schedule) -> None:
     counts = Counter(op for row in schedule.ops for op in row)
-    phases = _SPLIT if is_split(schedule) else _WHOLE
+    phases, rebuilt = _SPLIT if is_split(schedule) else _WHOLE, recomputing_stages(schedule)
     for stage in range(schedule.num_stages):
-        for phase in sorted(phases):
+        for phase in sorted(phases | ({Phase.RECOMPUTE} if stage in rebuilt else set())):
             for microbatch in range(schedule.num_microbatches):
                 op = Compute(phase, stage, microbatch)
                 if counts[op] != 1:

@@ -45,6 +45,14 @@ def optimize(
             help="The batch is repeated without a pause: the time from one to the next is to be the least.",
         ),
     ] = False,
+    may_recompute: Annotated[
+        bool,
+        typer.Option(
+            "--may-recompute",
+            rich_help_panel=_SEARCH,
+            help="Each stage may keep its input alone and recompute the rest, where that is faster in all.",
+        ),
+    ] = False,
     seconds: Annotated[
         float, typer.Option(rich_help_panel=_SEARCH, help="To search at most; 0: only simple bounds.", min=0)
     ] = 20.0,
@@ -77,6 +85,7 @@ def optimize(
             in_flight=in_flight,
             is_split=split or None,
             is_repeated=repeated,
+            may_recompute=may_recompute,
             seconds=seconds,
             num_workers=workers,
             progress=tick,

@@ -55,6 +55,7 @@ def optimize(
     in_flight: float | None = None,
     is_split: bool | None = None,
     is_repeated: bool = False,
+    may_recompute: bool = False,
     seconds: float = 20.0,
     num_workers: int | None = None,
 ) -> Optimum:
@@ -67,7 +68,7 @@ def optimize(
     none.
 
     Args:
-        schedule: As `simulate` takes it: one pipeline and one batch, each stage on one rank, nothing recomputed.
+        schedule: As `simulate` takes it: one pipeline and one batch, each stage on one rank.
         costs: As `simulate` takes them.
         cluster: Machines, or a file of them; None: equal devices whose links take no time. Where costs have bytes,
             what the devices hold is the limit, if they have one.
@@ -86,6 +87,8 @@ def optimize(
         is_split: Whether backwards may be split into I and W, if they are not; None: as `schedule` has them.
         is_repeated: Whether the batch is repeated without a pause, each stage stepping once between: then the period
             is to be the least, as `simulate` says it of every micro-batch in the long run; else the makespan.
+        may_recompute: Whether each stage may keep only its input of all micro-batches and recompute the rest, so that
+            more of them fit, or may not; which do is part of what is sought.
         seconds: How long to search at most [s]; 0: only what is known, and simple bounds.
         num_workers: Threads of the search; None: one for each core.
 
@@ -116,6 +119,7 @@ def optimize(
         in_flight=in_flight,
         is_split=is_split,
         is_repeated=is_repeated,
+        may_recompute=may_recompute,
         seconds=seconds,
         num_workers=num_workers,
     )
@@ -128,6 +132,7 @@ def optimize_source(
     in_flight: float | None = None,
     is_split: bool | None = None,
     is_repeated: bool = False,
+    may_recompute: bool = False,
     seconds: float = 20.0,
     num_workers: int | None = None,
     progress: Callable[[float], None] = lambda share: None,  # noqa: ARG005
@@ -139,6 +144,7 @@ def optimize_source(
     if is_split is not None:
         require_flag("is_split", is_split)
     require_flag("is_repeated", is_repeated)
+    require_flag("may_recompute", may_recompute)
     workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
     if conditions.jitter:
         raise ArgumentError(
@@ -152,6 +158,7 @@ def optimize_source(
         in_flight=in_flight,
         is_split=is_split,
         is_repeated=is_repeated,
+        may_recompute=may_recompute,
     )
     proof = search.prove(seconds, workers, progress)
     ordered = schedule_of_times(search.problem, search.lists, proof.starts, OPTIMUM)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.formats import suffix_of, to_json, write_csv, write_text
 from pipesched.simulator.analysis import readable_s, readable_share
+from pipesched.simulator.optimum import recomputing_stages
 from pipesched.workflows import ArgumentError, Table, require_path
 from pipesched.workflows.simulating import LeastTime, Simulation
 
@@ -81,6 +82,11 @@ class Optimum:
         return self.least.time_s if self.least.is_repeated else None
 
     @property
+    def recomputed(self) -> tuple[int, ...]:
+        """The stages that recompute."""
+        return tuple(sorted(recomputing_stages(self.schedule)))
+
+    @property
     def gap(self) -> float:
         """How much longer it takes than the bound, as a share of the bound; 0: it is proven to be the least."""
         return self.least.gap
@@ -114,6 +120,7 @@ class Optimum:
             "period_s": self.period_s,
             **self.least.to_dict(),
             "orders": self.to_rows(),
+            "recomputed": list(self.recomputed),
             "fits": self.simulation.fits,
         }
 
@@ -147,6 +154,8 @@ class Optimum:
             for row in self.to_rows()
         )
         told = [self.least.sentence]
+        if self.recomputed:
+            told.append(f"recomputing: stage {', '.join(map(str, self.recomputed))}")
         if self.over_limit is not None:
             held, time = f"{self.over_limit.in_flight:.4g}", readable_s(self.over_limit.time_s)
             told.append(f"{self.of} has {held} micro-batches in flight, more than it may here: it takes {time}")

@@ -10,6 +10,7 @@ from typing import Any
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
+from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis import readable_s, readable_share
 from pipesched.simulator.optimum import (
@@ -23,10 +24,14 @@ from pipesched.simulator.optimum import (
     most_in_flight,
     order_problem,
     orderable,
+    orders_of_choices,
     prove_order,
+    recomputing_stages,
     split_backwards,
 )
 
+_CHOICES = 8
+"""Shares of the stages, those that come first, that recompute in orders that are known before a search."""
 _SMALLEST = 1e-4
 """The smallest gap that is told, as what rounding leaves open."""
 
@@ -95,16 +100,20 @@ class OrderSearch:
         costs: Costs of its stages.
         problem: What is to be ordered.
         in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
+        choices: Where stages may recompute, the problem of some choices of those that do, with their lists.
     """
 
     lists: Schedule
     costs: StageCosts
     problem: OrderProblem
     in_flight: float | None
+    choices: tuple[tuple[OrderProblem, Schedule], ...] = ()
 
     @cached_property
     def orders(self) -> tuple[KnownOrder, ...]:
         """The orders that are known and keep to the limits, the shortest first."""
+        if self.choices:
+            return tuple(orders_of_choices(self.problem, self.choices, self.costs))
         return tuple(known_orders(self.problem, self.lists, self.costs))
 
     def prove(
@@ -148,6 +157,7 @@ def order_search(
     in_flight: float | None = None,
     is_split: bool | None = None,
     is_repeated: bool = False,
+    may_recompute: bool = False,
     has_device_limits: bool = True,
 ) -> OrderSearch:
     """Return what there is to order of a schedule.
@@ -160,6 +170,7 @@ def order_search(
             `has_device_limits`, or as many as the schedule has on the rank where it has most.
         is_split: Whether the backward is I and W; None: as the schedule has it.
         is_repeated: Whether the batch is repeated, and its period is to be the least; else its makespan.
+        may_recompute: Whether stages that do not recompute may do so.
         has_device_limits: Whether the devices' memory is a limit where `in_flight` is None.
 
     Raises:
@@ -169,9 +180,19 @@ def order_search(
     lists = orderable(schedule, costs)
     if is_split:
         lists = split_backwards(lists)
-    room = bytes_room(lists, costs, cluster) if in_flight is None and has_device_limits else None
+    rebuilt = recomputing_stages(lists)
+    optional = [stage for stage in range(lists.num_stages) if may_recompute and stage not in rebuilt]
+    all_of_it = recompute(lists) if optional else lists
+    room = bytes_room(all_of_it, costs, cluster) if in_flight is None and has_device_limits else None
     if room is None:
         in_flight = most_in_flight(lists, costs) if in_flight is None else in_flight
-        room = counted_room(lists, costs, in_flight)
-    problem = order_problem(lists, costs, cluster, room, is_repeated=is_repeated)
-    return OrderSearch(lists, costs, problem, in_flight)
+        room = counted_room(all_of_it, costs, in_flight)
+    problem = order_problem(all_of_it, costs, cluster, room, is_repeated=is_repeated, optional=optional)
+    choices = list[tuple[OrderProblem, Schedule]]()
+    for count in sorted({round(len(optional) * part / _CHOICES) for part in range(_CHOICES + 1)} if optional else ()):
+        chosen = lists if not count else recompute(lists, optional[:count])
+        if all(room.least_held(chosen, rank) <= limit for rank, limit in enumerate(room.limits)):
+            left_out = optional[count:]
+            choice = order_problem(all_of_it, costs, cluster, room, is_repeated=is_repeated, left_out=left_out)
+            choices.append((choice, chosen))
+    return OrderSearch(lists, costs, problem, in_flight, tuple(choices))

@@ -98,3 +98,16 @@ def test_a_batch_that_is_repeated_has_the_least_period_and_simulate_says_the_sam
     assert again.steady_s_per_microbatch * 3 == result.period_s < again.makespan_s
     assert {"period", "per micro-batch"} <= set(result.table().rows[0])
     assert "batch after batch, takes less time: proven" in result.table().caption
+
+
+def test_stages_recompute_where_the_limit_makes_it_worth_while():
+    """With room for one micro-batch, and inputs that take none, two are on their way."""
+    counts = {"num_ranks": 2, "num_microbatches": 4, "in_flight": 1}
+    without = pipesched.optimize("1f1b", COSTS, **counts, seconds=0)
+    result = pipesched.optimize("1f1b", COSTS, **counts, may_recompute=True, num_workers=1)
+    assert (without.makespan_s, result.makespan_s, result.gap, result.recomputed) == (24.0, 16.0, 0, (0,))
+    assert max(result.simulation.peak_microbatches.values()) == 1
+    assert pipesched.check(result.schedule).runs_on("gloo")
+    assert "recomputing: stage 0" in result.table().caption
+    with pytest.raises(pipesched.SimulationError, match=r"got room for 0.9 micro-batches, expected room for one"):
+        pipesched.optimize("1f1b", COSTS, **{**counts, "in_flight": 0.9}, may_recompute=True)

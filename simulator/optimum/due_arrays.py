@@ -1,0 +1,93 @@
+"""An order problem as the numbers that list scheduling by due dates works on, and its times back from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sized
+from itertools import accumulate, chain
+
+from pipesched.schedules import Compute, Phase, Step
+from pipesched.simulator.optimum.due_scheduling import DueArrays, DueState
+from pipesched.simulator.optimum.op_times import OpTimes
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+
+def due_arrays(problem: OrderProblem) -> DueArrays:
+    """Return a problem as numbers; an R is part of the backward that it is for."""
+    kinds, rebuilt = problem.kinds, recomputed_before(problem)
+    merged = set(rebuilt.values())
+    ops = {index: kind.op for index, kind in enumerate(kinds)}
+    late = {i for i, op in ops.items() if isinstance(op, Step) or op.phase is Phase.BACKWARD_WEIGHT}
+    urgent = [[kind for kind in of_rank if kind not in late | merged] for of_rank in problem.of_rank]
+    others = [[kind for kind in of_rank if kind in late] for of_rank in problem.of_rank]
+    arcs = [arc for arc in problem.arcs if not arc.distance and merged.isdisjoint((arc.before, arc.after))]
+    followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
+    held = [_held(problem, op) for op in ops.values()]
+    return DueArrays(
+        ranks=[kind.rank for kind in kinds],
+        ticks=[kind.ticks + (kinds[rebuilt[i]].ticks if i in rebuilt else 0) for i, kind in enumerate(kinds)],
+        firsts=[problem.num_microbatches if kind in merged else problem.first(kind) for kind in ops],
+        num_waits=[sum(arc.after == kind for arc in arcs) for kind in ops],
+        followers=[arc.after for row in followers for arc in row],
+        delays=[arc.ticks for row in followers for arc in row],
+        follower_places=_places(followers),
+        urgent=[*chain.from_iterable(urgent)],
+        urgent_places=_places(urgent),
+        others=[*chain.from_iterable(others)],
+        other_places=_places(others),
+        peaks=[peak for peak, _, _ in held],
+        changes=[change for _, change, _ in held],
+        lasting=[lasting for _, _, lasting in held],
+        limits=[*problem.room.limits],
+    )
+
+
+def due_state(problem: OrderProblem) -> DueState:
+    """Return room for what changes while the ops of a problem are scheduled."""
+    num_kinds, num_ranks = len(problem.kinds), problem.num_ranks
+    num_ops = num_kinds * problem.num_microbatches
+    counts = (num_ops, num_ops, num_ops, num_kinds, num_kinds, num_ranks, num_ranks, num_ranks, num_ranks)
+    return DueState(*([0] * count for count in counts))
+
+
+def due_times(problem: OrderProblem, starts: list[int]) -> OpTimes:
+    """Return the starts of all ops [ticks], by kind and micro-batch, of those by op; an R right before its backward."""
+    size = problem.num_microbatches
+    times = [starts[kind * size : (kind + 1) * size] for kind in range(len(problem.kinds))]
+    for kind, rebuilt in recomputed_before(problem).items():
+        times[rebuilt] = times[kind]
+        times[kind] = [start + problem.kinds[rebuilt].ticks for start in times[kind]]
+    return times
+
+
+def recomputed_before(problem: OrderProblem) -> dict[int, int]:
+    """Return the kind of R that comes before each kind of backward that has one."""
+    phases = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+    index_of = problem.index_of
+    pairs = ((index_of.get(Compute(Phase.RECOMPUTE, op.stage, 0)), i) for op, i in index_of.items() if _is(op, phases))
+    return {kind: rebuilt for rebuilt, kind in pairs if rebuilt is not None}
+
+
+def _is(op: Compute | Step, phases: Iterable[Phase]) -> bool:
+    return isinstance(op, Compute) and op.phase in phases
+
+
+def _held(problem: OrderProblem, op: Compute | Step) -> tuple[int, int, int]:
+    """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done."""
+    room = problem.room
+    saved, kept = room.saved[op.stage], room.kept[op.stage]
+    waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
+    if isinstance(op, Step):
+        return 0, 0, 0
+    match op.phase:
+        case Phase.FORWARD:
+            return waiting, waiting, waiting
+        case Phase.BACKWARD:
+            return saved - waiting, -waiting, -waiting
+        case Phase.BACKWARD_INPUT:
+            return max(saved, kept) - waiting, kept - waiting, -waiting
+        case _:
+            return 0, -kept, 0
+
+
+def _places(rows: Iterable[Sized]) -> list[int]:
+    return [0, *accumulate(map(len, rows))]

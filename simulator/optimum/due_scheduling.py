@@ -1,0 +1,229 @@
+"""List scheduling by due dates under memory limits: the innermost loop of the planner, which numba compiles if it can.
+
+Time goes from event to event. A rank that is free takes, of the forwards and backwards that have all they need, the one
+that is due first. A forward may pass others that are due before it, if after it there is room for each of them in its
+turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of all
+can always go on. W and Steps, which nobody else waits for, fill the time in which there is nothing else, or make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+_FAR = 1 << 62
+DOES_NOT_FIT = _FAR
+"""Ticks that mean: these due dates do not fit into memory."""
+_NO_DUE = 1e300
+
+
+class DueArrays(NamedTuple):
+    """An order problem as numbers; a kind with a number k has the place k in all that is by kind.
+
+    Attributes:
+        ranks: Rank, by kind.
+        ticks: Ticks of an op, by kind.
+        firsts: The first micro-batch that has an op, by kind.
+        num_waits: How many others an op waits for, by kind.
+        followers: The kinds that wait for one, one kind's behind the other's.
+        delays: The ticks between, in step with `followers`.
+        follower_places: Where a kind's followers begin, and where the last ones end.
+        urgent: Forwards and backwards, one rank's behind the other's.
+        urgent_places: Where a rank's begin, and where the last ones end.
+        others: W and Steps, likewise.
+        other_places: Where a rank's begin, and where the last ones end.
+        peaks: What an op holds beside what was held before, at most, by kind.
+        changes: What it leaves, by kind.
+        lasting: What it leaves when its W has been done, by kind.
+        limits: The most that a rank may hold, by rank.
+    """
+
+    ranks: Sequence[int]
+    ticks: Sequence[int]
+    firsts: Sequence[int]
+    num_waits: Sequence[int]
+    followers: Sequence[int]
+    delays: Sequence[int]
+    follower_places: Sequence[int]
+    urgent: Sequence[int]
+    urgent_places: Sequence[int]
+    others: Sequence[int]
+    other_places: Sequence[int]
+    peaks: Sequence[int]
+    changes: Sequence[int]
+    lasting: Sequence[int]
+    limits: Sequence[int]
+
+
+class DueState(NamedTuple):
+    """What changes while ops are scheduled; what is by op has kind times micro-batches plus micro-batch as its place.
+
+    Attributes:
+        starts: When an op starts, by op.
+        ready: When it has what it needs of those that are over, by op.
+        missing: How many others it still waits for, by op.
+        nexts: The micro-batch that is next, by kind.
+        looked: The same while looking ahead, by kind.
+        free: When a rank is free, by rank.
+        begins: When it has begun, by rank.
+        held: What it holds, by rank.
+        lasting: What it holds when every W that can be done has been done, by rank.
+    """
+
+    starts: list[int]
+    ready: list[int]
+    missing: list[int]
+    nexts: list[int]
+    looked: list[int]
+    free: list[int]
+    begins: list[int]
+    held: list[int]
+    lasting: list[int]
+
+
+def has_room(
+    arrays: DueArrays,
+    state: DueState,
+    num_microbatches: int,
+    offsets: Sequence[float],
+    interval: float,
+    rank: int,
+    held: int,
+    taken: int,
+    until: float,
+) -> bool:
+    """Return whether what a rank has left to do before a due date fits in the order of due dates.
+
+    Args:
+        arrays: The problem.
+        state: What has been done.
+        num_microbatches: Micro-batches.
+        offsets: Due date of micro-batch 0 [ticks], by kind.
+        interval: From one micro-batch's due date to the next one's [ticks].
+        rank: The rank.
+        held: What it holds before, every W done that can be.
+        taken: A kind that is left out, as its next op is taken now; -1: none.
+        until: The due date [ticks].
+    """
+    begin, end = arrays.urgent_places[rank], arrays.urgent_places[rank + 1]
+    for place in range(begin, end):
+        state.looked[arrays.urgent[place]] = state.nexts[arrays.urgent[place]]
+    while True:
+        first, first_due = -1, until
+        for place in range(begin, end):
+            kind = arrays.urgent[place]
+            if kind != taken and state.looked[kind] < num_microbatches:
+                due = offsets[kind] + state.looked[kind] * interval
+                if due < first_due:
+                    first, first_due = kind, due
+        if first < 0:
+            return True
+        if held + arrays.peaks[first] > arrays.limits[rank]:
+            return False
+        held += arrays.lasting[first]
+        state.looked[first] += 1
+
+
+def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    arrays: DueArrays,
+    state: DueState,
+    num_microbatches: int,
+    offsets: Sequence[float],
+    interval: float,
+    is_patient: bool,
+    is_repeated: bool,
+) -> int:
+    """Put the starts of all ops into the state, and return the end of the last one [ticks].
+
+    Args:
+        arrays: The problem.
+        state: Of any values.
+        num_microbatches: Micro-batches.
+        offsets: Due date of micro-batch 0 [ticks], by kind; what waits for another is due later than that.
+        interval: From one micro-batch's due date to the next one's [ticks].
+        is_patient: Whether a rank leaves out a W that would not be over before the next forward or backward comes.
+        is_repeated: Whether the longest time from a rank's first op to its last is returned in place of the end.
+
+    Returns:
+        `DOES_NOT_FIT` where the order of due dates does not fit into memory.
+    """
+    num_ranks = len(arrays.limits)
+    for kind in range(len(arrays.ranks)):
+        state.nexts[kind] = arrays.firsts[kind]
+        for microbatch in range(num_microbatches):
+            state.ready[kind * num_microbatches + microbatch] = 0
+            state.missing[kind * num_microbatches + microbatch] = arrays.num_waits[kind]
+    for rank in range(num_ranks):
+        state.free[rank] = state.held[rank] = state.lasting[rank] = 0
+        state.begins[rank] = -1
+        if not has_room(arrays, state, num_microbatches, offsets, interval, rank, 0, -1, _NO_DUE):
+            return DOES_NOT_FIT
+    left = 0
+    for kind in range(len(arrays.ranks)):
+        left += num_microbatches - arrays.firsts[kind]
+    events = [(0, rank) for rank in range(num_ranks)]
+    while len(events) > 0:
+        now, rank = heappop(events)
+        if state.free[rank] > now:
+            continue
+        limit, chosen, lacks_room, coming, passed = arrays.limits[rank], -1, False, _FAR, -_NO_DUE
+        while chosen < 0:
+            kind, kind_due = -1, _NO_DUE
+            for place in range(arrays.urgent_places[rank], arrays.urgent_places[rank + 1]):
+                other = arrays.urgent[place]
+                microbatch = state.nexts[other]
+                if microbatch < num_microbatches and state.missing[other * num_microbatches + microbatch] == 0:
+                    due = offsets[other] + microbatch * interval
+                    if passed < due < kind_due:
+                        kind, kind_due = other, due
+            if kind < 0:
+                break
+            passed = kind_due
+            arrival = state.ready[kind * num_microbatches + state.nexts[kind]]
+            if arrival > now:
+                coming = min(coming, arrival)
+                continue
+            lasting = state.lasting[rank]
+            if lasting + arrays.peaks[kind] > limit:
+                continue
+            lasting += arrays.lasting[kind]
+            if arrays.lasting[kind] <= 0 or has_room(
+                arrays, state, num_microbatches, offsets, interval, rank, lasting, kind, kind_due
+            ):
+                chosen, lacks_room = kind, state.held[rank] + arrays.peaks[kind] > limit
+        if chosen < 0 or lacks_room:
+            chosen, oldest = -1, _FAR
+            for place in range(arrays.other_places[rank], arrays.other_places[rank + 1]):
+                kind = arrays.others[place]
+                index = kind * num_microbatches + state.nexts[kind]
+                if state.nexts[kind] < num_microbatches and state.missing[index] == 0 and state.ready[index] < oldest:
+                    chosen, oldest = kind, state.ready[index]
+            is_early = lacks_room or not is_patient or now + arrays.ticks[chosen] <= coming
+            if chosen >= 0 and (oldest > now or not is_early):
+                chosen = -1
+        if chosen < 0:
+            continue
+        microbatch, end = state.nexts[chosen], now + arrays.ticks[chosen]
+        if state.begins[rank] < 0:
+            state.begins[rank] = now
+        state.starts[chosen * num_microbatches + microbatch] = now
+        state.nexts[chosen] += 1
+        left -= 1
+        state.held[rank] += arrays.changes[chosen]
+        state.lasting[rank] += arrays.lasting[chosen]
+        state.free[rank] = end
+        heappush(events, (end, rank))
+        for place in range(arrays.follower_places[chosen], arrays.follower_places[chosen + 1]):
+            after = arrays.followers[place]
+            index = after * num_microbatches + microbatch
+            state.missing[index] -= 1
+            state.ready[index] = max(state.ready[index], end + arrays.delays[place])
+            if arrays.ranks[after] != rank:
+                heappush(events, (state.ready[index], arrays.ranks[after]))
+    if left > 0:
+        return DOES_NOT_FIT
+    longest = 0
+    for rank in range(num_ranks):
+        longest = max(longest, state.free[rank] - (state.begins[rank] if is_repeated else 0))
+    return longest
