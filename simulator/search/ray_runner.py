@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
@@ -14,8 +15,16 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+_PATIENCE_S = 60.0
+"""How long a cluster may be without a core, until a machine comes in place of those that are gone."""
+_TRIES = 10
+"""How often an item is handed out again whose process or machine has died."""
+
+
 def make_ray_runner(address: str) -> Runner:
     """Return what lets a judge go through items on a cluster, one on each of its cores at a time.
+
+    Machines may go and come meanwhile: what one had not finished another does, and a new one gets its part.
 
     Args:
         address: Address as `ray.init` takes it: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a
@@ -28,22 +37,42 @@ def make_ray_runner(address: str) -> Runner:
 
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         logging.getLogger("ray").setLevel(logging.ERROR)  # of its start it tells at every start
-        ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
-            task, handed = ray.remote(evaluate_all), ray.put(judge)
-            room, running = max(1, int(ray.cluster_resources().get("CPU", 1))), list[Any]()
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise SimulationError(
+                f"Ray: got no cluster at {address!r}: {_first_line(error)}; try ray status"
+            ) from error
+        try:
+            task, handed = ray.remote(evaluate_all).options(max_retries=_TRIES), ray.put(judge)
+            running, served_s = list[Any](), monotonic()
             while True:
-                while len(running) < room and (items := take()):
+                cores = int(ray.cluster_resources().get("CPU", 0))
+                served_s = monotonic() if cores else served_s
+                while len(running) < max(1, cores) and (items := take()):
                     running.append(task.remote(handed, items))
                 if not running:
                     return
-                done, running = ray.wait(running)
+                done, running = ray.wait(running, timeout=1.0)
                 for answers in ray.get(done):
                     yield from answers
+                if not cores and monotonic() > served_s + _PATIENCE_S:
+                    raise SimulationError(
+                        f"Ray: got no core at {address!r} for {_PATIENCE_S:g} s, as its machines are gone, expected "
+                        f"some; start one (ray start --address ADDRESS), and go on with what --resume has kept"
+                    )
+        except ray.exceptions.RayError as error:
+            raise SimulationError(
+                f"Ray: got a cluster that failed: {_first_line(error)}; go on with what --resume has kept"
+            ) from error
         finally:
             ray.shutdown()
 
     return run
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
 
 
 def _ray() -> ModuleType:

@@ -15,7 +15,6 @@ from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows.tuning import TuneResult
-from tests.processes import run
 from tests.simulator.tuner.problems import model
 
 LINE = "tune m.json --batch-size 8 --ranks 3 --link latency_s=0.1,bandwidth_bytes_per_s=100"
@@ -175,14 +174,6 @@ def test_a_model_is_profiled_first_and_every_setting_can_be_run(pipesched):
     assert data["evaluator"] == "measure"
     assert {row["num_microbatches"] for row in data["settings"]} == {2, 4}
     assert all(row["seconds_per_batch"] > 0 and row["held_bytes"] > 0 for row in data["settings"])
-
-
-def test_a_search_on_ray_finds_the_same(tune, folder):
-    """In a process of its own: Ray leaves some of its own behind."""
-    line = f"{LINE} -m 2,4 -n 1-2 --json"
-    here = tune("-m 2,4 -n 1-2 --json")
-    done = run([sys.executable, "-P", "-m", "pipesched", *line.split(), "--ray", "local"], cwd=folder)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", here.out)
 
 
 def test_without_ray_it_is_said_what_to_install(tune, monkeypatch):

@@ -1,0 +1,48 @@
+"""A judge on a Ray cluster of two machines, each a raylet of its own, which are killed meanwhile."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import os, signal, subprocess
+from ray.cluster_utils import Cluster
+from pipesched.simulator import SimulationError
+from pipesched.simulator.search import make_ray_runner, ray_runner
+from tests.simulator.search.test_ray_runner import squared
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
+
+def kill(machine):
+    for raylet in machine.all_processes["raylet"]:
+        listed = ["ps", "-o", "pid=", "--ppid", str(raylet.process.pid)]
+        workers = subprocess.run(listed, capture_output=True, text=True).stdout.split()
+        for pid in (raylet.process.pid, *map(int, workers)):
+            os.kill(pid, signal.SIGKILL)
+
+numbers = iter(range(10**9))
+answers = make_ray_runner(cluster.address)(squared, lambda: [next(numbers)])
+known = [next(answers)]
+kill(machines[0])
+while set(known) < {number**2 for number in range(20)}:
+    known.append(next(answers))
+kill(machines[1])
+ray_runner._PATIENCE_S = 0.5
+try:
+    print(sum(1 for _ in answers))
+except SimulationError as error:
+    print(error)
+"""
+
+
+def squared(number: int) -> int:
+    return number**2
+
+
+def test_what_a_killed_machine_had_not_finished_another_does_and_where_none_is_left_it_is_said():
+    """In a process of its own: Ray leaves some of its own behind."""
+    done = subprocess.run([sys.executable, "-P", "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.strip().splitlines()[-1]
+    assert last.startswith("Ray: got no core at ")
+    assert last.endswith("and go on with what --resume has kept")
