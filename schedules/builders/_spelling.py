@@ -13,19 +13,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, count, repeat
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from pipesched.schedules import OpColumns, Phase, StageOp, Step, cell_code
+from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code
 
 _PLAIN_CELLS = 100_000
 """Most ops that are spelled without NumPy, where that is not loaded: above, loading it takes less time."""
+
+_LAST_BYTE = "\u00ff"
+"""The last letter that NumPy takes as a byte; where there are others, it is not asked."""
+
+
+LetterKind: TypeAlias = Phase | type[StageOp]
+"""Phase of a computation, or class of an op."""
 
 
 class Letter(NamedTuple):
     """The ops of one letter: the n-th on rank k is of stage ``stages[k] + chunks[n]``.
 
     Attributes:
-        kind: Phase of its computations, or class of its ops.
+        kind: What its ops do.
         stages: Its stage, for each rank.
         microbatches: Its n-th micro-batch; None: n.
         chunks: By how much the stage of its n-th op is above; None: by nothing.
@@ -34,7 +41,7 @@ class Letter(NamedTuple):
         is_overlapped: Whether its ops overlap the ones that follow.
     """
 
-    kind: Phase | type[StageOp]
+    kind: LetterKind
     stages: Sequence[int]
     microbatches: Sequence[int] | None = None
     chunks: Sequence[int] | None = None
@@ -47,15 +54,13 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
     """Return the ops that the letters of each rank stand for.
 
     Args:
-        rows: The letters of each rank, of ASCII.
+        rows: The letters of each rank.
         letters: What each letter stands for.
     """
-    text = "".join(rows).encode()
     begins = [*accumulate(map(len, rows), initial=0)]
     code_of = {letter: cell_code(known.kind, is_overlapped=known.is_overlapped) for letter, known in letters.items()}
-    codes = text.translate(_table(code_of))
-    if _takes_numpy(len(text)):
-        return _spelled_at_once(text, letters, begins, codes)
+    if _takes_numpy(begins[-1]) and max(letters) <= _LAST_BYTE:
+        return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
     stages: list[int] = []
     microbatches: list[int] = []
     for rank, row in enumerate(rows):
@@ -64,21 +69,23 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
         microbatches_of = {letter: _microbatches(known, rank) for letter, known in own.items()}
         stages += map(next, map(_shared(stages_of, letters).__getitem__, row))
         microbatches += map(next, map(_shared(microbatches_of, letters).__getitem__, row))
-    return OpColumns(begins, list(codes), stages, microbatches)
+    return OpColumns(begins, [code_of[letter] for row in rows for letter in row], stages, microbatches)
 
 
 def _takes_numpy(num_ops: int) -> bool:
     return "numpy" in sys.modules or num_ops > _PLAIN_CELLS
 
 
-def _spelled_at_once(text: bytes, letters: Mapping[str, Letter], begins: Sequence[int], codes: bytes) -> OpColumns:
+def _spelled_at_once(
+    text: bytes, letters: Mapping[str, Letter], code_of: Mapping[str, int], begins: Sequence[int]
+) -> OpColumns:
     """Return the same by sorting the text: letter by letter, and of one letter rank by rank, the ops have their turns.
 
     Args:
         text: The letters of all ranks, n in all.
         letters: What each letter stands for.
+        code_of: The code of each letter.
         begins: Where those of each rank begin, and n.
-        codes: The n codes.
     """
     import numpy as np
 
@@ -102,7 +109,7 @@ def _spelled_at_once(text: bytes, letters: Mapping[str, Letter], begins: Sequenc
     order = kinds.argsort(kind="stable")
     stages, microbatches = np.empty((2, len(text)), np.int32)
     stages[order], microbatches[order] = in_turn
-    return OpColumns(begins, np.frombuffer(codes, np.int8), stages, microbatches)
+    return OpColumns(begins, np.frombuffer(text.translate(_table(code_of)), np.int8), stages, microbatches)
 
 
 def first_turns(row: str, count: int) -> str:
@@ -117,18 +124,44 @@ def first_turns(row: str, count: int) -> str:
     return "".join(kept)
 
 
+def stage_letters(
+    stages: Sequence[int], firsts: Sequence[int] | None = None, microbatches: Sequence[int] | None = None
+) -> dict[str, Letter]:
+    """Return F, B, I, W and S(tep) of one stage on each rank."""
+    letters = {name: Letter(Phase(name), stages, microbatches, firsts=firsts) for name in "FBIW"}
+    return letters | {"S": Letter(Step, stages)}
+
+
 def v_letters(num_ranks: int) -> dict[str, Letter]:
-    """Return the letters of a V on `num_ranks` ranks: F, I, W Step on the way down, f, i, w, s on the way up."""
-    down, up = range(num_ranks), range(2 * num_ranks - 1, num_ranks - 1, -1)
-    kinds: dict[str, Phase | type[StageOp]]
-    kinds = {"F": Phase.FORWARD, "I": Phase.BACKWARD_INPUT, "W": Phase.BACKWARD_WEIGHT, "S": Step}
-    letters = {letter: Letter(kind, down) for letter, kind in kinds.items()}
-    return letters | {letter.lower(): Letter(kind, up) for letter, kind in kinds.items()}
+    """Return the letters of a V: F, B, I, W, S of the stages on the way down, f, b, i, w, s of those on the way up."""
+    return _both(stage_letters(range(num_ranks)), stage_letters(range(2 * num_ranks - 1, num_ranks - 1, -1)))
+
+
+def replica_letters(num_ranks: int, going_down: Sequence[int], going_up: Sequence[int]) -> dict[str, Letter]:
+    """Return the letters of two replicas: F, B, R(educe), S of that which goes down, f, b, r, s of that which goes up.
+
+    Args:
+        num_ranks: Ranks and stages.
+        going_down: Micro-batches of the replica that has stage k on rank k.
+        going_up: Micro-batches of the other one, whose first stage is on the last rank.
+    """
+    down, up = range(num_ranks), range(num_ranks - 1, -1, -1)
+    reduces = _both({"R": Letter(Reduce, down)}, {"R": Letter(Reduce, up)})
+    return _both(stage_letters(down, microbatches=going_down), stage_letters(up, microbatches=going_up)) | reduces
+
+
+def chunk_steps(num_ranks: int, num_chunks: int) -> dict[str, Letter]:
+    """Return S, the Steps of stages `num_ranks` apart."""
+    return {"S": Letter(Step, range(num_ranks), [0] * num_chunks, range(0, num_ranks * num_chunks, num_ranks))}
+
+
+def _both(down: Mapping[str, Letter], up: Mapping[str, Letter]) -> dict[str, Letter]:
+    return {**down, **{name.lower(): letter for name, letter in up.items()}}
 
 
 def _table(numbers: Mapping[str, int]) -> bytes:
     """Return the translation of letters into numbers."""
-    return bytes.maketrans("".join(numbers).encode(), bytes(numbers.values()))
+    return bytes.maketrans("".join(numbers).encode("latin-1"), bytes(numbers.values()))
 
 
 def _stages(letter: Letter, rank: int) -> Iterator[int]:

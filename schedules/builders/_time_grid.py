@@ -1,23 +1,20 @@
-"""A time grid: a schedule as it is drawn, every op in a cell of its own; only the order of the cells is kept."""
+"""A time grid: a schedule as it is drawn, every op in a slot of its own; only the order of the slots is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 
-from pipesched.schedules import Compute, backward, forward
+def cross(slots: list[str], letters: str, stage: int, num_stages: int, start: int, num_microbatches: int) -> None:
+    """Put F and B of `stage` into slots, for micro-batches that enter in every other slot and cross a stage in each.
 
+    A micro-batch goes through all stages and back at once: B of the last stage is in the slot after its F.
 
-def crossing(stage: int, num_stages: int, microbatch: int, start: int) -> dict[int, Compute]:
-    """Return F and B of `stage`, by slot, for a micro-batch that enters at `start` and crosses a stage in every slot.
-
-    It goes through all stages and back at once: B of the last stage is in the slot after its F.
+    Args:
+        slots: What one rank does in each slot.
+        letters: Those of F and B.
+        stage: The stage.
+        num_stages: All stages.
+        start: When the first micro-batch enters.
+        num_microbatches: How many follow one another.
     """
-    return {
-        start + stage: forward(stage, microbatch),
-        start + 2 * num_stages - 1 - stage: backward(stage, microbatch),
-    }
-
-
-def in_order(slots: Mapping[int, Compute]) -> list[Compute]:
-    """Return the ops of one rank in the order of their slots."""
-    return [slots[slot] for slot in sorted(slots)]
+    for letter, first in zip(letters, (start + stage, start + 2 * num_stages - 1 - stage), strict=True):
+        slots[first : first + 2 * num_microbatches : 2] = letter * num_microbatches

@@ -17,7 +17,8 @@ One pipeline alone has nothing to average with, and is plain training.
 
 from __future__ import annotations
 
-from pipesched.schedules import Average, Op, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Average, OpColumns, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, spelled, stage_letters
 from pipesched.schedules.builders.one_f_one_b import pipeline_rows, require_advance
 
 
@@ -42,12 +43,8 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
             f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected as many on each; "
             f"try {near}"
         )
-    starts = range(0, num_microbatches, per_pipeline)
-    rows = [
-        row for start in starts for row in _averaged(num_ranks, range(start, start + per_pipeline), pipelines, advance)
-    ]
-    devices = tuple(range(num_ranks)) * pipelines
-    return make_schedule("avgpipe", num_ranks, num_microbatches, rows, devices)
+    columns = _averaged(num_ranks, per_pipeline, range(pipelines), pipelines, advance)
+    return make_schedule("avgpipe", num_ranks, num_microbatches, columns, tuple(range(num_ranks)) * pipelines)
 
 
 def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: int = 1) -> Schedule:
@@ -64,11 +61,14 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
     require_advance(advance)
-    rows = _averaged(num_ranks, range(num_microbatches), pipelines, advance)
-    return make_schedule("avgpipe", num_ranks, num_microbatches, rows)
+    columns = _averaged(num_ranks, num_microbatches, range(1), pipelines, advance)
+    return make_schedule("avgpipe", num_ranks, num_microbatches, columns)
 
 
-def _averaged(num_ranks: int, microbatches: range, pipelines: int, advance: int) -> list[list[Op]]:
-    """Return the lists of one pipeline, averaged if there are others."""
-    rows = pipeline_rows(num_ranks, microbatches, advance)
-    return [[*row, Average(stage)] if pipelines > 1 else row for stage, row in enumerate(rows)]
+def _averaged(num_ranks: int, per_pipeline: int, numbers: range, pipelines: int, advance: int) -> OpColumns:
+    """Return the lists of the pipelines of these numbers, averaged if there are others."""
+    rows = [row + "A" * (pipelines > 1) for row in pipeline_rows(num_ranks, per_pipeline, advance)]
+    stages = [*range(num_ranks)] * len(numbers)
+    firsts = [number * per_pipeline for number in numbers for _ in range(num_ranks)]
+    letters = stage_letters(stages, firsts) | {"A": Letter(Average, stages)}
+    return spelled(rows * len(numbers), letters)

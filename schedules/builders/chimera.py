@@ -20,8 +20,9 @@ micro-batches, the outermost p / 2 + 1, each in one of the rank's two stages.
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, Op, Reduce, Schedule, ScheduleError, Step, make_schedule, positive
-from pipesched.schedules.builders._time_grid import crossing, in_order
+from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import replica_letters, spelled
+from pipesched.schedules.builders._time_grid import cross
 
 
 def chimera(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -40,14 +41,13 @@ def chimera(num_ranks: int, num_microbatches: int) -> Schedule:
         raise ScheduleError(
             f"chimera: got {m} micro-batches for {p} ranks, expected a multiple of {p}, the size of a unit; try {near}"
         )
-    rows: list[list[Op]] = []
+    rows: list[str] = []
     for rank in range(p):
-        down, up = rank, p - 1 - rank
-        slots: dict[int, Compute] = {}
+        slots = [""] * (2 * (m + p))
         for unit in range(0, m, p):
-            for i in range(p // 2):
-                start = 2 * (unit + i)
-                slots |= crossing(down, p, unit + i, start) | crossing(up, p, unit + p // 2 + i, start)
-        stages = sorted((down, up))
-        rows.append([*in_order(slots), *map(Reduce, stages), *map(Step, stages)])
-    return make_schedule("chimera", p, m, rows)
+            cross(slots, "FB", rank, p, start=2 * unit, num_microbatches=p // 2)
+            cross(slots, "fb", p - 1 - rank, p, start=2 * unit, num_microbatches=p // 2)
+        rows.append("".join(slots) + ("RrSs" if rank < p // 2 else "rRsS"))
+    going_down = [i for i in range(m) if i % p < p // 2]
+    letters = replica_letters(p, going_down, [i + p // 2 for i in going_down])
+    return make_schedule("chimera", p, m, spelled(rows, letters))

@@ -10,7 +10,8 @@ gradients are summed at the end (PyTorch DistributedDataParallel, arXiv:2006.157
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
+from pipesched.schedules import Reduce, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, spelled, stage_letters
 
 
 def data_parallel(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -25,9 +26,6 @@ def data_parallel(num_ranks: int, num_microbatches: int) -> Schedule:
         raise ScheduleError(
             f"data_parallel: got {m} micro-batches for {p} ranks, expected at least one for each; try {p} micro-batches"
         )
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        own = range(rank, m, p)
-        pairs = [op for i in own for op in (forward(0, i), backward(0, i))]
-        rows.append([*pairs, *([Reduce(0)] if p > 1 else []), Step(0)])
-    return make_schedule("data_parallel", 1, m, rows)
+    rows = ["FB" * len(range(rank, m, p)) + "R" * (p > 1) + "S" for rank in range(p)]
+    letters = stage_letters([0] * p, firsts=range(p), microbatches=range(0, m, p)) | {"R": Letter(Reduce, [0] * p)}
+    return make_schedule("data_parallel", 1, m, spelled(rows, letters))

@@ -23,24 +23,13 @@ micro-batches are in flight, each in one of its two stages.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import final
+from collections.abc import Sequence
 
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Overlap,
-    Reduce,
-    Schedule,
-    ScheduleError,
-    Step,
-    backward,
-    backward_input,
-    backward_weight,
-    forward,
-    make_schedule,
-    positive,
-)
+from pipesched.schedules import OpColumns, Phase, Reduce, Schedule, ScheduleError, Step, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, spelled
+
+_INPUTS = str.maketrans("Bb", "Ii")
+_WEIGHTS = str.maketrans("Ii", "Ww")
 
 
 def dualpipe(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -61,14 +50,10 @@ def dualpipe(num_ranks: int, num_microbatches: int) -> Schedule:
         )
     if faults:
         raise ScheduleError("dualpipe: " + "; ".join(faults))
-    entering = (range(m // 2), range(m // 2, m))
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        near = min(rank, p - 1 - rank)
-        stages = (near, p - 1 - near)
-        row = _Row(stages, entering if rank == near else entering[::-1])
-        rows.append([*_filled(row, p // 2, near, m // 2), *map(Reduce, stages), *map(Step, stages)])
-    return make_schedule("dualpipe", p, m, rows)
+    places = [min(rank, p - 1 - rank) for rank in range(p)]
+    firsts = [0 if rank < p // 2 else m // 2 for rank in range(p)]
+    columns = _columns(places, firsts, [m // 2 - first for first in firsts], p // 2, m // 2, "RrSs")
+    return make_schedule("dualpipe", p, m, columns)
 
 
 def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -84,74 +69,59 @@ def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
             f"dualpipe_v: got {m} micro-batches, expected at least {2 * p}, as many as stages, so that every rank has "
             f"pairs to overlap; try {2 * p}"
         )
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        stages = (rank, 2 * p - 1 - rank)
-        rows.append([*_filled(_Row(stages, (range(m), range(m))), p, rank, m), *map(Step, stages)])
-    return make_schedule("dualpipe_v", 2 * p, m, rows)
+    return make_schedule("dualpipe_v", 2 * p, m, _columns(range(p), [0] * p, [0] * p, p, m, "Ss"))
 
 
-@final
-class _Row:
-    """The list of one rank as it grows, over its two chunks: 0, near to where its micro-batches enter, and 1."""
+def _columns(
+    places: Sequence[int], firsts: Sequence[int], other_firsts: Sequence[int], p: int, m: int, end: str
+) -> OpColumns:
+    """Return the lists of ranks in a V of p ranks with m micro-batches per chunk.
 
-    def __init__(self, stages: tuple[int, int], microbatches: tuple[range, range]) -> None:
-        chunks = list(zip(stages, microbatches, strict=True))
-        self.ops: list[Op] = []
-        self._forwards = [iter([forward(stage, i) for i in own]) for stage, own in chunks]
-        self._backwards = [iter([backward(stage, i) for i in own]) for stage, own in chunks]
-        self._weights: deque[Compute] = deque()
-
-    def f(self, chunk: int) -> None:
-        """Add F of the chunk's next micro-batch."""
-        self.ops.append(next(self._forwards[chunk]))
-
-    def b(self, chunk: int) -> None:
-        """Add B of the chunk's next micro-batch."""
-        self.ops.append(next(self._backwards[chunk]))
-
-    def f_and_b(self, ahead: int, back: int) -> None:
-        """Add F of one chunk overlapped with B of the other."""
-        self.ops.append(Overlap(next(self._forwards[ahead]), next(self._backwards[back])))
-
-    def i(self, chunk: int) -> None:
-        """Add I of the chunk's next micro-batch; its W is due."""
-        whole = next(self._backwards[chunk])
-        self.ops.append(backward_input(whole.stage, whole.microbatch))
-        self._weights.append(backward_weight(whole.stage, whole.microbatch))
-
-    def w(self) -> None:
-        """Add the W that has been due longest."""
-        self.ops.append(self._weights.popleft())
+    Args:
+        places: The place of each rank in the V, which is its stage near to where its micro-batches enter.
+        firsts: The first of these micro-batches, for each rank.
+        other_firsts: The first of those that come from the other end.
+        p: Places.
+        m: Micro-batches from either end.
+        end: What follows the computations.
+    """
+    rows, late = zip(*(_row(p, place, m) for place in places), strict=True)
+    others = [2 * p - 1 - place for place in places]
+    letters: dict[str, Letter] = {}
+    for name, stages, first in ((str.upper, places, firsts), (str.lower, others, other_firsts)):
+        num_late = [inputs.count(name("i")) for inputs in late]
+        late_firsts = [start + m - count for start, count in zip(first, num_late, strict=True)]
+        letters |= {
+            name("f"): Letter(Phase.FORWARD, stages, firsts=first),
+            name("g"): Letter(Phase.FORWARD, stages, turns_of=name("f"), is_overlapped=True),
+            name("b"): Letter(Phase.BACKWARD, stages, firsts=first),
+            name("i"): Letter(Phase.BACKWARD_INPUT, stages, turns_of=name("b")),
+            name("v"): Letter(Phase.BACKWARD_WEIGHT, stages, firsts=first),
+            name("w"): Letter(Phase.BACKWARD_WEIGHT, stages, firsts=late_firsts),
+            name("r"): Letter(Reduce, stages),
+            name("s"): Letter(Step, stages),
+        }
+    return spelled([row + end for row in rows], letters)
 
 
-def _filled(row: _Row, p: int, rank: int, m: int) -> list[Op]:
-    """Return the computations of `rank` in a V of p ranks with m micro-batches per chunk: eight phases."""
+def _row(p: int, rank: int, m: int) -> tuple[str, str]:
+    """Return the letters of `rank` in a V of p ranks with m micro-batches per chunk: eight phases.
+
+    Capitals are of chunk 0, where micro-batches enter. G is an F that overlaps what follows, V an early W.
+
+    Returns:
+        The letters, and those I among them whose W come later.
+    """
     behind = p - 1 - rank
-    for _ in range(2 * behind):  # 1: F of chunk 0 alone
-        row.f(0)
-    for _ in range(rank + 1):  # 2: F of both in turn
-        row.f(0)
-        row.f(1)
-    for _ in range(behind):  # 3: chunk 1 turns round; W fills the wait for its next F
-        row.i(1)
-        row.w()
-        row.f(1)
-    for turn in range(m - 2 * p + rank + 1):  # 4: the steady phase
-        if turn == 0 and behind == 0:  # in the middle the first pair is not overlapped, as in DeepSeek's own
-            row.f(0)
-            row.b(1)
-        else:
-            row.f_and_b(0, 1)
-        row.f_and_b(1, 0)
-    for _ in range(behind):  # 5: no F of chunk 0 is left
-        row.b(1)
-        row.f_and_b(1, 0)
-    for turn in range(2 * (rank + 1)):  # 6: B of both in turn; in the second half I, its W comes later
-        (row.b if turn <= rank else row.i)(1 - turn % 2)
-    for _ in range(behind):  # 7: W fills the wait for the next gradient
-        row.w()
-        row.i(0)
-    for _ in range(rank + 1):  # 8: what is still due
-        row.w()
-    return row.ops
+    warmup = "F" * (2 * behind) + "Ff" * (rank + 1)  # 1: F of chunk 0 alone; 2: F of both in turn
+    turn = "ivf" * behind  # 3: chunk 1 turns round; W fills the wait for its next F
+    first = "GbgB" if behind else "FbgB"  # 4: the steady phase; in the middle as in DeepSeek's own
+    steady = first + "GbgB" * (m - 2 * p + rank)
+    forwards = "bgB" * behind  # 5: no F of chunk 0 is left
+    backwards = "bB" * (rank + 1)  # 6: B of both in turn; in the second half I, its W comes later
+    inputs = backwards[rank + 1 :].translate(_INPUTS)
+    late = inputs + "I" * behind
+    weights = late.translate(_WEIGHTS)
+    waiting = "".join(f"{weight}I" for weight in weights[:behind])  # 7: W fills the wait for the next gradient
+    rest = weights[behind:]  # 8: what is still due
+    return warmup + turn + steady + forwards + backwards[: rank + 1] + inputs + waiting + rest, late

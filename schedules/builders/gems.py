@@ -18,7 +18,8 @@ idle for (p - 1) / (p + 1 / 2) of the time, the ratio in Chimera's comparison (a
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import replica_letters, spelled
 
 
 def gems(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -34,11 +35,7 @@ def gems(num_ranks: int, num_microbatches: int) -> Schedule:
             f"gems: got {p} ranks and {m} micro-batches, expected at least 2 of each, for two replicas of the model; "
             f"try {max(p, 2)} and {max(m, 2)}"
         )
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        homes = (rank, p - 1 - rank)
-        turns = [op for i in range(m) for op in (forward(homes[i % 2], i), backward(homes[i % 2], i))]
-        stages = sorted(set(homes))
-        reduces = map(Reduce, stages if len(stages) > 1 else ())
-        rows.append([*turns, *reduces, *map(Step, stages)])
-    return make_schedule("gems", p, m, rows)
+    turns = "FBfb" * (m // 2) + "FB" * (m % 2)
+    rows = [turns + ("RrSs" if rank < p - 1 - rank else "S" if rank == p - 1 - rank else "rRsS") for rank in range(p)]
+    letters = replica_letters(p, range(0, m, 2), range(1, m, 2))
+    return make_schedule("gems", p, m, spelled(rows, letters))

@@ -9,18 +9,12 @@ Backwards run in the order of the forwards, as in PyTorch. Every rank holds m mi
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Schedule, Step, backward, forward, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import spelled, stage_letters
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build GPipe: (m + p - 1)(t_f + t_b) on equal stages with free links."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    rows: list[list[Op]] = [
-        [
-            *(forward(rank, i) for i in range(num_microbatches)),
-            *(backward(rank, i) for i in range(num_microbatches)),
-            Step(rank),
-        ]
-        for rank in range(num_ranks)
-    ]
-    return make_schedule("gpipe", num_ranks, num_microbatches, rows)
+    rows = ["F" * num_microbatches + "B" * num_microbatches + "S"] * num_ranks
+    return make_schedule("gpipe", num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))

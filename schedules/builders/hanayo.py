@@ -18,8 +18,9 @@ Where B takes as long as F, a rank is idle for 2 (p - 1) chunk times however man
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, Op, Schedule, Step, make_schedule, positive
-from pipesched.schedules.builders._time_grid import crossing, in_order
+from pipesched.schedules import Phase, Schedule, Step, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, LetterKind, spelled
+from pipesched.schedules.builders._time_grid import cross
 
 
 def hanayo(num_ranks: int, num_microbatches: int, waves: int = 2) -> Schedule:
@@ -30,13 +31,20 @@ def hanayo(num_ranks: int, num_microbatches: int, waves: int = 2) -> Schedule:
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, waves=waves)
     p, m, num_stages = num_ranks, num_microbatches, 2 * waves * num_ranks
-    rows: list[list[Op]] = []
+    stages = [  # of each rank, in the order in which micro-batches come to them
+        [stage for turn in range(0, num_stages, 2 * p) for stage in (turn + rank, turn + 2 * p - 1 - rank)]
+        for rank in range(p)
+    ]
+    letters: dict[str, Letter] = {}
+    names = [f"{chr(3 * chunk)}{chr(3 * chunk + 1)}{chr(3 * chunk + 2)}" for chunk in range(2 * waves)]
+    for name, own in zip(names, zip(*stages, strict=True), strict=True):
+        kinds: tuple[LetterKind, ...] = (Phase.FORWARD, Phase.BACKWARD, Step)
+        letters |= {letter: Letter(kind, own) for letter, kind in zip(name, kinds, strict=True)}
+    rows: list[str] = []
     for rank in range(p):
-        stages = [stage for turn in range(0, num_stages, 2 * p) for stage in (turn + rank, turn + 2 * p - 1 - rank)]
-        slots: dict[int, Compute] = {}
-        for i in range(m):
-            start = 2 * (i % p + i // p * num_stages)
-            for stage in stages:
-                slots |= crossing(stage, num_stages, i, start)
-        rows.append([*in_order(slots), *map(Step, stages)])
-    return make_schedule("hanayo", num_stages, m, rows)
+        slots = [""] * (2 * (num_stages * (1 + (m - 1) // p) + p))
+        for start in range(0, m, p):
+            for name, stage in zip(names, stages[rank], strict=True):
+                cross(slots, name[:2], stage, num_stages, 2 * num_stages * (start // p), min(p, m - start))
+        rows.append("".join(slots) + "".join(name[2] for name in names))
+    return make_schedule("hanayo", num_stages, m, spelled(rows, letters))

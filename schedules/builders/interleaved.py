@@ -11,8 +11,9 @@ of p, PyTorch's rule holds: max(1, m // p) rounds of equal size, so m must be a 
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
-from pipesched.schedules.builders.one_f_one_b import alternate
+from pipesched.schedules import Phase, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, chunk_steps, spelled
+from pipesched.schedules.builders.one_f_one_b import alternating
 
 
 def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
@@ -24,15 +25,14 @@ def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> S
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     p, m, v = num_ranks, num_microbatches, num_chunks
     per_round = round_size("interleaved", p, m)
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        warmup = min(m * v, (v - 1) * per_round + 2 * (p - 1 - rank))
-        order = list(chunk_order(m, v, per_round))
-        forwards = [forward(chunk * p + rank, i) for chunk, i in order]
-        backwards = [backward((v - 1 - chunk) * p + rank, i) for chunk, i in order]
-        steps = [Step(chunk * p + rank) for chunk in range(v)]
-        rows.append([*alternate(forwards, backwards, warmup), *steps])
-    return make_schedule("interleaved", p * v, m, rows)
+    ahead = [min(m * v, (v - 1) * per_round + 2 * (p - 1 - rank)) for rank in range(p)]
+    rows = [alternating(m * v, warmup) + "S" * v for warmup in ahead]
+    chunks, microbatches = chunk_order(m, v, per_round)
+    letters = {
+        "F": Letter(Phase.FORWARD, range(p), microbatches, [chunk * p for chunk in chunks]),
+        "B": Letter(Phase.BACKWARD, range(p), microbatches, [(v - 1 - chunk) * p for chunk in chunks]),
+    }
+    return make_schedule("interleaved", p * v, m, spelled(rows, letters | chunk_steps(p, v)))
 
 
 def round_size(name: str, num_ranks: int, num_microbatches: int) -> int:
@@ -52,11 +52,8 @@ def round_size(name: str, num_ranks: int, num_microbatches: int) -> int:
     return num_microbatches // num_rounds
 
 
-def chunk_order(num_microbatches: int, num_chunks: int, per_round: int) -> list[tuple[int, int]]:
-    """Return (chunk, microbatch) in the order of the forwards: round by round, chunk by chunk."""
-    return [
-        (chunk, microbatch)
-        for start in range(0, num_microbatches, per_round)
-        for chunk in range(num_chunks)
-        for microbatch in range(start, start + per_round)
-    ]
+def chunk_order(num_microbatches: int, num_chunks: int, per_round: int) -> tuple[list[int], list[int]]:
+    """Return the chunks and the micro-batches in the order of the forwards: round by round, chunk by chunk."""
+    one_round = [chunk for chunk in range(num_chunks) for _ in range(per_round)]
+    rounds = [range(start, start + per_round) for start in range(0, num_microbatches, per_round)]
+    return one_round * len(rounds), [i for microbatches in rounds for _ in range(num_chunks) for i in microbatches]

@@ -14,9 +14,10 @@ The optimizer steps after the last W; there is no validation after the step, as 
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Schedule, Step, backward_input, backward_weight, forward, make_schedule, positive
+from pipesched.schedules import Phase, Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, chunk_steps, spelled
 from pipesched.schedules.builders.interleaved import chunk_order, round_size
-from pipesched.schedules.builders.one_f_one_b import alternate
+from pipesched.schedules.builders.one_f_one_b import alternating
 from pipesched.schedules.builders.zero_bubble import with_weights
 
 
@@ -29,14 +30,13 @@ def interleaved_zb(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     p, m, v = num_ranks, num_microbatches, num_chunks
     per_round = round_size("interleaved_zb", p, m)
-    order = chunk_order(m, v, per_round)
-    rows: list[list[Op]] = []
-    for rank in range(p):
-        warmup = min(m * v, (v - 1) * per_round + p - 1 - rank)
-        forwards = [forward(chunk * p + rank, i) for chunk, i in order]
-        back = [((v - 1 - chunk) * p + rank, i) for chunk, i in order]
-        inputs = [backward_input(stage, i) for stage, i in back]
-        weights = [backward_weight(stage, i) for stage, i in back]
-        steps = [Step(chunk * p + rank) for chunk in range(v)]
-        rows.append([*with_weights(alternate(forwards, inputs, warmup), weights, delay=rank), *steps])
-    return make_schedule("interleaved_zb", p * v, m, rows)
+    ahead = [min(m * v, (v - 1) * per_round + p - 1 - rank) for rank in range(p)]
+    rows = [with_weights(alternating(m * v, warmup, "I"), rank) + "S" * v for rank, warmup in enumerate(ahead)]
+    chunks, microbatches = chunk_order(m, v, per_round)
+    back = [(v - 1 - chunk) * p for chunk in chunks]
+    letters = {
+        "F": Letter(Phase.FORWARD, range(p), microbatches, [chunk * p for chunk in chunks]),
+        "I": Letter(Phase.BACKWARD_INPUT, range(p), microbatches, back),
+        "W": Letter(Phase.BACKWARD_WEIGHT, range(p), microbatches, back),
+    }
+    return make_schedule("interleaved_zb", p * v, m, spelled(rows, letters | chunk_steps(p, v)))

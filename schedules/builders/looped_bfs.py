@@ -11,7 +11,8 @@ bubble is GPipe's divided by v, and every rank holds all m micro-batches of its 
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Schedule, Step, backward, forward, make_schedule, positive
+from pipesched.schedules import Phase, Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import Letter, chunk_steps, spelled
 
 
 def looped_bfs(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
@@ -21,12 +22,12 @@ def looped_bfs(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Sc
         ScheduleError: A count below 1.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
-    num_stages = num_ranks * num_chunks
-    rows: list[list[Op]] = []
-    for rank in range(num_ranks):
-        stages = range(rank, num_stages, num_ranks)
-        order = [(stage, i) for stage in stages for i in range(num_microbatches)]
-        forwards = [forward(stage, i) for stage, i in order]
-        backwards = [backward(stage, i) for stage, i in reversed(order)]
-        rows.append([*forwards, *backwards, *(Step(stage) for stage in stages)])
-    return make_schedule("looped_bfs", num_stages, num_microbatches, rows)
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    chunks = [chunk * p for chunk in range(v) for _ in range(m)]
+    microbatches = [*range(m)] * v
+    letters = {
+        "F": Letter(Phase.FORWARD, range(p), microbatches, chunks),
+        "B": Letter(Phase.BACKWARD, range(p), microbatches[::-1], chunks[::-1]),
+    }
+    rows = ["F" * (m * v) + "B" * (m * v) + "S" * v] * p
+    return make_schedule("looped_bfs", p * v, m, spelled(rows, letters | chunk_steps(p, v)))

@@ -9,14 +9,12 @@ The baseline that every pipeline must beat: one device works at a time.
 
 from __future__ import annotations
 
-from pipesched.schedules import Op, Schedule, Step, backward, forward, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import spelled, stage_letters
 
 
 def naive(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build the schedule without any pipelining: m p (t_f + t_b) on equal stages."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    rows: list[list[Op]] = [
-        [*(op for i in range(num_microbatches) for op in (forward(rank, i), backward(rank, i))), Step(rank)]
-        for rank in range(num_ranks)
-    ]
-    return make_schedule("naive", num_ranks, num_microbatches, rows)
+    rows = ["FB" * num_microbatches + "S"] * num_ranks
+    return make_schedule("naive", num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))

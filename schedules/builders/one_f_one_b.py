@@ -17,15 +17,13 @@ Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import spelled, stage_letters
 
-from pipesched.schedules import Compute, Op, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
 
-
-def alternate(forwards: list[Compute], backwards: list[Compute], warmup: int) -> list[Compute]:
-    """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
-    steady = [op for pair in zip(forwards[warmup:], backwards, strict=False) for op in pair]
-    return forwards[:warmup] + steady + backwards[len(forwards) - warmup :]
+def alternating(num_forwards: int, warmup: int, back: str = "B") -> str:
+    """Return `warmup` forwards, then one F and one `back` in turn, then those that are left."""
+    return "F" * warmup + ("F" + back) * (num_forwards - warmup) + back * warmup
 
 
 def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -39,16 +37,10 @@ def one_f_one_b_afp(num_ranks: int, num_microbatches: int, advance: int = 1) -> 
     return _build("1f1b_afp", num_ranks, num_microbatches, advance)
 
 
-def pipeline_rows(num_ranks: int, microbatches: Sequence[int], advance: int) -> list[list[Op]]:
-    """Return the lists of one pipeline on these micro-batches, `advance` forwards further ahead than 1F1B."""
-    last = num_ranks - 1
-    rows: list[list[Op]] = []
-    for rank in range(num_ranks):
-        warmup = min(len(microbatches), last - rank + advance) if rank < last else 0
-        forwards = [forward(rank, i) for i in microbatches]
-        backwards = [backward(rank, i) for i in microbatches]
-        rows.append([*alternate(forwards, backwards, warmup), Step(rank)])
-    return rows
+def pipeline_rows(num_ranks: int, num_microbatches: int, advance: int) -> list[str]:
+    """Return the letters of the ranks of one pipeline, `advance` forwards further ahead than 1F1B."""
+    ahead = [*(min(num_microbatches, num_ranks - 1 - rank + advance) for rank in range(num_ranks - 1)), 0]
+    return [alternating(num_microbatches, warmup) + "S" for warmup in ahead]
 
 
 def require_advance(advance: int) -> None:
@@ -63,5 +55,5 @@ def require_advance(advance: int) -> None:
 
 def _build(name: str, num_ranks: int, num_microbatches: int, advance: int) -> Schedule:
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    rows = pipeline_rows(num_ranks, range(num_microbatches), advance)
-    return make_schedule(name, num_ranks, num_microbatches, rows)
+    rows = pipeline_rows(num_ranks, num_microbatches, advance)
+    return make_schedule(name, num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))

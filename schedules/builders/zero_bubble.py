@@ -25,21 +25,9 @@ validate afterwards, roll back) is not part of these lists: no rank waits for an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Phase,
-    Schedule,
-    Step,
-    backward_input,
-    backward_weight,
-    forward,
-    make_schedule,
-    positive,
-)
-from pipesched.schedules.builders.one_f_one_b import alternate
+from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules.builders._spelling import spelled, stage_letters
+from pipesched.schedules.builders.one_f_one_b import alternating
 
 
 def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -52,28 +40,15 @@ def zb_h2(num_ranks: int, num_microbatches: int) -> Schedule:
     return _build("zb_h2", num_ranks, num_microbatches, ahead=2)
 
 
-def with_weights(ops: Iterable[Compute], weights: Iterable[Compute], delay: int) -> list[Compute]:
-    """Return `ops` with the oldest of `weights` after each I but the first `delay`, and the rest at the end."""
-    waiting = iter(weights)
-    merged: list[Compute] = []
-    num_inputs = 0
-    for op in ops:
-        merged.append(op)
-        if op.phase is Phase.BACKWARD_INPUT:
-            num_inputs += 1
-            if num_inputs > delay:
-                merged.append(next(waiting))
-    return [*merged, *waiting]
+def with_weights(row: str, delay: int) -> str:
+    """Return `row` with a W after each I but the first `delay`, and the W of these at the end."""
+    head, *rest = row.rsplit("I", max(0, row.count("I") - delay))
+    return "IW".join([head, *rest]) + "W" * min(delay, row.count("I"))
 
 
 def _build(name: str, num_ranks: int, num_microbatches: int, ahead: int) -> Schedule:
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    microbatches = range(num_microbatches)
-    rows: list[list[Op]] = []
-    for rank in range(num_ranks):
-        warmup = min(num_microbatches, ahead * (num_ranks - 1 - rank))
-        forwards = [forward(rank, i) for i in microbatches]
-        inputs = [backward_input(rank, i) for i in microbatches]
-        weights = [backward_weight(rank, i) for i in microbatches]
-        rows.append([*with_weights(alternate(forwards, inputs, warmup), weights, ahead * rank), Step(rank)])
-    return make_schedule(name, num_ranks, num_microbatches, rows)
+    p, m = num_ranks, num_microbatches
+    warmups = [min(m, ahead * (p - 1 - rank)) for rank in range(p)]
+    rows = [with_weights(alternating(m, warmup, "I"), ahead * rank) + "S" for rank, warmup in enumerate(warmups)]
+    return make_schedule(name, p, m, spelled(rows, stage_letters(range(p))))

@@ -57,12 +57,12 @@ def test_one_rank_passes_each_microbatch_through_all_chunks():
 
 def test_fewer_microbatches_than_ranks_make_one_round():
     assert round_size("interleaved", 8, 3) == 3
-    assert chunk_order(3, 2, 3) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert chunk_order(3, 2, 3) == ([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
 
 
 def test_rounds_of_equal_size_follow_one_another():
     assert round_size("interleaved", 4, 10) == 5
-    assert chunk_order(4, 2, 2) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
+    assert chunk_order(4, 2, 2) == ([0, 0, 1, 1, 0, 0, 1, 1], [0, 1, 0, 1, 2, 3, 2, 3])
 
 
 def test_every_stage_of_a_rank_steps_once_at_the_end():
