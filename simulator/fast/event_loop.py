@@ -38,7 +38,6 @@ from pipesched.simulator.fast.event_queue import (
     put_now,
     take,
 )
-
 from pipesched.simulator.fast.loop_arrays import (
     ALONE,
     MARK,

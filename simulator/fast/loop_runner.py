@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from pipesched.simulator.fast.event_queue import IN_COLUMNS, new_columns, new_queue
-
 from pipesched.schedules import machine_code
 from pipesched.simulator.fast.event_loop import run_events
+from pipesched.simulator.fast.event_queue import IN_COLUMNS, new_columns, new_queue
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
 
