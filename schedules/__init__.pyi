@@ -7,6 +7,7 @@ from . import op_columns as op_columns
 from . import semantics as semantics
 from . import transforms as transforms
 from . import weights as weights
+from .cell_limit import require_cells as require_cells
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average
 from .op import Compute as Compute

@@ -119,7 +119,7 @@ class Schedule:
         if not self.is_held and self.num_stages * self.num_microbatches > MAX_CELLS:
             raise ScheduleError(
                 f"{self.name}: got {self.num_microbatches} micro-batches on {self.num_stages} stages, expected at most "
-                f"{MAX_CELLS} in all in lists that are held; try fewer of either"
+                f"{MAX_CELLS} in all in lists that are held; try {MAX_CELLS // self.num_stages} micro-batches"
             )
         return tuple(row.ops if isinstance(row, OpRow) else tuple(row) for row in self.lists)
 

@@ -17,7 +17,7 @@ One pipeline alone has nothing to average with, and is plain training.
 
 from __future__ import annotations
 
-from pipesched.schedules import Average, OpColumns, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Average, OpColumns, Schedule, ScheduleError, make_schedule, positive, require_cells
 from pipesched.schedules.builders._spelling import Letter, spelled, stage_letters
 from pipesched.schedules.builders.one_f_one_b import pipeline_rows, require_advance
 
@@ -57,9 +57,10 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
         advance: How many forwards run ahead of the backwards, as in `avgpipe`.
 
     Raises:
-        ScheduleError: Counts below 1.
+        ScheduleError: Counts below 1, or lists too long to be held.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
+    require_cells("schedule avgpipe", num_ranks, num_microbatches)
     require_advance(advance)
     columns = _averaged(num_ranks, num_microbatches, range(1), pipelines, advance)
     return make_schedule("avgpipe", num_ranks, num_microbatches, columns)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pipesched.schedules import MAX_CELLS, Schedule, ScheduleError, integer, positive, repeat, shown
+from pipesched.schedules import Schedule, ScheduleError, integer, positive, repeat, require_cells, shown
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
 from pipesched.schedules.builders.catalogue_entry import Entry, OwnName, ParameterValue
 
@@ -57,11 +57,7 @@ def build_entry(
     """
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
-    if num_stages * m > MAX_CELLS:
-        raise ScheduleError(
-            f"schedule {entry.name}: got {shown(m)} micro-batches on {shown(num_stages)} stages, expected at most "
-            f"{MAX_CELLS} in all; try fewer of either"
-        )
+    require_cells(f"schedule {entry.name}", num_stages, m)
     return entry.stamped(entry.build(p, m, **keywords))
 
 
