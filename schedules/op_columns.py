@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeAlias, assert_never, final, overload
 
 from pipesched.schedules.machine_code import bounds, converted
@@ -131,6 +132,18 @@ class OpColumns:
         counts = np.bincount(self.codes, minlength=2 * OVERLAPPED)
         return tuple((counts[:OVERLAPPED] + counts[OVERLAPPED:])[: RESHARD + 1].tolist())
 
+    @property
+    def are_works(self) -> Any:
+        """Of each op, those of all ranks one after the other, whether it is none that posts a message."""
+        if isinstance(self.codes, list):
+            codes = [0, *self.codes]
+            return [not SEND_F <= code < REDUCE for before, code in pairwise(codes) if before < OVERLAPPED]
+        import numpy as np
+
+        is_message, is_first = (self.codes >= SEND_F) & (self.codes < REDUCE), np.ones(len(self.codes), bool)
+        is_first[1:] = self.codes[:-1] < OVERLAPPED
+        return ~is_message[is_first]
+
     def are_within(self, num_stages: int, num_microbatches: int) -> bool:
         """Whether all stages and micro-batches are among so many."""
         (first_stage, last_stage), (first, last) = bounds(self.stages), bounds(self.microbatches)
@@ -153,7 +166,13 @@ class OpColumns:
 
     def ops(self, rank: int) -> Iterator[Op]:
         """Yield the ops of `rank`, made anew."""
-        cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
+        return self._made(slice(int(self.begins[rank]), int(self.begins[rank + 1])))
+
+    def op_at(self, cell: int) -> Op:
+        """Return the op that begins with a cell, made anew."""
+        return next(self._made(slice(cell, cell + 2)))
+
+    def _made(self, cells: slice) -> Iterator[Op]:
         codes = _listed(self.codes, cells)
         first: Compute | None = None
         columns = (self.stages, self.microbatches, self.others, self.lookaheads)

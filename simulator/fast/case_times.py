@@ -89,6 +89,7 @@ class _Steps:
     """
 
     def __init__(self, program: Program) -> None:
+        program = program.in_lists
         self.row_of = [_UNKNOWN] * program.num_times
         self._program = program
         self._steps: list[tuple[int, int, int]] = [(0, 0, 0)]

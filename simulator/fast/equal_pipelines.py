@@ -47,7 +47,7 @@ from pipesched.simulator import (
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
 from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.list_compiler import compile_lists
-from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, times_at
+from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, extent_s
 from pipesched.simulator.fast.loop_runner import run_loop
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
@@ -97,8 +97,7 @@ class EqualPipelines:
         times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
         starts, ends, averages = self._works
         ends = [*ends, *averages] if num_pipelines > 1 else ends
-        begin_s = float(min(times_at(times_s, starts), default=0.0))
-        end_s = float(max(times_at(times_s, ends), default=0.0))
+        begin_s, end_s = extent_s(times_s, starts, ends)
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
         over = self._over_capacity(times_s, num_pipelines, peaks)
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
@@ -113,7 +112,7 @@ class EqualPipelines:
             SimulationError: The lists deadlock.
             ProfileError: The costs do not say the seconds of a phase that the lists have.
         """
-        works = num_pipelines * self._program.kinds.count(WORK)
+        works = num_pipelines * self._program.in_lists.kinds.count(WORK)
         iterations = min(_MOST, max(_LEAST, round(_WORKS / max(1, works))))
         ends_s = self.ends_s(num_pipelines, iterations, _JITTER)
         from_s = min(ends[iterations // 2 - 1] for ends in ends_s)

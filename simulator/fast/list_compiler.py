@@ -14,6 +14,7 @@ rank.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise, repeat
 from typing import TypeAlias, assert_never, final
 
@@ -40,8 +41,9 @@ from pipesched.schedules.semantics import Channel, Meetings
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine import AS_MODELLED, OpSeconds
+from pipesched.simulator.fast.column_compiler import compile_columns
 from pipesched.simulator.fast.loop_arrays import END, MARK, OWN, PAUSE, RECV, REDUCE, SEND, WAIT, WORK
-from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, WorkTime
+from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, SpanNumbers, WorkTime
 
 
 def compile_lists(
@@ -62,6 +64,8 @@ def compile_lists(
     Raises:
         SimulationError: An op waits for what never comes, posts do not meet, or a stage is none; SimPy says which.
     """
+    if given is None and not has_hand_over:
+        return compile_columns(schedule, network)
     return _Compiler(schedule, network, has_hand_over).compiled(given)
 
 
@@ -130,7 +134,7 @@ class _Compiler:
             schedule, begins, self._kinds, self._targets, self._takes, tuple(self._durations), tuple(self._channels),
             self._channel_of, following, tuple(Message(*kind, 0) for kind in self._message_kinds), self._sizes,
             [stage for stage, _ in self._reductions],
-            (self._posted, starts, ends), self._has_hand_over, self._hand_overs,
+            partial(SpanNumbers, self._posted, starts, ends), self._has_hand_over, self._hand_overs,
         )  # fmt: skip
 
     def _rank(  # noqa: C901 -- one arm per word

@@ -246,3 +246,19 @@ def times_at(times_s: Any, numbers: Any) -> Any:
     if isinstance(times_s, Sequence):
         return [times_s[number] for number in numbers]
     return times_s.take(numbers)
+
+
+def extent_s(times_s: Any, starts: Any, ends: Any) -> tuple[float, float]:
+    """Return the first of some times and the last of others [s]; zeros of none.
+
+    Args:
+        times_s: All times, by number [s].
+        starts: Numbers of those of which the first is wanted.
+        ends: Numbers of those of which the last is wanted.
+    """
+    firsts_s, lasts_s = times_at(times_s, starts), times_at(times_s, ends)
+    if not len(firsts_s):
+        return 0.0, 0.0
+    if isinstance(firsts_s, list):
+        return float(min(firsts_s)), float(max(lasts_s))
+    return float(firsts_s.min()), float(lasts_s.max())

@@ -9,17 +9,20 @@ from what is given op by op. What they take is up to costs and cluster (`simulat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from pipesched.profiles.clusters import Hop
-from pipesched.schedules import HandOver, Message, Op, Recv, Schedule, Send, Span, Timeline, WorkOp
+from pipesched.schedules import HandOver, Message, Op, Schedule, Span, Timeline, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
-from pipesched.simulator.fast.loop_arrays import times_at
+from pipesched.simulator.fast.loop_arrays import extent_s, in_lists
+
+_LONG = "kinds", "targets", "takes", "channel_of", "following", "sizes"
+"""Columns of a Program that are lists, or NumPy's arrays."""
 
 
 class WorkTime(NamedTuple):
@@ -48,6 +51,17 @@ InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime |
 """What an instruction takes; a number of seconds as it is."""
 
 
+class SpanNumbers(NamedTuple):
+    """Of each op when its rank comes to it, when it starts and when it is over, as numbers of times.
+
+    In lists, or in NumPy's arrays.
+    """
+
+    posted: Any
+    starts: Any
+    ends: Any
+
+
 @dataclass(frozen=True, eq=False)  # without slots: the works are kept beside the fields
 class Program:
     """The instructions of R ranks, one after the other, T transfers, and then the reductions.
@@ -65,9 +79,9 @@ class Program:
         messages: Every different message once, whatever its micro-batch.
         sizes: T indices into `messages`.
         reductions: Of each reduction its stage.
-        spans: (posted, start, end) of the spans of all ops, in order of rank and then of the rank's list, as numbers of
-            times. Of n instructions, time k is when number k is reached; time n + t when transfer or reduction t
-            starts; behind those, when it is over.
+        find_spans: Finds the numbers of the spans of all ops, in order of rank and then of the rank's list. Of n
+            instructions, time k is when number k is reached; time n + t when transfer or reduction t starts; behind
+            those, when it is over.
         has_hand_over: Whether there are instructions for what handing over takes.
         hand_overs: Of each hand-over its rank, its op and its instruction, in the order of the spans.
     """
@@ -84,7 +98,7 @@ class Program:
     messages: tuple[Message, ...]
     sizes: list[int]
     reductions: list[int]
-    spans: tuple[list[int], list[int], list[int]]
+    find_spans: Callable[[], SpanNumbers]
     has_hand_over: bool
     hand_overs: list[tuple[int, Op, int]]
 
@@ -94,25 +108,39 @@ class Program:
         return len(self.kinds) + 2 * (len(self.following) + len(self.reductions))
 
     @cached_property
+    def spans(self) -> SpanNumbers:
+        """The numbers of times of the spans in lists, found when they are first asked for."""
+        return SpanNumbers(*in_lists(self.find_spans()))
+
+    @cached_property
+    def in_lists(self) -> Program:
+        """The program with long columns as lists, for plain Python."""
+        if isinstance(self.kinds, list):
+            return self
+        columns: dict[str, Any] = {name: getattr(self, name).tolist() for name in _LONG}
+        return replace(self, **columns)
+
+    @cached_property
     def in_numpy(self) -> Program:
         """The program with long columns as NumPy's arrays, for machine code."""
         import numpy as np
 
-        names = "kinds", "targets", "takes", "channel_of", "following", "sizes"
-        columns: dict[str, Any] = {name: np.array(getattr(self, name), np.int64) for name in names}
+        columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int64) for name in _LONG}
         return replace(self, **columns)
 
     @cached_property
-    def works(self) -> tuple[list[int], list[int]]:
-        """Where all but messages start and end, as numbers of times."""
-        is_work = [not isinstance(op, Send | Recv) for op in chain.from_iterable(self.schedule.ops)]
-        _, starts, ends = self.spans
-        return list(compress(starts, is_work)), list(compress(ends, is_work))
+    def works(self) -> tuple[Any, Any]:
+        """Where all but messages start and end, as numbers of times; lists, or NumPy's arrays."""
+        _, starts, ends = self.find_spans()
+        is_work = self.schedule.columns.are_works
+        if isinstance(starts, list):
+            return list(compress(starts, is_work)), list(compress(ends, is_work))
+        return starts[is_work], ends[is_work]
 
     def makespan_s(self, times_s: Sequence[float]) -> float:
         """Return the makespan of the Timeline that has these times [s]."""
-        starts, ends = self.works
-        return float(max(times_at(times_s, ends), default=0.0) - min(times_at(times_s, starts), default=0.0))
+        first_s, last_s = extent_s(times_s, *self.works)
+        return last_s - first_s
 
     def timeline(self, times: Sequence[float]) -> Timeline:
         """Return the Timeline that has these times, by number."""
