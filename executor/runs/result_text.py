@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from pydantic import TypeAdapter
 
 from pipesched.executor.runs.measuring_job import Measured
-from pipesched.executor.training import Trained
+from pipesched.executor.training import Scores, ScoreTable, Trained
 from pipesched.schedules.formats import timeline_from_json, timeline_to_json
 
 
 def result_to_text(result: Measured | Trained) -> str:
     """Return all of a result, as JSON in which a number may be NaN or infinite."""
     if isinstance(result, Trained):
-        return json.dumps(TypeAdapter(Trained).dump_python(result))
+        fields = TypeAdapter(Trained).dump_python(replace(result, steps=()))
+        return json.dumps({**fields, "steps": [(step.loss, step.accuracy) for step in result.steps]})
     timeline = timeline_to_json(result.timeline)
     return json.dumps({"timeline": timeline, "makespans_s": result.makespans_s, "losses": result.losses})
 
@@ -27,7 +29,10 @@ def result_from_text(text: str) -> Measured | Trained:
     """
     fields = json.loads(text)
     if "timeline" not in fields:
-        return TypeAdapter(Trained).validate_python(fields)
+        steps = ScoreTable()
+        for loss, accuracy in TypeAdapter(list[tuple[float, float | None]]).validate_python(fields.pop("steps")):
+            steps.append(Scores(loss, accuracy))
+        return replace(TypeAdapter(Trained).validate_python({**fields, "steps": ()}), steps=steps)
     timeline = timeline_from_json(fields.pop("timeline"), "what the first rank measured")
     numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_python(fields)
     return Measured(timeline, numbers["makespans_s"], numbers["losses"])
