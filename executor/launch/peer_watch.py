@@ -1,8 +1,8 @@
 """The watch that the ranks of one machine keep over each other, where no launcher of ours does: under torchrun.
 
-Each has a thread beside its list. When one has waited for too long, the first rank that can says at which rank all
-stand still, ends what is stopped, and itself; torchrun's agent then ends the others. Told to end, by the agent, a rank
-first lets those go on that are stopped, which could not end before.
+A rank that has lost a peer says whose process is gone. Each has a thread beside its list. When one has waited for too
+long, the first rank that can says at which rank all stand still, ends what is stopped, and itself; the agent then
+ends the others. Told to end by the agent, a rank first lets those go on that are stopped, which could not end before.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
-from pipesched.executor import STACKS
+from pipesched.executor import STACKS, PeerLost, RankFailed
 from pipesched.executor.launch.control import gather_texts
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.rank_context import RankContext
-from pipesched.executor.launch.standstill import Stillness, op_at, state_of
+from pipesched.executor.launch.standstill import Stillness, death, op_at, state_of
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill
 from pipesched.profiles.processes import end_with, is_stopped
 from pipesched.schedules import Op
 
-_LOOK_S = 0.2
+_LOOK_S, _GONE_S = 0.2, 0.3
 _FAILED = 3
 """The exit code of a rank that has failed."""
 
@@ -90,7 +91,10 @@ class PeerWatch:
         thread.start()
         try:
             yield
+        except PeerLost as error:
+            raise self._death() or error from error
         finally:
+            page.leave(self._rank)
             signal.signal(signal.SIGTERM, handler)
             signal.set_wakeup_fd(before)
             ring.close()  # which ends the thread
@@ -100,6 +104,7 @@ class PeerWatch:
             os.close(stacks)
 
     def _watch(self, bell: socket.socket) -> None:
+        assert self._page is not None, "it watches"
         stillness = Stillness(self._timeout_s)
         while True:
             if select.select([bell], [], [], _LOOK_S)[0]:
@@ -108,9 +113,22 @@ class PeerWatch:
                     return
                 if signal.SIGTERM in told:
                     self._let_go_on()
+                    self._page.leave(self._rank)
                     os._exit(128 + signal.SIGTERM)
             if stillness.is_over(self._places()):
                 self._end()
+
+    def _death(self) -> RankFailed | None:
+        """Return the error that names a rank whose process has ended without a word; None if there is none.
+
+        A connection may be closed a moment before the process is gone.
+        """
+        until_s = time.monotonic() + _GONE_S
+        while True:
+            error = death(dict(enumerate(self._places())), self._ops_of)
+            if error is not None or time.monotonic() > until_s:
+                return error
+            time.sleep(_GONE_S / 10)
 
     def _places(self) -> list[Whereabouts]:
         assert self._page is not None, "it watches"

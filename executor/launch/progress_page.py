@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from pipesched.executor import NOBODY, listen_to_waits
 
+LEFT = 0
+"""In place of a process that ends by itself."""
+
 
 class Whereabouts(NamedTuple):
     """Where a rank is.
@@ -22,7 +25,7 @@ class Whereabouts(NamedTuple):
         since_ns: When it began the last one [ns of the monotonic clock].
         waits_since_ns: Since when it waits; written before `whom`, so that no wait is taken for a longer one.
         whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
-        pid: Its process; -1 before that has come to its work.
+        pid: Its process; -1 before that has come to its work, `LEFT` when it is about to end, and has said why.
     """
 
     place: int = -1
@@ -75,6 +78,10 @@ class ProgressPage:
         listen_to_waits(wait)
         cells[first + _PID] = os.getpid()
         return write
+
+    def leave(self, number: int) -> None:
+        """Note that process `number` is about to end."""
+        self._cells[number * _WIDTH + _PID] = LEFT
 
     def read(self, number: int) -> Whereabouts:
         """Return where process `number` is."""

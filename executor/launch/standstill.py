@@ -12,7 +12,7 @@ from typing import final
 
 from pipesched.executor import EVERYBODY, NOBODY, START_S, RankFailed, failed
 from pipesched.executor.launch.progress_page import Whereabouts
-from pipesched.profiles.processes import is_stopped
+from pipesched.profiles.processes import is_gone, is_stopped
 from pipesched.schedules import Compute, Message, Op, Overlap, Send, computes, needs_from_others
 
 _SHOWN_RANKS = 8
@@ -116,6 +116,19 @@ def state_of(rank: int, op: Op | None, where: Whereabouts, ending: str | None = 
 def op_at(ops: Iterable[Op], place: int) -> Op | None:
     """Return the op at a place of a list; None before its first one, and behind its end."""
     return None if place < 0 else next(islice(ops, place, None), None)
+
+
+def death(places: Mapping[int, Whereabouts], ops_of: Callable[[int], Iterable[Op]]) -> RankFailed | None:
+    """Return the error that names a rank whose process has ended without a word; None if there is none.
+
+    Args:
+        places: Where every rank is.
+        ops_of: Returns the lowered list of a rank.
+    """
+    for rank, where in places.items():
+        if where.pid > 0 and is_gone(where.pid):
+            return failed(rank, op_at(ops_of(rank), where.place), "its process ended before its list did")
+    return None
 
 
 def lost_messages(

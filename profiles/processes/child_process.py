@@ -93,10 +93,19 @@ def _children() -> list[int]:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal or a debugger; False where the system does not say."""
+    return _state(pid) in ("T", "t")
+
+
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended, of a system that says it (Linux)."""
+    return _state(pid) in ("", "Z", "X")
+
+
+def _state(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""
 
 
 def can_fork() -> bool:
