@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -68,7 +68,7 @@ def torchrun(nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str]) -
     Raises:
         RuntimeError: A node failed; with what it said.
     """
-    agents = [_agent(nodes, index, ranks_per_node, words) for index in range(len(nodes))]
+    agents = start_torchrun(nodes, ranks_per_node, words)
     try:
         said = [agent.communicate(timeout=_TORCHRUN_S) for agent in agents]
     finally:
@@ -81,7 +81,17 @@ def torchrun(nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str]) -
     return said[0][0]
 
 
-def _agent(nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str]) -> subprocess.Popen[str]:
+def start_torchrun(
+    nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Start ``torchrun WORDS`` and return its agents, one in each node, with these variables besides."""
+    given = {**os.environ, **(environment or {})}
+    return [_agent(nodes, index, ranks_per_node, words, given) for index in range(len(nodes))]
+
+
+def _agent(
+    nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "torch.distributed.run",
         "--nnodes", str(len(nodes)), "--node-rank", str(index), "--nproc-per-node", str(ranks_per_node),
@@ -89,7 +99,7 @@ def _agent(nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequen
     ]  # fmt: skip
     return subprocess.Popen(
         ["ip", "netns", "exec", nodes[index].name, *command],  # noqa: S607 -- wherever iproute2 is
-        env=dict(os.environ, GLOO_SOCKET_IFNAME=nodes[index].interface, OMP_NUM_THREADS="1"),
+        env=dict(environment, GLOO_SOCKET_IFNAME=nodes[index].interface, OMP_NUM_THREADS="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,9 +7,10 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +41,13 @@ class Attempt:
         changed: Files of its folder that are there, are gone or differ since.
     """
 
-    arguments: tuple[str, ...]
+    arguments: Sequence[str]
     exit_code: int | None
     seconds: float
     peak_bytes: int
     output: str
     errors: str
-    changed: tuple[str, ...]
+    changed: Sequence[str]
 
     def misbehaviour(self) -> str:
         """Return what is wrong with it, as a command that got bad input; empty if nothing is."""
@@ -63,12 +64,57 @@ class Attempt:
         return ", ".join(wrong for wrong, is_so in wrongs.items() if is_so)
 
 
+class Command:
+    """A command line in a forked process, with a session of its own: what is imported need not be imported again.
+
+    Args:
+        arguments: Behind ``pipesched``, or what `run` gets.
+        folder: Where it works.
+        run: Takes the place of the command line.
+        environment: Variables that it has besides.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        run: Callable[[Sequence[str]], object] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._streams = [os.memfd_create(name) for name in ("output", "errors")]
+        self._begun_s = time.monotonic()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.environ |= environment or {}
+            tempfile.tempdir = None  # found anew, as the environment says
+            _be_the_command(list(arguments), folder, self._streams, run)
+        self._ended = os.pidfd_open(self.pid)
+        self.code: int | None = None
+        self.seconds = 0.0
+        self.peak_bytes = 0
+
+    def poll(self, limit_s: float = 0.0) -> int | None:
+        """Return its exit code, negative for a signal, if it ends within so long [s]."""
+        if self.code is None and select.select([self._ended], [], [], limit_s)[0]:
+            _, status, usage = os.wait4(self.pid, 0)
+            self.seconds = time.monotonic() - self._begun_s
+            self.code, self.peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        return self.code
+
+    def end(self) -> tuple[str, str]:
+        """End it, if it is not over, and return its output and what it printed on stderr."""
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.poll(LIMIT_S)
+        os.close(self._ended)
+        output, errors = (_text(stream) for stream in self._streams)
+        return output, errors
+
+
 def attempt(
     arguments: Sequence[str], folder: Path, run: Callable[[Sequence[str]], object] | None = None, limit_s: float = 0
 ) -> Attempt:
     """Run ``pipesched`` with these arguments in `folder`, or `run` in its place, and say what came of it.
-
-    A fork: what is imported already need not be imported again.
 
     Args:
         arguments: Behind ``pipesched``, or what `run` gets.
@@ -77,23 +123,12 @@ def attempt(
         limit_s: When it is ended [s]; 0: twice `LIMIT_S`.
     """
     before = contents(folder)
-    streams = [os.memfd_create(name) for name in ("output", "errors")]
-    begun_s = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        _be_the_command(list(arguments), folder, streams, run)
-    ended = os.pidfd_open(pid)
-    is_over = bool(select.select([ended], [], [], limit_s or 2 * LIMIT_S)[0])
-    if not is_over:
-        os.kill(pid, signal.SIGKILL)
-    _, status, usage = os.wait4(pid, 0)
-    seconds = time.monotonic() - begun_s
-    os.close(ended)
-    output, errors = (_text(stream) for stream in streams)
+    command = Command(arguments, folder, run)
+    code = command.poll(limit_s or 2 * LIMIT_S)
+    output, errors = command.end()
     after = contents(folder)
     changed = tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
-    code = os.waitstatus_to_exitcode(status) if is_over else None
-    return Attempt(tuple(arguments), code, seconds, usage.ru_maxrss * 1024, output, errors, changed)
+    return Attempt(tuple(arguments), code, command.seconds, command.peak_bytes, output, errors, changed)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,12 +7,16 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fault_rows.attempt import Attempt, attempt
 from fault_rows.damage import damaged_bytes, damaged_json, damaged_line
 from fault_rows.row import Row
 from fault_rows.specimens import Specimen, specimens
+from fault_rows.workers import worked_off
 
 SHARE_OF_JSON = 0.6
 """So many of a JSON file's copies stay JSON, and mean something else."""
@@ -21,6 +25,7 @@ LINES_PER_FILE = 0.4
 SHOWN = 12
 """Failures that are printed."""
 SEED = 1
+NUM_WORKERS = 2
 
 
 def lines(num_files: int) -> Iterator[str]:
@@ -28,9 +33,16 @@ def lines(num_files: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         kinds = specimens(folder)
-        chance = random.Random(SEED)
-        attempts = {kind.name: list(_of_files(kind, folder, num_files // len(kinds), chance)) for kind in kinds}
-        attempts["command lines"] = list(_of_lines(kinds, folder, round(num_files * LINES_PER_FILE), chance))
+        per_kind, num_lines = num_files // len(kinds), round(num_files * LINES_PER_FILE)
+
+        def tried(index: int) -> dict[str, Any]:
+            chance = random.Random(f"{SEED} {index}")
+            kind = kinds[index // per_kind] if index < per_kind * len(kinds) else None
+            return asdict(_of_line(kinds, folder, chance) if kind is None else _of_file(kind, folder, chance))
+
+        results = [Attempt(**result) for result in worked_off(tried, per_kind * len(kinds) + num_lines, NUM_WORKERS)]
+        attempts = {kind.name: results[i * per_kind : (i + 1) * per_kind] for i, kind in enumerate(kinds)}
+        attempts["command lines"] = results[per_kind * len(kinds) :]
     yield "| damaged | tries | refused (2) | read (0) | verdict (1) | not there (4) | slowest | most memory | wrong |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for what, tries in attempts.items():
@@ -40,33 +52,30 @@ def lines(num_files: int) -> Iterator[str]:
     yield ""
     wrong = [tried for tried in everything if tried.misbehaviour()]
     yield f"As promised: {len(everything) - len(wrong)} of {len(everything)}."
-    for tried in wrong[:SHOWN]:
-        yield f"- {tried.misbehaviour()}: `{' '.join(tried.arguments)[:200]!a}`, {tried.errors[-300:]!a}"
+    for result in wrong[:SHOWN]:
+        yield f"- {result.misbehaviour()}: `{' '.join(result.arguments)[:200]!a}`, {result.errors[-300:]!a}"
 
 
-def _of_files(kind: Specimen, folder: Path, count: int, chance: random.Random) -> Iterator[Attempt]:
-    path = folder / kind.name
-    whole = path.read_bytes()
-    for _ in range(count):
+def _of_file(kind: Specimen, folder: Path, chance: random.Random) -> Attempt:
+    with _copied(folder) as copy:
+        path = copy / kind.name
+        whole = path.read_bytes()
         is_json_kept = kind.is_json and chance.random() < SHARE_OF_JSON
         path.write_bytes(damaged_json(whole, chance) if is_json_kept else damaged_bytes(whole, chance))
-        yield _tidied(chance.choice(kind.readers), folder, kind)
-    path.write_bytes(whole)
+        return attempt(chance.choice(kind.readers), copy, kind.run)
 
 
-def _of_lines(kinds: Sequence[Specimen], folder: Path, count: int, chance: random.Random) -> Iterator[Attempt]:
+def _of_line(kinds: Sequence[Specimen], folder: Path, chance: random.Random) -> Attempt:
     good = [reader for kind in kinds if kind.run is None for reader in kind.readers]
     words = sorted({word for line in good for word in line})
-    for _ in range(count):
-        yield _tidied(damaged_line(chance.choice(good), words, chance), folder)
+    with _copied(folder) as copy:
+        return attempt(damaged_line(chance.choice(good), words, chance), copy)
 
 
-def _tidied(arguments: Sequence[str], folder: Path, kind: Specimen | None = None) -> Attempt:
-    """Try a command in a copy of the folder, so that nothing is left of it."""
+@contextmanager
+def _copied(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
-        copy = Path(name) / "work"
-        shutil.copytree(folder, copy)
-        return attempt(arguments, copy, kind.run if kind else None)
+        yield shutil.copytree(folder, Path(name) / "work")
 
 
 def _table_row(what: str, tries: Sequence[Attempt]) -> str:

@@ -8,12 +8,16 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fault_rows.attempt import Attempt, attempt
 from fault_rows.row import Row
 from fault_rows.specimens import Specimen, specimens
+from fault_rows.workers import worked_off
 
+NUM_WORKERS = 2
 SPOOR = "spoor"
 """The file that code from a hostile file would write, in the folder of the command."""
 CODE = f"__import__('pathlib').Path('{SPOOR}').touch()"
@@ -133,7 +137,16 @@ def lines(count: int) -> Iterator[str]:
         folder = Path(name)
         kinds = specimens(folder)
         whole = {path.name: path.read_bytes() for path in folder.iterdir()}
-        tries = {what: list(_tries(kinds, whole, make)) for what, make in [*ATTACKS.items()][:count]}
+        names = [*ATTACKS][:count]
+
+        def tried(index: int) -> list[tuple[dict[str, Any], str]]:
+            return [(asdict(result), fault) for result, fault in _tries(kinds, whole, ATTACKS[names[index]])]
+
+        worked = worked_off(tried, len(names), NUM_WORKERS)
+        tries = {
+            what: [(Attempt(**result), fault) for result, fault in results]
+            for what, results in zip(names, worked, strict=True)
+        }
     yield "| the file is | tries | refused | read | slowest | most memory | wrong |"
     yield "|---|---|---|---|---|---|---|"
     failures = []

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import pipesched
 from fault_rows.row import Row
+from fault_rows.workers import worked_off
 from pipesched.schedules import Average, Schedule
 from pipesched.schedules.check import find_faults
-from pipesched.schedules.formats import to_json
 from pipesched.schedules.semantics import Communication
 from pipesched.schedules.semantics.deadlock import deadlocks
 
 RUN_SHARE = 0.05
 """So many of the mutants are run for real: of those that are let pass."""
 TIMEOUT_S = 5.0
+NUM_WORKERS, NUM_RUNS = 2, 2
+"""Processes that judge, and runs at a time."""
 SHOWN = 12
 
 
@@ -29,44 +30,47 @@ def lines(count: int) -> Iterator[str]:
     mutant = import_module("tests.schedules.edits").mutant  # the mutants and the model of the tests
     model_of = import_module("tests.schedules.state_exploration").Model
 
-    num_sound = num_stuck = num_passed = num_run = 0
-    slowest_s = 0.0
-    wrong = []
-    for seed in range(count):
+    def judged(seed: int) -> tuple[bool, bool, bool]:
+        """Return whether the model comes through, whether the checker says the same, and whether it can be run."""
         _, schedule = mutant(seed)
         model = model_of(schedule, "channel")
         comes_through = model.is_through(model.end())
-        num_sound, num_stuck = num_sound + comes_through, num_stuck + (not comes_through)
-        if bool(deadlocks(schedule, Communication.CHANNEL)) == comes_through:
-            wrong.append(f"- seed {seed}: the model comes {'' if comes_through else 'not '}through")
-        if find_faults(schedule):
-            continue
-        num_passed += 1
-        has_average = any(isinstance(op, Average) for row in schedule.ops for op in row)  # its ranks share a device
-        if num_run < count * RUN_SHARE and not has_average:
-            num_run += 1
-            begun_s = time.monotonic()
-            fault = _run(schedule)
-            slowest_s = max(slowest_s, time.monotonic() - begun_s)
-            wrong += [f"- seed {seed}, run: {fault}"] if fault else []
+        agrees = bool(deadlocks(schedule, Communication.CHANNEL)) != comes_through
+        return comes_through, agrees, not find_faults(schedule)
+
+    verdicts = worked_off(judged, count, NUM_WORKERS)
+    num_sound = sum(comes_through for comes_through, _, _ in verdicts)
+    wrong = [f"- seed {seed}: the model says otherwise" for seed, verdict in enumerate(verdicts) if not verdict[1]]
+    passed = [seed for seed, verdict in enumerate(verdicts) if verdict[2]]
+    candidates = [seed for seed in passed if not _has_average(mutant(seed)[1])][: round(count * RUN_SHARE)]
+    runs = worked_off(lambda number: _run(mutant(candidates[number])[1]), len(candidates), NUM_RUNS)
+    wrong += [f"- seed {seed}, run: {fault}" for seed, (_, fault) in zip(candidates, runs, strict=True) if fault]
+    num_run, slowest_s = len(runs), max((seconds for seconds, _ in runs), default=0.0)
     yield f"{count} mutants of the small lowered schedules of the whole catalogue. A second model, which does all moves"
-    yield f"that are possible, comes through {num_sound} and gets stuck in {num_stuck}; the checker finds a deadlock in"
-    yield f"exactly those, but for {sum('model' in line for line in wrong)}. It lets {num_passed} pass, as nothing else"
-    yield f"is wrong with them; the first {num_run} of these were run, with a time-out of {TIMEOUT_S:g} s:"
+    yield f"that are possible, comes through {num_sound} and gets stuck in {count - num_sound}; the checker finds a"
+    yield f"deadlock in exactly those, but for {sum('model' in line for line in wrong)}. It lets {len(passed)} pass, as"
+    yield f"nothing else is wrong with them; the first {num_run} of these were run, with a time-out of {TIMEOUT_S:g} s:"
     yield f"{num_run - sum('run:' in line for line in wrong)} came to their end, the slowest after {slowest_s:.1f} s."
     yield from wrong[:SHOWN]
 
 
-def _run(schedule: Schedule) -> str:
-    """Run a schedule on real processes; return what went wrong, if anything."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "mutant.json"
-        path.write_text(to_json(schedule))
-        command = ["run", "-f", str(path), "--uniform", "f=1ms,i=1ms,w=1ms", "--timeout", str(TIMEOUT_S)]
-        done = subprocess.run(
-            [sys.executable, "-m", "pipesched", *command], capture_output=True, text=True, check=False, timeout=120
-        )
-    return "" if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr[-200:]!a}"
+def _has_average(schedule: Schedule) -> bool:
+    """Return whether it averages: its ranks share a device."""
+    return any(isinstance(op, Average) for row in schedule.ops for op in row)
+
+
+def _run(schedule: Schedule) -> tuple[float, str]:
+    """Run a schedule on real processes; return how long that took [s], and what went wrong, if anything.
+
+    The processes of a worker's runs are forked from one that stays.
+    """
+    begun_s = time.monotonic()
+    costs = pipesched.uniform(schedule.num_stages, 1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
+    try:
+        pipesched.run(schedule, emulate=costs, iterations=1, warmup=0, timeout_s=TIMEOUT_S)
+    except pipesched.ExecutionError as error:
+        return time.monotonic() - begun_s, f"{error!s:.300}"
+    return time.monotonic() - begun_s, ""
 
 
 ROW = Row(

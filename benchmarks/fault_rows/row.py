@@ -15,9 +15,11 @@ class Row:
         goal: What is to be reached.
         count: Faults unless told otherwise.
         lines: From a number of faults to the section.
+        is_beside: Whether it takes what the others leave of the machine, as long as they last and longer.
     """
 
     title: str
     goal: str
     count: int
     lines: Callable[[int], Iterator[str]]
+    is_beside: bool = False

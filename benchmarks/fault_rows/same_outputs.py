@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from fault_rows.attempt import contents
+from fault_rows.attempt import attempt, contents
 from fault_rows.row import Row
 from fault_rows.specimens import specimens
+from fault_rows.workers import worked_off
 
 HASH_SEEDS = ("0", "1", "2")
 RUNS = 2
+NUM_WORKERS = 2
+LIMIT_S = 120.0
 COMMANDS = (
     "list",
     "show -s zbv -p 4 -m 8",
@@ -55,45 +62,57 @@ COMMANDS = (
 
 def lines(count: int) -> Iterator[str]:
     """Yield the section, of the first `count` commands."""
-    different = []
     commands = COMMANDS[:count]
-    for command in commands:
-        results = [_result(command, seed) for seed in HASH_SEEDS for _ in range(RUNS)]
-        if any(result != results[0] for result in results):
-            parts = {name for result in results for name in result if result[name] != results[0].get(name)}
+    seeds = [seed for seed in HASH_SEEDS for _ in range(RUNS)]
+    with tempfile.TemporaryDirectory() as name:
+        specimens(Path(name))
+        results = worked_off(lambda index: _digests_under(seeds[index], Path(name), count), len(seeds), NUM_WORKERS)
+    different = []
+    for command, digests in zip(commands, zip(*results, strict=True), strict=True):
+        parts = {
+            name
+            for each in digests
+            for name in each.keys() | digests[0].keys()
+            if each.get(name) != digests[0].get(name)
+        }
+        if parts:
             different.append(f"`{command}`: {', '.join(sorted(parts))}")
-        elif results[0]["exit code"] != b"0":
-            different.append(f"`{command}`: exit code {results[0]['exit code'].decode()}")
-    yield f"Each command in {len(HASH_SEEDS)} hash seeds x {RUNS} runs. Output, stderr and files are the same bytes:"
-    yield f"{len(commands) - len(different)} of {len(commands)} commands."
+        elif digests[0]["exit code"] != "0":
+            different.append(f"`{command}`: exit code {digests[0]['exit code']}")
+    yield f"Each command in {len(HASH_SEEDS)} hash seeds x {RUNS} runs, forked from an interpreter with that seed."
+    yield f"Output, stderr and files are the same bytes: {len(commands) - len(different)} of {len(commands)} commands."
     yield from (f"- {line}" for line in different)
 
 
-def _result(command: str, hash_seed: str) -> dict[str, bytes]:
+def _digests_under(hash_seed: str, folder: Path, count: int) -> Any:
+    """Return what `digests` returns in an interpreter with this hash seed."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"from fault_rows import same_outputs; same_outputs.print_digests({str(folder)!r}, {count})",
+        ],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def print_digests(folder: str, count: int) -> None:
+    """Print, of each command in a copy of `folder`, the SHA-256 of its output and files by their names, as JSON."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file, data in _specimens().items():
-            (folder / file).write_bytes(data)
-        done = subprocess.run(
-            [sys.executable, "-m", "pipesched", *command.split()],
-            cwd=folder,
-            env=os.environ | {"PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=False,
-        )
-        streams = {"exit code": str(done.returncode).encode(), "output": done.stdout, "errors": done.stderr}
-        return streams | contents(folder)
-
-
-_made: dict[str, bytes] = {}
-
-
-def _specimens() -> dict[str, bytes]:
-    if not _made:
-        with tempfile.TemporaryDirectory() as name:
-            specimens(Path(name))
-            _made.update(contents(Path(name)))
-    return _made
+        made = []
+        for number, command in enumerate(COMMANDS[:count]):
+            copy = Path(name) / str(number)
+            shutil.copytree(folder, copy)
+            result = attempt(command.split(), copy, limit_s=LIMIT_S)
+            parts = {"output": result.output.encode(), "errors": result.errors.encode(), **contents(copy)}
+            digests = {part: hashlib.sha256(data).hexdigest() for part, data in parts.items()}
+            made.append({"exit code": str(result.exit_code), **digests})
+            shutil.rmtree(copy)
+    print(json.dumps(made))
 
 
 ROW = Row(

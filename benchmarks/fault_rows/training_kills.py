@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from fault_rows.attempt import Command
 from fault_rows.row import Row
+from fault_rows.workers import load_torch, worked_off
 
 SCHEMES = (
     "gpipe", "1f1b", "interleaved -v 2", "zb_h1", "zbv",
@@ -19,73 +18,79 @@ SCHEMES = (
 )  # fmt: skip
 STEPS = 400
 EVERY = 20
-BEGUN_S = 60.0
-"""A run has its first checkpoint so soon [s]."""
-LATEST_S = 1.0
+KILLS_OF_RUN = 5
+LATEST_S = 0.3
 """It is killed so long after a checkpoint, at most [s]."""
+LONGEST_S = 120.0
+POLL_S = 0.005
+NUM_WORKERS = 2
 SEED = 4
 
 
 def lines(count: int) -> Iterator[str]:
     """Yield the section, of so many kills."""
-    chance = random.Random(SEED)
+    load_torch()
+    kills_of = max(1, count // len(SCHEMES))
     yield f"`train mlp:layers=8,width=16 -p 2 --steps {STEPS} --checkpoint run --every {EVERY}`, all in one process,"
-    yield "killed at a random moment after its first new checkpoint, gone on with, and killed again, until it is over."
-    yield "The weights of `--export` are those of a run that nobody killed, byte for byte, or not."
+    yield f"killed at a random moment, up to {LATEST_S:g} s after its first new checkpoint, gone on with, and killed"
+    yield f"again, {KILLS_OF_RUN} times, then left alone. The weights of `--export` are those of a run that nobody"
+    yield "killed, byte for byte, or not. Commands are forked from a process that has imported torch."
     yield ""
     yield "| schedule | kills | runs | equal |"
     yield "|---|---|---|---|"
-    failures: list[str] = []
-    num_equal = num_runs = 0
-    for scheme in SCHEMES:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            undisturbed = _weights(folder / "whole", scheme, failures)
-            kills = runs = equal = 0
-            while kills < max(1, count // len(SCHEMES)):
-                runs += 1
-                kills += _killed(folder / f"run{runs}", scheme, chance)
-                equal += _weights(folder / f"run{runs}", scheme, failures) == undisturbed != b""
-        num_equal, num_runs = num_equal + equal, num_runs + runs
+    results = worked_off(lambda index: _tried(SCHEMES[index], kills_of), min(count, len(SCHEMES)), NUM_WORKERS)
+    for scheme, (kills, runs, equal, _) in zip(SCHEMES, results, strict=False):
         yield f"| {scheme} | {kills} | {runs} | {equal} |"
     yield ""
-    yield f"Equal: {num_equal} of {num_runs}."
-    yield from failures
+    num_kills, num_runs, num_equal = (sum(result[index] for result in results) for index in range(3))
+    yield f"Equal: {num_equal} of {num_runs}, after {num_kills} kills."
+    yield from (f"- {failure}" for *_, failures in results for failure in failures)
 
 
-def _command(folder: Path, scheme: str) -> Sequence[str]:
+def _tried(scheme: str, least_kills: int) -> tuple[int, int, int, list[str]]:
+    """Return kills, runs, how many of these had equal weights in the end, and what was wrong."""
+    chance, failures = random.Random(f"{SEED} {scheme}"), list[str]()
+    kills = runs = equal = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        undisturbed = _weights(folder / "whole", scheme, failures)
+        while kills < least_kills and not failures:
+            runs += 1
+            for _ in range(min(KILLS_OF_RUN, least_kills - kills)):
+                kills += _killed(folder / f"run{runs}", scheme, chance)
+            equal += _weights(folder / f"run{runs}", scheme, failures) == undisturbed != b""
+    return kills, runs, equal, failures
+
+
+def _begin(folder: Path, scheme: str) -> Command:
     folder.mkdir(exist_ok=True)
     kept = ["--resume" if any(folder.glob("run/*/index.json")) else "--checkpoint", "run", "--every", str(EVERY)]
     name, *chunks = scheme.split()
     options = ["-s", name, *chunks, "-p", "2", "-m", "4", "--batch-size", "16", "--steps", str(STEPS)]
-    command = [sys.executable, "-m", "pipesched", "train", "mlp:layers=8,width=16", *options, *kept]
-    return [*command, "--export", "model.safetensors"]
+    costs = ["--uniform", "f=1ms,b=2ms", "--partition", "uniform"]
+    command = ["train", "mlp:layers=8,width=16", *options, *costs, *kept, "--export", "model.safetensors"]
+    return Command(command, folder)
 
 
 def _weights(folder: Path, scheme: str, failures: list[str]) -> bytes:
     """Run the training to its end, and return the file of its weights; empty where it failed."""
-    command = _command(folder, scheme)
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        failures.append(f"- {scheme}: exit code {done.returncode}: {done.stderr[-300:]!a}")
-        return b""
-    return (folder / "model.safetensors").read_bytes()
+    command = _begin(folder, scheme)
+    code = command.poll(LONGEST_S)
+    _, errors = command.end()
+    if code:
+        failures.append(f"{scheme}: exit code {code}: {errors[-300:]!a}")
+    return b"" if code != 0 else (folder / "model.safetensors").read_bytes()
 
 
 def _killed(folder: Path, scheme: str, chance: random.Random) -> int:
-    """Begin the training, or go on with it, twice, and kill it; return how often it was not over before."""
-    kills = 0
-    for _ in range(2):
-        command = _command(folder, scheme)
-        before = _newest(folder)
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until_s = time.monotonic() + BEGUN_S
-        while process.poll() is None and _newest(folder) == before and time.monotonic() < until_s:
-            time.sleep(0.005)
-        time.sleep(chance.uniform(0, LATEST_S))
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    return kills
+    """Begin the training, or go on with it, and kill it; return whether it was not over before."""
+    command, before = _begin(folder, scheme), _newest(folder)
+    until_s = time.monotonic() + LONGEST_S
+    while command.poll(POLL_S) is None and _newest(folder) == before and time.monotonic() < until_s:
+        pass
+    code = command.poll(chance.uniform(0, LATEST_S))
+    command.end()
+    return int(code is None)
 
 
 def _newest(folder: Path) -> str:

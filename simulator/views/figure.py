@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,10 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         raise SimulationError(str(error)) from error
 
 
+_DATES: Mapping[str, Mapping[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""What a picture says of when it was drawn: nothing, so that the same picture is the same file."""
+
+
 def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0) -> None:
     """Write what `draw` returns to `path` (.png, .svg or .pdf): all of it, or nothing; no other suffix is drawn for.
 
@@ -71,6 +75,12 @@ def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0
     suffix, figure, data = require_suffix(path, FIGURE_SUFFIXES), draw(), BytesIO()
     from matplotlib import rc_context
 
-    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):  # text stays text, and is no outlines
-        figure.savefig(data, format=suffix[1:], dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())))
+    # text stays text, and is no outlines; the salt makes the names in a picture the same whenever it is drawn
+    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "pipesched"}):
+        figure.savefig(
+            data,
+            format=suffix[1:],
+            dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())),
+            metadata=_DATES.get(suffix),
+        )
     write_bytes(path, data.getvalue())

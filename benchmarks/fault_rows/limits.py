@@ -1,0 +1,43 @@
+"""R7: the largest that is asked for: 512 ranks x 4096 micro-batches simulated, 64 ranks run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fault_rows.attempt import attempt
+from fault_rows.row import Row
+from fault_rows.workers import load_torch
+
+COMMANDS = (
+    "run -s 1f1b -p 64 -m 64 --uniform f=1ms,b=2ms --iterations 1 --out x.json",
+    "simulate -s 1f1b -p 512 -m 4096 --uniform f=1,b=2 --json",
+)
+LIMIT_S = 300.0
+
+
+def lines(count: int) -> Iterator[str]:
+    """Yield the section, of the first `count` commands."""
+    load_torch()
+    yield "| command | exit code | seconds | most memory of the command | wrong |"
+    yield "|---|---|---|---|---|"
+    said = []
+    for line in COMMANDS[:count]:
+        with tempfile.TemporaryDirectory() as name:
+            result = attempt(line.split(), Path(name), limit_s=LIMIT_S)
+        yield (
+            f"| `{line}` | {'-' if result.exit_code is None else result.exit_code} | {result.seconds:.1f} "
+            f"| {result.peak_bytes / 2**20:.0f} MiB | {int(result.exit_code != 0)} |"
+        )
+        said += [f"- `{line}`: {result.errors[-300:]!a}"] if result.exit_code else []
+    yield ""
+    yield from said
+
+
+ROW = Row(
+    title="R7: many ranks and micro-batches",
+    goal=f"simulated and run on two cores, within {LIMIT_S:g} s each",
+    count=len(COMMANDS),
+    lines=lines,
+)
