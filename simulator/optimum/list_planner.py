@@ -6,7 +6,8 @@ stage, due dates are stretched: each passage through the ranks has a factor of w
 On longer ways more is held. Lists that take what is due first and fits (`due_scheduling`) have no needless gaps.
 
 Some blocks are tried first, those of 1F1B, V-Min, V-Half and the like. From then on the best one is changed at random:
-its stretches, gaps and interval, and the due dates of single ops. The same numbers are drawn every time.
+its stretches, gaps and interval, and the due dates of single ops, with two micro-batches for each rank, as a block
+that is good for a short batch mostly is for a long one. The same numbers are drawn every time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from pipesched.simulator.optimum.op_times import OpTimes
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_LARGE_OPS, _FEWEST_TRIES, _MOST_TRIES = 3072, 48, 4000
-"""Ops of p = 8, m = 64 in a V, and the blocks that are tried of as many or more; the most that are tried of fewer."""
+_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 110_000, 4000
+"""Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
 _BREAK_EVEN = 20_000
 """Ops that a process schedules in plain Python before it loads machine code."""
 _PLAIN_OPS = 100_000
@@ -63,28 +64,39 @@ class _Block:
 def planned_times(problem: OrderProblem) -> OpTimes:
     """Return the starts of the best order that the planner makes [ticks]."""
     num_ops = problem.num_microbatches * len(problem.kinds)
-    num_tries = round(_FEWEST_TRIES * max(1.0, _LARGE_OPS / num_ops) ** 1.5)
-    if not _has_numba():
-        num_tries = min(num_tries, _PLAIN_OPS // num_ops)
-    search, draw, least = _BlockSearch(problem), Random(0), least_ticks(problem)
-    blocks = search.first_blocks()
-    best, fewest, starts = blocks[0], DOES_NOT_FIT, list[int]()
-    for count in range(max(len(blocks), min(num_tries, _MOST_TRIES))):
-        has_room_for_ops = count > num_tries // 3
-        block = blocks[count] if count < len(blocks) else search.changed(best, draw, shifts_ops=has_room_for_ops)
-        ticks = search.schedule(block)
-        if ticks <= fewest and ticks < DOES_NOT_FIT:
-            if ticks < fewest:
-                starts = search.starts()
-            best, fewest = block, ticks
-        if fewest <= least:
+    left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.5 if _has_numba() else _PLAIN_OPS
+    whole, least = _BlockSearch(problem), least_ticks(problem)
+    for block in whole.first_blocks():
+        if whole.learn(block) <= least:
             break
-    return due_times(problem, starts)
+        left -= num_ops
+    if whole.fewest > least:
+        short = replace(problem, num_microbatches=min(problem.num_microbatches, 2 * problem.num_ranks))
+        num_tries = int(left / len(short.kinds) / short.num_microbatches)
+        _search(whole, _BlockSearch(short), least, min(_MOST_TRIES, num_tries))
+    return due_times(problem, whole.best_starts)
+
+
+def _search(whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int) -> None:
+    """Change the best block at random, for a short batch, and try what is better there for the whole one."""
+    draw = Random(0)
+    short.learn(whole.best)
+    for count in range(num_tries):
+        block = short.changed(short.best, draw, shifts_ops=count > num_tries // 3)
+        fewest = short.fewest
+        if short.learn(block) < fewest and whole.learn(block) <= least:
+            break
 
 
 @final
 class _BlockSearch:
-    """The blocks of one problem, and how long their lists take."""
+    """The blocks of one problem, and how long their lists take.
+
+    Attributes:
+        fewest: Ticks of the best lists; `DOES_NOT_FIT`: there are none yet.
+        best: The block of those that came last.
+        best_starts: Their starts, by op [ticks].
+    """
 
     def __init__(self, problem: OrderProblem) -> None:
         self._num_microbatches, self._is_repeated = problem.num_microbatches, problem.is_repeated
@@ -102,6 +114,7 @@ class _BlockSearch:
         self._delays = [0.0, *(delays.get(pair, 0) / unit for pair in zip(self._way, self._way[1:], strict=False))]
         works = (sum(arrays.ticks[k] for k in kinds if not arrays.firsts[k]) for kinds in problem.of_rank)
         self._interval = max(1.0, max(works) / unit)
+        self.fewest, self.best, self.best_starts = DOES_NOT_FIT, self.first_blocks()[0], list[int]()
 
     def first_blocks(self) -> list[_Block]:
         """Return those that are tried first; with the last one, micro-batches come one after the other."""
@@ -141,7 +154,16 @@ class _BlockSearch:
             return replace(block, interval=block.interval * draw.choice((0.9, 0.95, 1.05, 1.1)))
         return replace(block, is_patient=not block.is_patient)
 
-    def schedule(self, block: _Block) -> int:
+    def learn(self, block: _Block) -> int:
+        """Try a block, keep it if none is better, and return the fewest ticks that are known."""
+        ticks = self._schedule(block)
+        if ticks < self.fewest:
+            self.best_starts = [int(start) for start in self._state.starts]
+        if ticks <= self.fewest and ticks < DOES_NOT_FIT:
+            self.best, self.fewest = block, ticks
+        return self.fewest
+
+    def _schedule(self, block: _Block) -> int:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
         global _num_scheduled
         _num_scheduled += self._num_ops
@@ -152,10 +174,6 @@ class _BlockSearch:
             return schedule_by_due(arrays, self._state, self._num_microbatches, offsets, *options)
         arrays, self._state = self._in_numpy()
         return int(_compiled()(arrays, self._state, self._num_microbatches, _in_numpy(offsets, float), *options))
-
-    def starts(self) -> list[int]:
-        """Return the starts of the lists that were scheduled last, by op [ticks]."""
-        return [int(start) for start in self._state.starts]
 
     def _offsets(self, block: _Block) -> list[float]:
         """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""

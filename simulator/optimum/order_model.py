@@ -8,28 +8,32 @@
     the end of all                                           at least what is known already, and to be the least
     of a batch that is repeated, the period: no rank takes longer from its first op to its last
 
-It starts from an order that is known (a hint), and only looks for better ones.
+It starts from an order that is known (a hint), and only looks for better ones. What it leaves open, a bound by both
+ends of the batch may close (`end_bound`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from pipesched.schedules import Compute, Phase
 from pipesched.simulator import SimulationError
+from pipesched.simulator.optimum.end_bound import bound_by_ends
+from pipesched.simulator.optimum.held_parts import held_parts
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, objective_ticks, tightened_times
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _MOST_TICKS = 1_000_000
 """Ticks of a batch in a search, where times are rounded to ticks anyway."""
+_WHOLE_SHARE = 0.5
+"""Share of the time that is for the whole batch; the rest is for its ends."""
 _TICK_S = 0.2
 """How often progress is told."""
 _MOST_OPS = 20_000
@@ -37,6 +41,8 @@ _MOST_OPS = 20_000
 
 OnOrder: TypeAlias = Callable[[float, int, int], None]
 """Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
+OnBound: TypeAlias = Callable[[float], None]
+"""Told a better bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,30 +96,93 @@ def prove_order(
         )
     cp_model: Any = import_module("ortools.sat.python.cp_model")
     factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
+    solving = _Solving(cp_model, seconds, num_workers or os.cpu_count() or 1, progress, factor, [known, bound])
+    starts, bound, is_optimal = _solve_whole(solving, problem, starts)
+    ticks = objective_ticks(problem, starts)
+    if not is_optimal and _has_ends(problem):
+        coarse = [[start // factor for start in row] for row in starts]
+        for least in bound_by_ends(cp_model, problem.coarser(factor), coarse, bound // factor, solving.solve_end):
+            solving.learn(ticks // factor, least)
+            bound = max(bound, least * factor)
+            if bound >= ticks:
+                break
+    return OrderProof(starts, ticks, min(bound, ticks), factor)
+
+
+@dataclass
+class _Solving:
+    """Solvers, one after the other, in the time that there is.
+
+    Attributes:
+        cp_model: OR-tools' module.
+        seconds: How long all of them may take [s].
+        num_workers: Threads.
+        progress: Told how far it is, now and then.
+        factor: Ticks of one tick of the programs.
+        best: Ticks of the best order that is known, and ticks that none is shorter than.
+    """
+
+    cp_model: Any
+    seconds: float
+    num_workers: int
+    progress: OnOrder
+    factor: int
+    best: list[int]
+    begun_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.begun_s
+
+    def learn(self, ticks: int, least: int) -> None:
+        """Note an order, or a bound, in ticks of the programs."""
+        self.best[:] = min(self.best[0], ticks * self.factor), max(self.best[1], least * self.factor)
+
+    def solve(self, program: Any, seconds: float, callback: Any = None, tell: OnBound | None = None) -> tuple[Any, Any]:
+        """Return the solver of a program, and how it ended."""
+        solver = self.cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.num_workers = self.num_workers
+        solver.parameters.catch_sigint_signal = False
+        solver.parameters.cp_model_probing_level = 0  # it takes seconds, and the order is known to be possible
+        if tell is not None:
+            solver.best_bound_callback = tell
+        solve = partial(solver.solve, program, callback)
+        return solver, _run(solve, solver.stop_search, lambda: self.progress(self.passed_s, *self.best))
+
+    def solve_end(self, program: Any) -> Any:
+        """Return the solver of an end of the batch, after half of the time that is left; None if that was too short."""
+        left_s = self.seconds - self.passed_s
+        if left_s <= 0:
+            return None
+        solver, status = self.solve(program, left_s / 2)
+        return solver if status in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE) else None
+
+
+def _has_ends(problem: OrderProblem) -> bool:
+    return not problem.is_repeated and not problem.optional
+
+
+def _solve_whole(solving: _Solving, problem: OrderProblem, starts: OpTimes) -> tuple[OpTimes, int, bool]:
+    """Return the best order of the whole batch that is found in its time, the best bound, and whether they are one."""
+    cp_model, factor, (known, bound) = solving.cp_model, solving.factor, solving.best
     coarse = [[start // factor for start in row] for row in starts]
     model, variables, is_there = _model(cp_model, problem.coarser(factor), coarse)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = num_workers or os.cpu_count() or 1
-    solver.parameters.catch_sigint_signal = False
-    solver.parameters.cp_model_probing_level = 0  # it takes seconds, and the order is known to be possible
-    begun_s, best = time.monotonic(), [known, bound]
-
-    def learn(ticks: int, least: int) -> None:
-        best[:] = min(best[0], ticks * factor), max(best[1], least * factor)
-
-    solver.best_bound_callback = lambda least: learn(known, round(least))
-    solve = partial(solver.solve, model, _on_solution(cp_model, lambda ticks: learn(ticks, 0)))
-    status = _run(solve, solver.stop_search, lambda: progress(time.monotonic() - begun_s, *best))
+    solver, status = solving.solve(
+        model,
+        solving.seconds * (_WHOLE_SHARE if _has_ends(problem) else 1.0),
+        _on_solution(cp_model, lambda ticks: solving.learn(ticks, 0)),
+        lambda least: solving.learn(known, round(least)),
+    )
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         left_out = {kind for kind, variable in is_there.items() if not solver.value(variable)}
         order = [[] if kind in left_out else [*map(solver.value, row)] for kind, row in enumerate(variables)]
         starts = min(starts, tightened_times(problem, order), key=lambda times: objective_ticks(problem, times))
-    ticks = objective_ticks(problem, starts)
     proven = round(solver.best_objective_bound) * factor
     if problem.is_repeated and not problem.is_exact:
         proven -= factor  # begins and ends are rounded down, so that their distance may be rounded up
-    return OrderProof(starts, ticks, min(max(bound, proven), ticks), factor)
+    return starts, max(bound, proven), status == cp_model.OPTIMAL
 
 
 def _run(solve: Callable[[], Any], stop: Callable[[], None], tick: Callable[[], None]) -> Any:
@@ -204,7 +273,7 @@ def _limit(
 ) -> None:
     """Let a rank hold no more than it may."""
     intervals, sizes = list[Any](), list[int]()
-    for part in _held_parts(problem, rank):
+    for part in held_parts(problem, rank):
         since_ticks, until_ticks = (
             problem.kinds[kind].ticks if is_end else 0 for kind, is_end in (part.since, part.until)
         )
@@ -221,45 +290,3 @@ def _limit(
             intervals.append(model.new_optional_interval_var(since, length, until, is_held, ""))
             sizes.append(part.size)
     model.add_cumulative(intervals, sizes, problem.room.limits[rank])
-
-
-class _HeldPart(NamedTuple):
-    """What a micro-batch holds: since and until the start or end of a kind's op, how much, and on which condition.
-
-    Attributes:
-        since: A kind, and whether it is from its end on.
-        until: A kind, and whether it is to its end.
-        size: How much.
-        rebuilt: The R of the stage; None: it has none.
-        is_rebuilt: Whether it is held if the R is done; else if it is not.
-    """
-
-    since: tuple[int, bool]
-    until: tuple[int, bool]
-    size: int
-    rebuilt: int | None = None
-    is_rebuilt: bool = False
-
-
-def _held_parts(problem: OrderProblem, rank: int) -> Iterator[_HeldPart]:
-    """Yield what a micro-batch holds on a rank."""
-    room = problem.room
-    for kind in problem.of_rank[rank]:
-        op = problem.kinds[kind].op
-        if not isinstance(op, Compute) or op.phase is not Phase.FORWARD:
-            continue
-        saved, kept = room.saved[op.stage], room.kept[op.stage]
-        whole, first, last, rebuilt = (
-            problem.index_of.get(Compute(phase, op.stage, 0))
-            for phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
-        )
-        used = whole if first is None else first
-        assert used is not None, "a backward is whole or split"
-        freed = last if last is not None and saved == kept else used
-        if freed is not last and last is not None:
-            yield _HeldPart((used, True), (last, True), kept)
-        if rebuilt is None or rebuilt in problem.optional:
-            yield _HeldPart((kind, False), (freed, True), saved, rebuilt)
-        if rebuilt is not None:
-            yield _HeldPart((kind, False), (rebuilt, False), room.inputs[op.stage], rebuilt, is_rebuilt=True)
-            yield _HeldPart((rebuilt, False), (freed, True), saved, rebuilt, is_rebuilt=True)

@@ -110,7 +110,7 @@ class Optimum:
         """Return a row for the optimum, and for each known order."""
         import pandas as pd
 
-        return pd.DataFrame(self.to_rows()).set_index("name")
+        return pd.DataFrame(self.to_rows()).set_index("name").dropna(axis="columns", how="all")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched optimize --json`` prints it."""

@@ -135,6 +135,29 @@ def test_the_planner_finds_a_proven_optimum_and_says_the_same_compiled(monkeypat
     assert simulated_s(planned, costs) == 35.0
 
 
+def proofs(problem, monkeypatch):
+    """Return what the simple bound, the bound of both ends, and the optimum are [ticks]."""
+    starts, simple = planned_times(problem), least_ticks(problem)
+    optimum = prove_order(problem, starts, simple, seconds=20, num_workers=1)
+    assert optimum.ticks == optimum.bound
+    monkeypatch.setattr("pipesched.simulator.optimum.order_model._WHOLE_SHARE", 0.0)
+    by_ends = prove_order(problem, starts, simple, seconds=20, num_workers=1)
+    return simple, by_ends.bound, optimum.ticks
+
+
+def test_both_ends_of_a_batch_bound_it_closer_than_a_rank_alone(monkeypatch):
+    assert proofs(problem_of(build("v_min", 3, 4), StageCosts((SPLIT,) * 6))[1], monkeypatch) == (26, 28, 29)
+
+
+def test_the_bound_of_both_ends_is_not_above_the_optimum(monkeypatch):
+    draw = random.Random(0)
+    kept = {"saved_bytes": 4, "saved_for_weight_bytes": 1, "step_s": 0.5}
+    stages = [draw.choices((0.5, 1.0, 1.5, 2.0), k=3) for _ in range(4)]
+    costs = StageCosts(tuple(StageCost(f, None, i, w, **kept) for f, i, w in stages))
+    simple, by_ends, least = proofs(problem_of(build("v_half", 2, 3), costs, most=1.75)[1], monkeypatch)
+    assert simple < by_ends <= least
+
+
 def test_which_stages_recompute_is_chosen_as_well_as_by_trying_all_choices():
     draw = random.Random(7)
     stages = [draw.choices((1.0, 1.5, 2.0), k=3) for _ in range(2)]

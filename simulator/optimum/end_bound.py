@@ -1,0 +1,174 @@
+"""A lower bound of an order problem by both ends of the batch, which CP-SAT looks at one by one.
+
+    ranks   |<-- first ticks -->|             anything            |<-- last ticks -->|
+            |    idle at least  |                                 |  idle at least   |
+
+However the middle looks: of the first so many ticks, memory and the way down the ranks leave some idle, and of the last
+so many the way back. With the least of both, the ranks that work most need as long as their work and that, shared by
+all of them. An end has but a few micro-batches, so that its least is found where that of the whole batch is not.
+
+The last ticks are the first ones of the problem backwards: what came after comes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from pipesched.simulator.optimum.held_parts import HeldPart, held_parts
+from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, objective_ticks
+from pipesched.simulator.optimum.order_problem import OrderArc, OrderProblem
+
+_BUSIEST = 0.99
+"""Ranks count that work so much of what the busiest does."""
+
+
+class _End(NamedTuple):
+    """An end of the batch; micro-batches count from it, and times.
+
+    Attributes:
+        heads: When ops start at the earliest.
+        hint: When those of a known order start.
+        arcs: What comes before what.
+        parts: What each rank holds.
+        is_last: Whether it is the last end.
+    """
+
+    heads: OpTimes
+    hint: OpTimes
+    arcs: tuple[OrderArc, ...]
+    parts: tuple[tuple[HeldPart, ...], ...]
+    is_last: bool
+
+
+_Begun: TypeAlias = dict[tuple[int, int], tuple[Any, Any]]
+"""By kind and micro-batch when an op starts, and whether it does so in the ticks that count."""
+Solve: TypeAlias = Callable[[Any], Any]
+"""Solves a program in a share of the time, and returns the solver, or None if it did not get anywhere."""
+
+
+def bound_by_ends(cp_model: Any, problem: OrderProblem, starts: OpTimes, bound: int, solve: Solve) -> Iterator[int]:
+    """Yield ever better bounds [ticks], for ever longer ends.
+
+    Args:
+        cp_model: OR-tools' module.
+        problem: One batch, without anything that may be left out.
+        starts: A known order.
+        bound: What is known.
+        solve: Is called for every end.
+    """
+    ranks = range(problem.num_ranks)
+    works = [
+        sum(problem.kinds[k].ticks * (problem.num_microbatches - problem.first(k)) for k in problem.of_rank[rank])
+        for rank in ranks
+    ]
+    busiest = frozenset(rank for rank in ranks if works[rank] >= _BUSIEST * max(works))
+    work = sum(works[rank] for rank in busiest)
+    ends = _ends(problem, starts)
+    way = max(head[0] + kind.ticks for head, kind in zip(ends[0].heads, problem.kinds, strict=True))
+    idle = [0, 0]
+    for ticks in sorted({min(bound // 2, way * quarters // 4) for quarters in (6, 7, 9)}):
+        for which, end in enumerate(ends):
+            solver = solve(_program(cp_model, problem, end, ticks, busiest))
+            if solver is None:
+                return
+            idle[which] = max(idle[which], ticks * len(busiest) - round(solver.best_objective_bound))
+            yield -(-(work + sum(idle)) // len(busiest))
+
+
+def _ends(problem: OrderProblem, starts: OpTimes) -> tuple[_End, _End]:
+    """Return the first end and the last one."""
+    end = objective_ticks(problem, starts)
+    parts = tuple(tuple(held_parts(problem, rank)) for rank in range(problem.num_ranks))
+    backwards = [
+        [end - start - kind.ticks for start in reversed(row)] for row, kind in zip(starts, problem.kinds, strict=True)
+    ]
+    arcs = tuple(arc._replace(before=arc.after, after=arc.before) for arc in problem.arcs)
+    tails = [row[::-1] for row in least_tails(problem)]
+    turned = tuple(tuple(_turned(part) for part in of_rank) for of_rank in parts)
+    first = _End(earliest_starts(problem), starts, problem.arcs, parts, is_last=False)
+    return first, _End(tails, backwards, arcs, turned, is_last=True)
+
+
+def _turned(part: HeldPart) -> HeldPart:
+    (since, from_end), (until, to_end) = part.since, part.until
+    return part._replace(since=(until, not to_end), until=(since, not from_end))
+
+
+def _program(cp_model: Any, problem: OrderProblem, end: _End, ticks: int, busiest: frozenset[int]) -> Any:
+    """Return the program of the most that some ranks can work in the first ticks of an end."""
+    model, size, works = cp_model.CpModel(), problem.num_microbatches, list[Any]()
+    begun: _Begun = {}
+    for index, kind in enumerate(problem.kinds):
+        for microbatch in range(size):
+            there = size - 1 - microbatch if end.is_last else microbatch
+            head = end.heads[index][microbatch]
+            if there < problem.first(index) or head >= ticks:
+                continue
+            start, is_begun = model.new_int_var(head, ticks - 1, ""), model.new_bool_var("")
+            begun[index, microbatch] = start, is_begun
+            hint = end.hint[index][microbatch]
+            model.add_hint(is_begun, hint < ticks)
+            model.add_hint(start, max(head, min(hint, ticks - 1)))
+            if kind.rank in busiest:
+                worked = model.new_int_var(0, kind.ticks, "")
+                model.add(worked <= kind.ticks * is_begun)
+                model.add(worked <= ticks - start)
+                works.append(worked)
+    _add_arcs(model, problem, end, begun)
+    for rank, kinds in enumerate(problem.of_rank):
+        intervals = [
+            model.new_optional_fixed_size_interval_var(start, problem.kinds[index].ticks, is_begun, "")
+            for (index, _), (start, is_begun) in begun.items()
+            if index in kinds
+        ]
+        model.add_no_overlap(intervals)
+        if rank in problem.counts_room:
+            _limit(model, problem, end, rank, ticks, begun)
+    model.maximize(sum(works))
+    return model
+
+
+def _add_arcs(model: Any, problem: OrderProblem, end: _End, begun: _Begun) -> None:
+    """Let ops begin only if what they wait for has, and is over."""
+    for arc in end.arcs:
+        length = problem.kinds[arc.before].ticks + arc.ticks
+        for microbatch in range(problem.num_microbatches - arc.distance):
+            after = begun.get((arc.after, microbatch + arc.distance))
+            if after is None:
+                continue
+            before = begun.get((arc.before, microbatch))
+            if before is not None:
+                model.add_implication(after[1], before[1])
+                model.add(after[0] >= before[0] + length).only_enforce_if(after[1])
+            elif _has(problem, end, arc.before, microbatch):
+                model.add(after[1] == 0)
+
+
+def _has(problem: OrderProblem, end: _End, kind: int, microbatch: int) -> bool:
+    there = problem.num_microbatches - 1 - microbatch if end.is_last else microbatch
+    return there >= problem.first(kind)
+
+
+def _limit(model: Any, problem: OrderProblem, end: _End, rank: int, ticks: int, begun: _Begun) -> None:
+    """Let a rank hold no more than it may until then; what has not been let go of is held on."""
+    intervals, sizes = list[Any](), list[int]()
+    longest = ticks + 2 * max(kind.ticks for kind in problem.kinds)
+    for part in end.parts[rank]:
+        (since, from_end), (until, to_end) = part.since, part.until
+        for microbatch in range(problem.num_microbatches):
+            if (since, microbatch) not in begun:
+                continue
+            start, is_begun = begun[since, microbatch]
+            close = model.new_int_var(0, longest, "")
+            if (until, microbatch) in begun:
+                last, is_over = begun[until, microbatch]
+                model.add(close >= last + (problem.kinds[until].ticks if to_end else 0)).only_enforce_if(is_over)
+                model.add(close >= ticks).only_enforce_if(is_over.negated())
+            else:
+                model.add(close >= ticks)
+            length = model.new_int_var(0, longest, "")
+            opened = start + (problem.kinds[since].ticks if from_end else 0)
+            intervals.append(model.new_optional_interval_var(opened, length, close, is_begun, ""))
+            sizes.append(part.size)
+    model.add_cumulative(intervals, sizes, problem.room.limits[rank])
