@@ -145,7 +145,7 @@ def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
             [str(op) for op in _lists().ops[rank] if not is_computed or re.fullmatch(r"\d[FB]\d+", str(op))]
         )
         at = f",step={step}" if place.is_training else ""
-        numbers = re.sub(r"\d+$", lambda found: str(int(found[0]) + step * place.microbatches), op)
+        numbers = re.sub(r"\d+$", lambda match: str(int(match[0]) + step * place.microbatches), op)
         told = f"{_named(rank, numbers, place.is_training)}.*{_SAID[kind]}"
         limit_s = GONE_S + (TIMEOUT_S if kind == "stop" else 0)
         return Fault(f"{plain} --inject {kind}:rank={rank},op={op}{at}", told, limit_s=limit_s)

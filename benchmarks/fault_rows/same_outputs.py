@@ -69,16 +69,13 @@ def lines(count: int) -> Iterator[str]:
         results = worked_off(lambda index: _digests_under(seeds[index], Path(name), count), len(seeds), NUM_WORKERS)
     different = []
     for command, digests in zip(commands, zip(*results, strict=True), strict=True):
-        parts = {
-            name
-            for each in digests
-            for name in each.keys() | digests[0].keys()
-            if each.get(name) != digests[0].get(name)
-        }
+        first = digests[0]
+        names = {name for digest in digests for name in digest}
+        parts = {name for name in names if len({digest.get(name) for digest in digests}) > 1}
         if parts:
             different.append(f"`{command}`: {', '.join(sorted(parts))}")
-        elif digests[0]["exit code"] != "0":
-            different.append(f"`{command}`: exit code {digests[0]['exit code']}")
+        elif first["exit code"] != "0":
+            different.append(f"`{command}`: exit code {first['exit code']}")
     yield f"Each command in {len(HASH_SEEDS)} hash seeds x {RUNS} runs, forked from an interpreter with that seed."
     yield f"Output, stderr and files are the same bytes: {len(commands) - len(different)} of {len(commands)} commands."
     yield from (f"- {line}" for line in different)
