@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from report import arguments_of, provenance, show
-from speed_rows import commands, engines, sweeps
+from speed_rows import builders, commands, engines, sweeps
 from speed_rows.row import Row
 
 from pipesched.profiles.measuring import yardstick_s
@@ -22,6 +22,7 @@ from pipesched.profiles.measuring import yardstick_s
 ROWS = {
     "start": commands.START_ROW,
     "engines": engines.ROW,
+    "builders": builders.ROW,
     "sweeps": sweeps.ROW,
     "searches": commands.SEARCH_ROW,
     "large": commands.LARGE_ROW,

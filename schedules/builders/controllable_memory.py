@@ -203,5 +203,6 @@ class _Rank:
 
     def _weights_left(self, place: int) -> int:
         """Return how many W before `place` are not taken."""
-        num_taken = self._num_taken[self._own + _W_UP :]
-        return sum(max(0, counts[place] - taken) for counts, taken in zip(self._weights, num_taken, strict=False))
+        num_up, num_down = self._num_taken[self._own + _W_UP : self._own + _W_DOWN + 1]
+        up, down = self._weights
+        return max(0, up[place] - num_up) + max(0, down[place] - num_down)
