@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 from fault_rows import (
+    checkpoint_cost,
     damaged_input,
     hostile_files,
     interrupts,
@@ -32,6 +33,7 @@ ROWS = {
     "schedules": mutated_schedules.ROW,
     "ranks": rank_faults.ROW,
     "training": training_kills.ROW,
+    "checkpoints": checkpoint_cost.ROW,
     "outputs": same_outputs.ROW,
     "hostile": hostile_files.ROW,
     "interrupts": interrupts.ROW,

@@ -158,7 +158,11 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
 
         for told in PAUSE_SIGNALS if _has_checkpoints(spec) else ():
             signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
-        return run_rank(spec, RankListener(at, on_scores, on_phase, pause_file(folder).exists), meet)
+        return run_rank(
+            spec,
+            RankListener(at, on_scores, keeps_scores=True, on_phase=on_phase, is_asked=pause_file(folder).exists),
+            meet,
+        )
 
 
 def _require_writable(out: Path) -> None:

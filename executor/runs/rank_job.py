@@ -33,12 +33,14 @@ class RankListener:
     Attributes:
         at: Told the position in the lowered list before each op.
         on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
+        keeps_scores: Whether `on_scores` keeps them; a run without checkpoints then does not, and ends without.
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
         is_asked: Returns whether a training run is to end after the next checkpoint; asked in every process.
     """
 
     at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
     on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
+    keeps_scores: bool = False
     on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
     is_asked: Callable[[], bool] = lambda: False
 

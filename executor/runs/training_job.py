@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -52,7 +53,7 @@ class TrainingJob(RankJob[Trained]):
         self._run = spec.job.run
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists, listener)
-        self._scores: dict[int, Scores] = {}
+        self._scores = array("d")  # micro-batch, loss and accuracy, in turn
         self._ahead: AdvanceTrials | None = None
         self._parts: TrainingParts | None = None
         self._history = LossHistory(self._run.microbatches_per_step)
@@ -70,8 +71,10 @@ class TrainingJob(RankJob[Trained]):
         return stages, self._training.batch(self._lists)
 
     def _on_loss(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
-        self._scores[microbatch] = score(output, target, loss)
-        self.listener.on_scores(microbatch, self._scores[microbatch])
+        scores = score(output, target, loss)
+        if self._parts is not None or not self.listener.keeps_scores:
+            self._scores.extend((microbatch, scores.loss, math.nan if scores.accuracy is None else scores.accuracy))
+        self.listener.on_scores(microbatch, scores)
 
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         return find_shapes(self._lists, context.rank, stages, batch.inputs[0], context.control)
@@ -93,7 +96,7 @@ class TrainingJob(RankJob[Trained]):
         self, parts: TrainingParts, context: RankContext, stages: Mapping[int, Stage], shapes: Mapping[int, TensorShape]
     ) -> bool:
         """Run part by part, and write checkpoints; return whether the run ended early, as some process was asked."""
-        lists, num_ops = None, 0
+        lists, num_ops, steps = None, 0, parts.num_steps
         recorder = Recorder(HostClock(), keeps=False)
 
         def at(index: int) -> None:
@@ -108,7 +111,7 @@ class TrainingJob(RankJob[Trained]):
                     rank = context.join(lists, stages, shapes, recorder, at, self.spec.compression)
                 count_from(stages, part.first_microbatch)
                 context.run(rank, self._training.batch(lists, part.first_microbatch))
-                num_ops += len(recorder)
+                num_ops, steps = num_ops + len(recorder), part.steps
                 writer.check()
                 asked = torch.tensor([int(self.listener.is_asked())])
                 is_last = bool(torch.cat(all_gather(asked, context.control)).any())
@@ -123,15 +126,15 @@ class TrainingJob(RankJob[Trained]):
                 if is_last:
                     break
             _settle(writer)
-        return part.steps < parts.num_steps
+        return steps < parts.num_steps
 
     def ops_of(self, rank: int) -> Iterable[Op]:
         return super().ops_of(rank) if self._parts is None else self._parts.ops_of(rank)
 
     def _take_scores(self, context: RankContext) -> None:
         """Take the scores of all ranks since the last time into the history, of which each process has its own."""
-        tables = torch.cat(all_gather(_table(self._scores), context.control))
-        self._scores.clear()
+        own, self._scores = torch.tensor(self._scores, dtype=torch.float64).reshape(-1, 3), array("d")
+        tables = torch.cat(all_gather(own, context.control))
         try:
             for microbatch, loss, accuracy in sorted(tables.tolist()):
                 self._history.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
@@ -162,9 +165,3 @@ def _write(
         if context.is_first:
             told = {name: FileDigest(**file) for text in texts for name, file in json.loads(text).items()}
             parts.finish(told, scores)
-
-
-def _table(scores: dict[int, Scores]) -> Tensor:
-    """Return (micro-batch, loss, accuracy) as float64, shape (micro-batches, 3); NaN stands for no accuracy."""
-    rows = [(i, score.loss, math.nan if score.accuracy is None else score.accuracy) for i, score in scores.items()]
-    return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)

@@ -8,8 +8,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
 
-import torch
+import numpy as np
 from safetensors import SafetensorError
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -110,8 +111,9 @@ def write_scores(checkpoint: Path, steps: ScoreTable) -> dict[str, FileDigest]:
     Raises:
         ExecutionError: The file cannot be written.
     """
-    table = torch.tensor(steps.numbers, dtype=torch.float64).reshape(-1, 2)
-    return {LOSSES: write_lasting(checkpoint / LOSSES, save({"scores": table}))}
+    table = np.array(steps.numbers).reshape(-1, 2)
+    # not as a tensor of torch, which leaves some kB behind for each size that is ever saved
+    return {LOSSES: write_lasting(checkpoint / LOSSES, save_arrays({"scores": table}))}
 
 
 def read_scores(checkpoint: Path, index: CheckpointIndex) -> ScoreTable:
