@@ -166,32 +166,38 @@ class OpColumns:
 
     def ops(self, rank: int) -> Iterator[Op]:
         """Yield the ops of `rank`, made anew."""
-        return self._made(slice(int(self.begins[rank]), int(self.begins[rank + 1])))
+        cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
+        first: Compute | None = None
+        columns = self.codes, self.stages, self.microbatches, self.others, self.lookaheads
+        for code, *numbers in zip(*(_listed(column, cells) for column in columns), strict=True):
+            op = _made(code % OVERLAPPED, *numbers)
+            if isinstance(op, Compute) and code >= OVERLAPPED:
+                first = op
+            elif isinstance(op, Compute) and first is not None:
+                yield Overlap(first, op)
+                first = None
+            else:
+                yield op
 
     def op_at(self, cell: int) -> Op:
         """Return the op that begins with a cell, made anew."""
-        return next(self._made(slice(cell, cell + 2)))
+        columns = self.stages, self.microbatches, self.others, self.lookaheads
+        code = int(self.codes[cell])
+        op = _made(code % OVERLAPPED, *(0 if column is None else int(column[cell]) for column in columns))
+        behind = self.op_at(cell + 1) if code >= OVERLAPPED else None
+        if isinstance(op, Compute) and isinstance(behind, Compute):
+            return Overlap(op, behind)
+        return op
 
-    def _made(self, cells: slice) -> Iterator[Op]:
-        codes = _listed(self.codes, cells)
-        first: Compute | None = None
-        columns = (self.stages, self.microbatches, self.others, self.lookaheads)
-        for code, stage, microbatch, other, lookahead in zip(
-            codes, *(_listed(column, cells) for column in columns), strict=True
-        ):
-            if SEND_F <= code < REDUCE:
-                payload = Payload.ACTIVATION if code in (SEND_F, RECV_F) else Payload.GRADIENT
-                post = Send if code <= SEND_B else Recv
-                yield post(Message(payload, stage, microbatch), other)
-            elif REDUCE <= code <= RESHARD:
-                yield _STAGE_OPS[code - REDUCE](stage)
-            else:
-                part = Compute(PHASES[code % OVERLAPPED], stage, microbatch, other, lookahead)
-                if code >= OVERLAPPED:
-                    first = part
-                else:
-                    yield part if first is None else Overlap(first, part)
-                    first = None
+
+def _made(code: int, stage: int, microbatch: int, other: int, lookahead: int) -> Op:
+    """Return the op of a cell."""
+    if code < SEND_F:
+        return Compute(PHASES[code], stage, microbatch, other, lookahead)
+    if code >= REDUCE:
+        return _STAGE_OPS[code - REDUCE](stage)
+    payload = Payload.ACTIVATION if code in (SEND_F, RECV_F) else Payload.GRADIENT
+    return (Send if code <= SEND_B else Recv)(Message(payload, stage, microbatch), other)
 
 
 def columns_of(lists: Sequence[Iterable[Op]]) -> OpColumns | None:

@@ -217,7 +217,7 @@ def in_numpy(group: Any) -> tuple[Any, ...]:
     """Return one of these tuples as NumPy's arrays."""
     import numpy as np
 
-    kinds = {Integers: np.int64, Reals: np.float64}
+    kinds = {Integers: np.int32, Reals: np.float64}
     group_type: Any = type(group)
     return tuple(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(group, _hints(group_type), strict=True))
 

@@ -125,7 +125,7 @@ class Program:
         """The program with long columns as NumPy's arrays, for machine code."""
         import numpy as np
 
-        columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int64) for name in _LONG}
+        columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int32) for name in _LONG}
         return replace(self, **columns)
 
     @cached_property
