@@ -29,18 +29,8 @@ from fractions import Fraction
 from itertools import product
 from typing import final
 
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Schedule,
-    ScheduleError,
-    Step,
-    backward_input,
-    backward_weight,
-    forward,
-    make_schedule,
-    positive,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.builders._spelling import spelled, stage_letters
 
 
 def zb_auto(
@@ -78,8 +68,8 @@ def zb_auto(
         for answers in product((False, True), repeat=3)
     )
     best = min(plans, key=_Plan.longest_span)
-    rows: list[list[Op]] = [[*rank.ops, Step(k)] for k, rank in enumerate(best.ranks)]
-    return make_schedule("zb_auto", num_ranks, num_microbatches, rows)
+    rows = ["".join(rank.letters) + "S" for rank in best.ranks]
+    return make_schedule("zb_auto", num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,49 +104,46 @@ class _Choices:
 class _Rank:
     """One rank's list as it grows, with its clock; F, I and W each count up."""
 
-    def __init__(self, stage: int, seconds: _Seconds, room: _Room) -> None:
-        self._stage, self._seconds, self._room = stage, seconds, room
-        self.ops: list[Compute] = []
+    def __init__(self, seconds: _Seconds, room: _Room) -> None:
+        self._seconds, self._room = seconds, room
+        self.letters: list[str] = []
         self.forward_ends: list[int] = []
         self.input_ends: list[int] = []
-        self.num_weights = 0
-        self.begin = self.free = self.waited = 0
-
-    @property
-    def num_waiting(self) -> int:
-        """Micro-batches between I and W."""
-        return len(self.input_ends) - self.num_weights
+        self.num_waiting = 0  # micro-batches between I and W
+        self.begin = self.free = self.waited = self._held = 0
 
     def lacks_room(self, num_forwards: int, num_weights: int = 0) -> bool:
         """Whether so many more F do not fit, after so many more W."""
-        open_forwards = len(self.forward_ends) - len(self.input_ends) + num_forwards
-        held = open_forwards * self._room.until_input + (self.num_waiting - num_weights) * self._room.until_weight
-        return held > self._room.limit
+        room = self._room
+        return self._held + num_forwards * room.until_input - num_weights * room.until_weight > room.limit
 
     def forward(self, arrival: int) -> None:
         """Run the next F, not before `arrival`."""
-        self.ops.append(forward(self._stage, len(self.forward_ends)))
         if not self.forward_ends:
             self.begin = self.free = arrival
-        self._run(arrival, self._seconds.f)
+        self._run("F", arrival, self._seconds.f)
+        self._held += self._room.until_input
         self.forward_ends.append(self.free)
 
     def input(self, arrival: int) -> None:
         """Run the next I, not before `arrival`."""
-        self.ops.append(backward_input(self._stage, len(self.input_ends)))
-        self._run(arrival, self._seconds.i)
+        self._run("I", arrival, self._seconds.i)
+        self._held += self._room.until_weight - self._room.until_input
+        self.num_waiting += 1
         self.input_ends.append(self.free)
 
     def weight(self) -> None:
         """Run the oldest W that is waiting."""
-        self.ops.append(backward_weight(self._stage, self.num_weights))
-        self._run(self.free, self._seconds.w)
-        self.num_weights += 1
+        self._run("W", self.free, self._seconds.w)
+        self._held -= self._room.until_weight
+        self.num_waiting -= 1
 
-    def _run(self, arrival: int, duration: int) -> None:
-        start = max(self.free, arrival)
-        self.waited += start - self.free
-        self.free = start + duration
+    def _run(self, letter: str, arrival: int, duration: int) -> None:
+        if arrival > self.free:
+            self.waited += arrival - self.free
+            self.free = arrival
+        self.free += duration
+        self.letters.append(letter)
 
 
 @final
@@ -164,7 +151,7 @@ class _Plan:
     """One walk of the heuristic through a batch."""
 
     def __init__(self, p: int, m: int, seconds: _Seconds, room: _Room, choices: _Choices) -> None:
-        self.ranks = [_Rank(k, seconds, room) for k in range(p)]
+        self.ranks = [_Rank(seconds, room) for _ in range(p)]
         self._m, self._seconds, self._choices = m, seconds, choices
 
     def run(self) -> _Plan:
