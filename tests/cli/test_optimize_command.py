@@ -23,6 +23,14 @@ def test_data_say_bound_gap_and_orders(pipesched):
     assert {"1f1b", "zb_h1"} <= {order["name"] for order in answer["orders"]}
 
 
+def test_a_repeated_batch_has_a_period_and_stages_may_recompute(pipesched):
+    """With room for one micro-batch, stage 0 keeps inputs, which take nothing here, of two: four times F, R and B."""
+    costs = "--uniform f=1,b=2,saved_bytes=1e9 --in-flight 1 --seconds 0"
+    answer = data(pipesched, f"optimize -s 1f1b -p 2 -m 4 --may-recompute --repeated {costs}")
+    assert answer["recomputed"] == [0]
+    assert answer["bound_s"] <= answer["period_s"] <= answer["makespan_s"] == 16
+
+
 def test_an_order_that_is_not_proven_is_no_optimum_and_a_schedule_over_the_limit_is_said_to_be(pipesched):
     """The order of V-Min is not the best; 1F1B has two in flight, and takes (m + p - 1)(F + B) = 5 x 3 s."""
     unproven = pipesched("optimize -s v_min -p 4 -m 4 --seconds 0 --uniform f=2,i=2,w=2").out
