@@ -86,6 +86,7 @@ class Estimate:
         over_memory: Which op first takes a device over its memory; None if none does.
         timeline: Timeline of the ops, with memory; None where the evaluator makes none.
         precision: Precision of seconds and bytes.
+        error: Of approximate seconds, how far off they may be, as a share of them; 0 where that is not known.
     """
 
     meaning: Meaning
@@ -94,6 +95,7 @@ class Estimate:
     over_memory: str | None = None
     timeline: Timeline | None = None
     precision: Precision = Precision.EXACT
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

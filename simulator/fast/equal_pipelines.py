@@ -17,13 +17,12 @@ where another waits for a message. Two pipelines, a and b, of two stages and one
     lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
 
-So all of them are run for some iterations, with ops that vary a little.
+So all of them are run with ops that vary a little, for longer and longer: see `drifting_pace`.
 """
 
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -46,6 +45,7 @@ from pipesched.simulator import (
 )
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several, require_simulable
 from pipesched.simulator.fast.array_engine import program_times
+from pipesched.simulator.fast.drifting_pace import Pace, drifting_pace
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, extent_s
 from pipesched.simulator.fast.loop_runner import run_loop
@@ -57,9 +57,6 @@ from pipesched.simulator.memory import OverCapacity, taken_over
 
 _JITTER = 0.05
 """Sigma of the factor on a work's seconds: without it nothing would tell equal pipelines apart."""
-_WORKS = 3000
-_LEAST, _MOST = 6, 24
-"""Iterations: of short lists as many as make up so many works, for each drives pipelines a bit further apart."""
 
 
 @final
@@ -91,7 +88,7 @@ class EqualPipelines:
         devices and links is shared, and messages go as usual: see `contention_of`.
 
         Raises:
-            As `pace_s` does.
+            As `pace` does.
         """
         costs = self._costs if num_pipelines > 1 else _without_averages(self._costs)
         times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
@@ -102,24 +99,18 @@ class EqualPipelines:
         over = self._over_capacity(times_s, num_pipelines, peaks)
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
 
-    def pace_s(self, num_pipelines: int) -> float:
-        """Return the seconds of an iteration in the long run, in which every pipeline does a batch.
+    def pace(self, num_pipelines: int) -> Pace:
+        """Return the seconds of an iteration in the long run, in which every pipeline does a batch, and their error.
 
-        They begin together; the first half of the iterations, in which they drift apart, does not count. Of long lists
-        there are few, of which parts count too; however it comes out, no device or link does more than it can.
+        However it comes out, no device or link does more than it can.
 
         Raises:
             SimulationError: The lists deadlock.
             ProfileError: The costs do not say the seconds of a phase that the lists have.
         """
-        works = num_pipelines * self._program.in_lists.kinds.count(WORK)
-        iterations = min(_MOST, max(_LEAST, round(_WORKS / max(1, works))))
-        ends_s = self.ends_s(num_pipelines, iterations, _JITTER)
-        from_s = min(ends[iterations // 2 - 1] for ends in ends_s)
-        until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
-        done = sum(_done(ends, until_s) - _done(ends, from_s) for ends in ends_s)
-        measured_s = num_pipelines * (until_s - from_s) / done if done else 0.0
-        return max(measured_s, self._busiest_s(num_pipelines))
+        num_works = num_pipelines * self._program.in_lists.kinds.count(WORK)
+        least_s = self._busiest_s(num_pipelines)
+        return drifting_pace(lambda count: self.ends_s(num_pipelines, count, _JITTER), num_works, least_s)
 
     def ends_s(self, num_pipelines: int, iterations: int = 1, jitter: float = 0.0, seed: int = 0) -> list[list[float]]:
         """Run pipelines that begin together, so many times each.
@@ -134,7 +125,7 @@ class EqualPipelines:
             For each pipeline, when each iteration was over on all its devices [s].
 
         Raises:
-            As `pace_s` does.
+            As `pace` does.
         """
         import numpy as np
 
@@ -234,8 +225,8 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
     if reason is not None:
         return Inexact(reason)
     lists = lists_of_all(schedule, 1) if number == 1 else schedule
-    seconds = EqualPipelines(lists, scenario.costs, scenario.cluster, scenario.network).pace_s(number)
-    return Estimate(Meaning.PACE, seconds, {}, precision=Precision.APPROXIMATE)
+    pace = EqualPipelines(lists, scenario.costs, scenario.cluster, scenario.network).pace(number)
+    return Estimate(Meaning.PACE, pace.seconds, {}, precision=Precision.APPROXIMATE, error=pace.error)
 
 
 @lru_cache(maxsize=8)
@@ -245,15 +236,6 @@ def _factors(jitter: float, seed: int, count: int) -> Any:
 
     draw = random.Random(seed).lognormvariate
     return np.array([draw(0.0, jitter) for _ in range(count)])
-
-
-def _done(ends_s: Sequence[float], now_s: float) -> float:
-    """Return how many iterations of a pipeline are over at a time, with the part of the one that is going on."""
-    whole = bisect_right(ends_s, now_s)
-    if whole == len(ends_s):
-        return whole
-    begin_s = ends_s[whole - 1] if whole else 0.0
-    return whole + (now_s - begin_s) / (ends_s[whole] - begin_s)
 
 
 def _without_averages(costs: StageCosts) -> StageCosts:

@@ -203,7 +203,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if num_transfers[alarm]:
                     rate /= 1.0 + slowdown
                 read_s[alarm], rates[alarm], alarms[alarm] = now, rate, number
-                put_alarm(events, now + left_s / rate, number, event(ALARM, alarm), alarms)
+                put_alarm(events, now + left_s / rate, number, alarm)
                 alarm = -1
                 if slow_at < slow_end:
                     continue

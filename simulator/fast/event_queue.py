@@ -1,7 +1,8 @@
 """The events that are to come, in SimPy's order: by time, and at the same time by number.
 
 Those of this very time stand in a row, the others in a heap. Plain Python has lists of tuples for that, whose heap is
-written in C. Machine code would count references of every tuple: it has columns of numbers, and a heap in them.
+written in C. Machine code would count references of every tuple: it has columns of numbers, a heap in them, and a place
+for the newest alarm of each of what is shared, where plain Python leaves older ones in the heap.
 
 The queue is (heap, row) or an `EventColumns`; the loop calls the same functions for both, and numba is told which are
 meant by `compiled`.
@@ -9,6 +10,7 @@ meant by `compiled`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -19,6 +21,7 @@ KNOWN, ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(8)
 wire or its next chunk may, the next round of a reduction may begin; a transfer is told of to the devices that it
 slows, begins to slow them, has slowed them."""
 
+INFINITE = math.inf
 NOBODY = 1 << 60
 """Who the event is of when there is none."""
 
@@ -32,7 +35,9 @@ class EventColumns(NamedTuple):
         heap_whos: Who they are of.
         row_numbers: Numbers of the events of this very time, a ring.
         row_whos: Who they are of.
-        counts: How many are in the heap, where the ring begins, how many are in it.
+        alarms_s: When the newest alarm of each of what is shared is [s]; never is infinite.
+        alarm_numbers: Their numbers.
+        counts: How many are in the heap, where the ring begins, how many are in it, and which alarm is the first.
     """
 
     heap_s: Any
@@ -40,6 +45,8 @@ class EventColumns(NamedTuple):
     heap_whos: Any
     row_numbers: Any
     row_whos: Any
+    alarms_s: Any
+    alarm_numbers: Any
     counts: Any
 
 
@@ -48,18 +55,20 @@ def new_queue() -> Any:
     return [], deque()
 
 
-def new_columns(num_waiting: int, num_instants: int) -> EventColumns:
+def new_columns(num_waiting: int, num_instants: int, num_shared: int) -> EventColumns:
     """Return an empty queue for machine code.
 
     Args:
-        num_waiting: The most events that are to come, without alarms that do not count any more.
+        num_waiting: The most events that are to come, but for alarms.
         num_instants: The most of one time that are not in the heap.
+        num_shared: Number of devices and wires that are shared.
     """
     import numpy as np
 
-    heap, row = 3 * num_waiting + 1, num_instants + 1  # below two thirds before an alarm, so others have room
-    integers = [np.empty(size, np.int64) for size in (heap, heap, row, row)]
-    return EventColumns(np.empty(heap), integers[0], integers[1], integers[2], integers[3], np.zeros(3, np.int64))
+    heap, row = num_waiting + 1, num_instants + 1
+    integers = [np.empty(size, np.int64) for size in (heap, heap, row, row, num_shared)]
+    columns = np.empty(heap), *integers[:4], np.full(num_shared, np.inf), integers[4], np.zeros(4, np.int64)
+    return EventColumns._make(columns)
 
 
 def put(events: Any, when: float, number: int, who: int) -> None:
@@ -67,9 +76,9 @@ def put(events: Any, when: float, number: int, who: int) -> None:
     heappush(events[0], (when, number, who))
 
 
-def put_alarm(events: Any, when: float, number: int, who: int, alarms: Any) -> None:  # noqa: ARG001 -- for columns
-    """Add an alarm, whose number is the newest of its own; alarms of older numbers do not count any more."""
-    heappush(events[0], (when, number, who))
+def put_alarm(events: Any, when: float, number: int, which: int) -> None:
+    """Add the alarm of something shared, in place of that which it has; in the heap older ones are left."""
+    heappush(events[0], (when, number, -1 - (which * 8 + ALARM)))
 
 
 def put_now(events: Any, now: float, number: int, who: int) -> None:
@@ -87,7 +96,7 @@ def take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: ARG001 -- 
 
 
 def _put(events: Any, when: float, number: int, who: int) -> None:
-    heap_s, numbers, whos, _, _, counts = events
+    heap_s, numbers, whos, counts = events[0], events[1], events[2], events[7]
     at = counts[0]
     counts[0] += 1
     while at > 0:
@@ -99,20 +108,23 @@ def _put(events: Any, when: float, number: int, who: int) -> None:
     heap_s[at], numbers[at], whos[at] = when, number, who
 
 
-def _put_alarm(events: Any, when: float, number: int, who: int, alarms: Any) -> None:
-    heap_s, numbers, whos, _, _, counts = events
-    size = counts[0]
-    if 3 * size >= 2 * len(heap_s):
-        counts[0] = 0
-        for at in range(size):
-            code = -1 - whos[at]
-            if code < 0 or code % 8 != ALARM or alarms[code // 8] == numbers[at]:
-                put(events, heap_s[at], numbers[at], whos[at])
-    put(events, when, number, who)
+def _put_alarm(events: Any, when: float, number: int, which: int) -> None:
+    alarms_s, alarm_numbers, counts = events[5:]
+    alarms_s[which], alarm_numbers[which] = when, number
+    first = counts[3]
+    if first == which:
+        for other in range(len(alarms_s)):
+            if alarms_s[other] < alarms_s[first] or (
+                alarms_s[other] == alarms_s[first] and alarm_numbers[other] < alarm_numbers[first]
+            ):
+                first = other
+        counts[3] = first
+    elif when < alarms_s[first] or (when == alarms_s[first] and number < alarm_numbers[first]):
+        counts[3] = which
 
 
 def _put_now(events: Any, now: float, number: int, who: int) -> None:  # noqa: ARG001 -- the row is of now
-    _, _, _, numbers, whos, counts = events
+    numbers, whos, counts = events[3], events[4], events[7]
     at = counts[1] + counts[2]
     if at >= len(numbers):
         at -= len(numbers)
@@ -120,13 +132,23 @@ def _put_now(events: Any, now: float, number: int, who: int) -> None:  # noqa: A
     counts[2] += 1
 
 
-def _take(events: Any, now: float) -> tuple[float, int, int]:
-    heap_s, numbers, whos, row_numbers, row_whos, counts = events
+def _take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: C901 -- a call would count references
+    heap_s, numbers, whos, row_numbers, row_whos, alarms_s, alarm_numbers, counts = events
     size, first = counts[0], counts[1]
-    if counts[2] and not (size and heap_s[0] <= now and numbers[0] < row_numbers[first]):
+    next_s, number, alarm = INFINITE, 0, -1
+    if size:
+        next_s, number = heap_s[0], numbers[0]
+    if len(alarms_s):
+        which = counts[3]
+        if alarms_s[which] < next_s or (alarms_s[which] == next_s and alarm_numbers[which] < number):
+            next_s, number, alarm = alarms_s[which], alarm_numbers[which], which
+    if counts[2] and not (next_s <= now and number < row_numbers[first]):
         counts[1] = first + 1 if first + 1 < len(row_numbers) else 0
         counts[2] -= 1
         return now, row_numbers[first], row_whos[first]
+    if alarm >= 0:
+        put_alarm(events, INFINITE, 0, alarm)
+        return next_s, number, -1 - (alarm * 8 + ALARM)
     if not size:
         return 0.0, 0, NOBODY
     event = heap_s[0], numbers[0], whos[0]

@@ -203,14 +203,14 @@ class LoopArrays(NamedTuple):
             *(full(num_runs, -1), full(num_runs, 0.0), full(num_runs, 0.0)),
         )
 
-    def queue_sizes(self) -> tuple[int, int]:
-        """Return how many events may be to come, and how many of one time."""
+    def queue_sizes(self) -> tuple[int, int, int]:
+        """Return how many events may be to come, how many of one time, and how many alarms."""
         if self.rules.runs_ahead:
-            return len(self.instructions.sharers), 0
+            return len(self.instructions.sharers), 0, 0
         num_runs = len(self.instructions.sharers) + len(self.transfers.wires)
         num_posted = len(self.transfers.following) + len(self.reductions.members)
         num_told = num_posted if self.rules.slowdown else len(self.reductions.members)
-        return num_runs + num_told + self.rules.num_shared, num_runs + num_posted
+        return num_runs + num_told, num_runs + num_posted, self.rules.num_shared
 
 
 def in_numpy(group: Any) -> tuple[Any, ...]:

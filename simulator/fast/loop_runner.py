@@ -53,7 +53,7 @@ def compiled_loop() -> Callable[..., bool]:
     from numba.extending import overload
 
     for function, in_columns in IN_COLUMNS.items():
-        overload(function, strict=False)(_always(in_columns))
+        overload(function, strict=False, jit_options={"forceinline": True})(_always(in_columns))
     return machine_code.compiled(run_events, LOOP_PARTS)
 
 

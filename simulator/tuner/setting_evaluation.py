@@ -127,7 +127,7 @@ def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_to
     if each_s is not None:
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
     pipelines = _pipelines(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
-    return pipelines.pace_s(number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+    return pipelines.pace(number).seconds + (setting.num_microbatches - followed) * (each_s or 0.0)
 
 
 def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:

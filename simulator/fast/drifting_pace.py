@@ -1,0 +1,85 @@
+"""The pace of pipelines that drift apart, by longer and longer runs until it is known well enough.
+
+    iterations begin together    ....|....|....|....|....|....|....|....      the first half does not count, the second
+                                          half    1   2   3   4   5   6      is cut into windows: work done in each
+
+The windows' own spread says how well a run knows its pace. It does not say whether the pipelines have drifted as far
+as they will: so a run twice as long has to say the same. Nothing is quicker than the busiest device or link, and
+pipelines that begin together only get better as they drift; where a short run is as quick as that, it is the pace.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+Run: TypeAlias = Callable[[int], Sequence[Sequence[float]]]
+"""From a number of iterations to when each is over, for each pipeline [s]."""
+
+WELL_ENOUGH = 0.01
+"""The error at which a pace is known, as a share of it."""
+_NUM_WINDOWS = 6
+_LEAST = 4
+_WORKS, _MOST_WORKS = 3_000, 100_000
+"""Works of the shortest run and of the longest, but for lists of which few iterations are as many."""
+
+
+class Pace(NamedTuple):
+    """The seconds of an iteration in the long run.
+
+    Attributes:
+        seconds: In which every pipeline does a batch [s].
+        error: How far off they may be, as a share of them: the standard error of the last run, and how far it is from
+            that of half its length; or how far above the least that is possible.
+    """
+
+    seconds: float
+    error: float
+
+
+def drifting_pace(run: Run, num_works: int, least_s: float) -> Pace:
+    """Run pipelines longer and longer until the pace is known.
+
+    Args:
+        run: Runs them so many iterations, with ops that vary.
+        num_works: Works of all of them in an iteration.
+        least_s: What the busiest device or link has to do in an iteration of all pipelines [s].
+    """
+    iterations = max(_LEAST, round(_WORKS / max(1, num_works)))
+    earlier_s = None
+    while True:
+        seconds, error = _measured(run(iterations))
+        if seconds <= least_s * (1 + WELL_ENOUGH):
+            return Pace(max(seconds, least_s), WELL_ENOUGH)
+        if earlier_s is not None:
+            error = max(error, abs(seconds / earlier_s - 1))
+            if error <= WELL_ENOUGH or 2 * iterations * num_works > max(_MOST_WORKS, 4 * _LEAST * num_works):
+                return Pace(seconds, error)
+        earlier_s, iterations = seconds, 2 * iterations
+
+
+def _measured(ends_s: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the pace of a run [s] and its standard error, as a share of it."""
+    counted = len(ends_s[0]) // 2
+    from_s = min(ends[counted - 1] for ends in ends_s)
+    until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
+    window_s = (until_s - from_s) / _NUM_WINDOWS
+    done = [sum(_done(ends, from_s + k * window_s) for ends in ends_s) for k in range(_NUM_WINDOWS + 1)]
+    rates = [after - before for before, after in pairwise(done)]
+    mean = statistics.fmean(rates)
+    if mean <= 0:  # nothing takes time
+        return 0.0, 0.0
+    error = statistics.stdev(rates) / mean / _NUM_WINDOWS**0.5
+    return len(ends_s) * window_s / mean, error
+
+
+def _done(ends_s: Sequence[float], now_s: float) -> float:
+    """Return how many iterations of a pipeline are over at a time, with the part of the one that is going on."""
+    whole = bisect_right(ends_s, now_s)
+    if whole == len(ends_s):
+        return whole
+    begin_s = ends_s[whole - 1] if whole else 0.0
+    return whole + (now_s - begin_s) / (ends_s[whole] - begin_s)
