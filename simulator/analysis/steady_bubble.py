@@ -32,5 +32,16 @@ def steady_bubble_fraction(
             for row, device in zip(schedule.ops, schedule.rank_to_device, strict=True)
             for stage in stages_of(row)
         )
+    return idle_share(busy_s, schedule, steady_s_per_microbatch)
+
+
+def idle_share(busy_s: float, schedule: Schedule, steady_s_per_microbatch: float) -> float:
+    """Return the idle share of all device time at a steady pace.
+
+    Args:
+        busy_s: Seconds in which the devices compute in one run of the lists, steps in it, all of them together.
+        schedule: The lists.
+        steady_s_per_microbatch: Seconds of a micro-batch in the long run.
+    """
     all_s = schedule.num_devices * schedule.num_microbatches * steady_s_per_microbatch
     return max(0.0, 1 - busy_s / all_s)

@@ -109,7 +109,7 @@ class _Steps:
         """Return the row of each step, in all cases [s]."""
         import numpy as np
 
-        lasts_s = np.array(self._durations(cases))
+        lasts_s = self._durations(cases)
         rows = np.zeros((len(self._steps), len(cases)))
         for row, (first, second, takes) in zip(rows, self._steps, strict=True):
             if second:
@@ -165,27 +165,49 @@ class _Steps:
         self._steps.append((first, second, takes))
         return len(self._steps) - 1
 
-    def _durations(self, cases: Sequence[Case]) -> list[list[float]]:
-        """Return the seconds of each duration in each case; those of an op, which no link changes, once for all."""
+    def _durations(self, cases: Sequence[Case]) -> Any:
+        """Return a row for each duration, of its seconds in each case; those of an op are asked once for like cases."""
+        import numpy as np
+
         program, devices = self._program, self._program.schedule.rank_to_device
-        durations = []
-        for duration in program.durations:
-            alike: dict[tuple[int, float], float] = {}
-            column = []
-            for costs, cluster in cases:
-                if not isinstance(duration, WorkTime):
-                    column.append(duration_piece(duration, costs, cluster).seconds)
-                    continue
-                key = id(costs), cluster.devices[duration.device].speed
-                if key not in alike:
-                    alike[key] = duration_piece(duration, costs, cluster).seconds
-                column.append(alike[key])
-            durations.append(column)
-        for channel, size in self._ways:
+        rows = np.empty((len(program.durations) + 2 * len(self._ways), len(cases)))
+        alike_on: dict[int, tuple[list[Case], Any]] = {}
+        for row, duration in zip(rows, program.durations, strict=False):
+            if not isinstance(duration, WorkTime):
+                row[:] = [duration_piece(duration, *case).seconds for case in cases]
+                continue
+            if duration.device not in alike_on:
+                alike_on[duration.device] = _alike(cases, duration.device)
+            some, numbers = alike_on[duration.device]
+            row[:] = np.array([duration_piece(duration, *case).seconds for case in some])[numbers]
+        all_costs = {id(costs): costs for costs, _ in cases}
+        links_of: dict[bool | tuple[int, int], tuple[Any, Any]] = {}
+        is_flat = all(cluster.inter is None and not cluster.links for _, cluster in cases)
+        for number, (channel, size) in zip(range(len(program.durations), len(rows), 2), self._ways, strict=True):
             source, target = (devices[rank] for rank in program.channels[channel])
-            message = program.messages[size]
-            links = [cluster.link(source, target) for _, cluster in cases]
-            sizes = [costs.message_bytes(message) for costs, _ in cases]
-            durations.append([link.occupied_s(size) for link, size in zip(links, sizes, strict=True)])
-            durations.append([link.latency_s for link in links])
-        return durations
+            key = is_flat or (source, target)
+            if key not in links_of:
+                links = [cluster.link(source, target) for _, cluster in cases]
+                rates = np.array([link.bandwidth_bytes_per_s for link in links])
+                links_of[key] = rates, np.array([link.latency_s for link in links])
+            rates, latencies_s = links_of[key]
+            sizes_of = {id(costs): costs.message_bytes(program.messages[size]) for costs in all_costs.values()}
+            sizes = np.array([sizes_of[id(costs)] for costs, _ in cases] if len(sizes_of) > 1 else [*sizes_of.values()])
+            rows[number], rows[number + 1] = sizes / rates, latencies_s
+        return rows
+
+
+def _alike(cases: Sequence[Case], device: int) -> tuple[list[Case], Any]:
+    """Return cases of distinct costs and speeds of a device, and of each case the number of the one that is like it."""
+    import numpy as np
+
+    numbers: dict[tuple[int, float], int] = {}
+    some: list[Case] = []
+    like = np.empty(len(cases), np.int64)
+    for i, case in enumerate(cases):
+        key = id(case[0]), case[1].devices[device].speed
+        if key not in numbers:
+            numbers[key] = len(some)
+            some.append(case)
+        like[i] = numbers[key]
+    return some, like

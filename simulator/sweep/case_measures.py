@@ -26,6 +26,7 @@ from pipesched.simulator.fast import (
     Program,
     compile_lists,
     held_on_devices,
+    is_unshared,
     shown_period_s,
     shows_period,
 )
@@ -87,11 +88,13 @@ class CaseSweep:
         if self._schedule.averagers or self._schedule.num_devices < self._schedule.num_ranks:
             return answers
         for numbers in self._alike(cases):
-            lists, shows = self._compiled(cases[numbers[0]][1]), self._shows_period(cases[numbers[0]][1])
+            cluster = cases[numbers[0]][1]
+            lists, shows = self._compiled(cluster), self._shows_period(cluster)
+            is_shared = shows and not is_unshared(self._schedule, cluster)
             most = max(1, _MOST_TIMES // lists.num_times)
             for start in range(0, len(numbers), most):
                 part = numbers[start : start + most]
-                measured = lists.measures([cases[n] for n in part], shows=shows)
+                measured = lists.measures([cases[n] for n in part], shows=shows, is_shared=is_shared)
                 for number, measures in zip(part, measured, strict=True):
                     answers[number] = measures
         return answers
@@ -143,7 +146,7 @@ class _Lists:
     def num_times(self) -> int:
         return self._program.num_times
 
-    def measures(self, cases: Sequence[Case], *, shows: bool) -> list[CaseMeasures | None]:
+    def measures(self, cases: Sequence[Case], *, shows: bool, is_shared: bool) -> list[CaseMeasures | None]:
         import numpy as np
 
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is left to the simulator
@@ -160,7 +163,7 @@ class _Lists:
             if not (math.isfinite(makespan_s) and busy_s[number] > _NOTHING_S):
                 answers.append(None)  # the simulator says what is wrong with it
                 continue
-            period_s = shown_period_s(ranks[number], channels[number]) if shows else None
+            period_s = shown_period_s(ranks[number], channels[number], is_shared=is_shared) if shows else None
             timeline = None
             if period_s is None:
                 timeline = self._program.timeline(times.rows[times.row_of, number].tolist())

@@ -12,7 +12,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario
-from pipesched.simulator.analysis import metrics, steady_bubble_fraction
+from pipesched.simulator.analysis import idle_share, metrics, steady_bubble_fraction
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
@@ -126,10 +126,14 @@ class SweepJudge:
         if measured is None:
             conditions = replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster)
             measured = _simulated(source, conditions)
-        steady_s = None if measured.period_s is None else measured.period_s / schedule.num_microbatches
-        if measured.timeline is not None and self.is_steady:
+        steady_s, steady_bubble = None, None
+        if measured.period_s:
+            steady_s = measured.period_s / schedule.num_microbatches
+            steady_bubble = idle_share(measured.busy_s, schedule, steady_s)
+        elif measured.timeline is not None and self.is_steady:
             scenario = Scenario(schedule, costs, cluster, self.conditions.network)
             steady_s = steady_s_per_microbatch(source, measured.timeline, scenario)
+            steady_bubble = steady_bubble_fraction(measured.busy_s, schedule, costs, cluster, steady_s)
         num_devices = len(set(schedule.rank_to_device))
         limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
         over = [
@@ -142,7 +146,7 @@ class SweepJudge:
             measured.makespan_s,
             max(0.0, 1 - measured.busy_s / (num_devices * measured.makespan_s)),
             steady_s,
-            steady_bubble_fraction(measured.busy_s, schedule, costs, cluster, steady_s),
+            steady_bubble,
             max(measured.peak_bytes.values(), default=None),
             is_judged=bool(measured.peak_bytes) and any(limit is not None for limit in limits.values()),
             reason=over_memory_reason(over[0] if over else None),

@@ -72,7 +72,10 @@ def test_every_row_is_what_simulate_says_of_the_setting():
         require_as_simulated(row, pipesched.simulate(costs=COSTS, cluster=cluster, **lists))
 
 
-@pytest.mark.parametrize("network", [pipesched.NetworkOptions("eager"), pipesched.NetworkOptions(slowdown=0.5)])
+NETWORKS = [pipesched.NetworkOptions(), pipesched.NetworkOptions("eager"), pipesched.NetworkOptions(slowdown=0.5)]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
 def test_what_contends_is_simulated_one_by_one(network):
     cluster = replace(pipesched.flat(3, pipesched.Link(0.1, 32.0)), nics=dealt(3, 1))
     for row in small(cluster=cluster, network=network).to_rows():
