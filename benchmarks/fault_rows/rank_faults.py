@@ -285,7 +285,7 @@ def lines(count: int) -> Iterator[str]:
     yield "| where | fault | times | as promised | over after, median | at most |"
     yield "|---|---|---|---|---|---|"
     wrongs = []
-    for place, kind in [(place, kind) for place in places for kind in kinds_of(place)]:
+    for place, kind in [(where, kind) for where in places for kind in kinds_of(where)]:
         results = [outcome for i, outcome in enumerate(outcomes) if kinds[i % len(kinds)] == (place, kind)]
         seconds = sorted(after_s for after_s, _ in results if after_s is not None and not place.is_one_process)
         cells = (f"{seconds[len(seconds) // 2]:.2f} s | {seconds[-1]:.2f} s") if seconds else "- | -"
