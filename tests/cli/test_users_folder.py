@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def script(tmp_path_factory):
 def python(folder, *arguments):
     done = run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0
-    assert all(line.startswith("pipesched: wrote ") for line in done.stderr.splitlines()), done.stderr
+    said = [line for line in done.stderr.splitlines() if not re.fullmatch(r"pipesched: (wrote .*|.*: \d+ s.*)", line)]
+    assert said == [], "but for what was written, and how far a slow machine is"
     return done.stdout
 
 
@@ -70,9 +72,7 @@ def python(folder, *arguments):
     [
         "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2",
         "run -s 1f1b -p 2 -m 4 --uniform f=0.001,b=0.001",
-        "run -s 1f1b -p 2 -m 4 --model mlp:layers=2,width=4",
         "run -s 1f1b -p 2 -m 4 --model mymodel:factory",
-        "profile mlp:layers=2,width=4 --repeats 1 --companions 1",
         "profile mymodel:factory --repeats 1 --companions 1",
         "profile-links -p 2 --repeats 1 --out links.json",
         f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --ranks 2 --batch-size 8 -n 1-8 --workers 2",
@@ -83,9 +83,8 @@ def test_a_command_takes_nothing_from_its_folder_but_the_model(worse, script, li
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("model", ["", "--model mlp:layers=2,width=4"], ids=["emulated", "mlp"])
-def test_files_named_as_our_folders_are_in_nobodys_way(folder, model):
-    line = f"run -s 1f1b -p 2 -m 4 {model or '--uniform f=0.001,b=0.001'}"
+def test_files_named_as_our_folders_are_in_nobodys_way(folder):
+    line = "run -s 1f1b -p 2 -m 4 --model mlp:layers=2,width=4"
     assert python(folder, "-m", "pipesched", *line.split())
 
 

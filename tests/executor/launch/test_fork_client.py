@@ -51,7 +51,7 @@ def test_a_fork_gets_its_arguments_and_environment_and_writes_to_its_log(tmp_pat
     assert fork(["--no-such-option"], asked, tmp_path / "c").wait() == 2
 
 
-def test_one_server_is_kept_and_is_started_anew_when_it_is_gone(tmp_path):
+def test_one_server_is_kept_and_is_started_anew_when_it_is_gone_and_outlives_the_thread_that_did(tmp_path):
     for name in "ab":
         assert fork([], environment(), tmp_path / name).wait() == 2
     before = server()
@@ -60,8 +60,15 @@ def test_one_server_is_kept_and_is_started_anew_when_it_is_gone(tmp_path):
     assert rank.poll() is None
     os.kill(before, signal.SIGKILL)
     assert rank.wait() == -signal.SIGKILL
-    assert fork([], environment(), tmp_path / "c").wait() == 2
-    assert server() != before
+    thread = threading.Thread(target=lambda: fork([], environment(), tmp_path / "c").wait())
+    thread.start()
+    thread.join()
+    assert not Path(f"/proc/{before}").exists(), "it is another one"
+    after = waiting(tmp_path, 1)
+    assert eventually((tmp_path / "log1").exists)
+    assert after.poll() is None
+    after.kill()
+    assert after.wait() == -signal.SIGKILL
 
 
 def test_a_fork_can_be_killed_and_the_others_go_on(tmp_path):
@@ -84,19 +91,6 @@ def test_a_server_that_somebody_has_stopped_ends_its_processes_all_the_same(tmp_
     assert rank.servers_end is None
 
 
-def test_the_server_outlives_the_thread_that_started_it(tmp_path):
-    assert fork([], environment(), tmp_path / "a").wait() == 2
-    os.kill(server(), signal.SIGKILL)
-    thread = threading.Thread(target=lambda: fork([], environment(), tmp_path / "b").wait())
-    thread.start()
-    thread.join()
-    rank = waiting(tmp_path, 0)
-    assert eventually((tmp_path / "log0").exists)
-    assert rank.poll() is None
-    rank.kill()
-    assert rank.wait() == -signal.SIGKILL
-
-
 def signals(pid, field):
     """Return the signals that a process holds back (SigBlk) or ignores (SigIgn)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -104,23 +98,7 @@ def signals(pid, field):
     return {number for number in signal.valid_signals() if mask >> number - 1 & 1}
 
 
-def test_the_server_and_its_forks_hold_no_signal_back_whatever_the_launcher_does(tmp_path):
-    end_server()
-    stops = {signal.SIGINT, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-    try:
-        rank = waiting(tmp_path, 0)
-        assert eventually((tmp_path / "log0").exists)
-        assert eventually(lambda: not signals(server(), "SigBlk:") & stops)
-        children = Path(f"/proc/{server()}/task/{server()}/children").read_text().split()
-        assert not signals(children[0], "SigBlk:") & stops
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    rank.kill()
-    assert rank.wait() == -signal.SIGKILL
-
-
-def test_an_ended_server_leaves_no_process_and_the_next_fork_has_another(tmp_path):
+def test_an_ended_server_leaves_no_process_and_the_next_one_holds_no_signal_back_whatever_the_launcher_does(tmp_path):
     rank = waiting(tmp_path, 0)
     assert eventually((tmp_path / "log0").exists)
     before = server()
@@ -128,5 +106,16 @@ def test_an_ended_server_leaves_no_process_and_the_next_fork_has_another(tmp_pat
     end_server()  # there is none any more
     assert rank.wait() == -signal.SIGKILL
     assert not Path(f"/proc/{before}").exists()
-    assert fork([], environment(), tmp_path / "c").wait() == 2
-    assert server() != before
+    stops = {signal.SIGINT, signal.SIGTERM}
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        rank = waiting(tmp_path, 1)
+        assert eventually((tmp_path / "log1").exists)
+        assert server() != before
+        assert eventually(lambda: not signals(server(), "SigBlk:") & stops)
+        children = Path(f"/proc/{server()}/task/{server()}/children").read_text().split()
+        assert not signals(children[0], "SigBlk:") & stops
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    rank.kill()
+    assert rank.wait() == -signal.SIGKILL

@@ -14,7 +14,9 @@ def test_the_links_between_two_processes_are_measured_and_a_fault_is_named(tmp_p
             pipesched.profile_links(sizes_bytes=[1024], repeats=2)
 
     cluster, frame = measurement.cluster, measurement.to_frame()
-    assert len(cluster.devices) == 2
+    assert {device.node for device in cluster.devices} == {0}
+    assert (len(cluster.devices), cluster.inter, cluster.links) == (2, None, ())
+    assert "gloo" in cluster.origin
     assert frame[["from", "to"]].to_numpy().tolist() == [[0, 1], [1, 0]]
     assert frame["latency_s"].tolist() == [cluster.intra.latency_s] * 2
     assert [label.get_text() for label in measurement.plot().axes[0].get_xticklabels()] == ["1 KiB", "64 KiB"]

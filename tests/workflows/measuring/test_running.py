@@ -78,20 +78,44 @@ def test_after_a_session_no_process_is_left_and_signals_are_as_before():
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_a_script_under_torchrun_joins_as_its_rank_as_often_as_it_runs(tmp_path):
+@pytest.fixture(scope="module")
+def two_scripts(tmp_path_factory):
+    """Return what two ranks of torchrun have seen of some runs of theirs, with a name and with a model made by hand."""
     script = f"""
 import json, os, pipesched
+from dataclasses import replace
+from pipesched.profiles.models import resolve_model
 first = pipesched.run("1f1b", {MODEL!r}, num_ranks=2, num_microbatches=4, iterations=2, optimizer="sgd")
 again = pipesched.run("gpipe", {MODEL!r}, num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
 cores = sorted(os.sched_getaffinity(0))
+plain = resolve_model({MODEL!r})
+made = replace(plain, loss=lambda outputs, targets: 3 * plain.loss(outputs, targets))
+settings = dict(num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
+tripled = pipesched.run("1f1b", made, **settings).losses
+trained = [pipesched.train(model, "1f1b", num_ranks=2, num_steps=1, lr=0.0).losses for model in (plain, made)]
+profile = pipesched.profile(made, [1], repeats=1, optimizer="sgd").profile
+verified = pipesched.verify(made, ["1f1b"], profile=profile, partition="uniform", **settings)
 with open("said" + os.environ["RANK"], "w") as file:
-    json.dump([first.makespans_s, first.losses, again.losses, cores], file)
+    named = [first.makespans_s, first.losses, again.losses, cores]
+    json.dump([named, [tripled, *trained, verified.schedules[0].loss_difference]], file)
 """
-    first, second = torchrun(script, tmp_path)
+    return torchrun(script, tmp_path_factory.mktemp("two"))
+
+
+def test_a_script_under_torchrun_joins_as_its_rank_as_often_as_it_runs(two_scripts):
+    (first, _), (second, _) = two_scripts
     assert first == second, "every process is told what came out, and has its cores back"
     alone = pipesched.run("1f1b", MODEL, **COUNTS, **FEW, optimizer="sgd")
     assert tuple(first[1]) == alone.losses
     assert tuple(first[2]) == pytest.approx(alone.losses)
+
+
+def test_a_model_made_by_hand_runs_under_torchrun(two_scripts):
+    """Every process has the object; a loss that is three times another's shows that it is that one which is run."""
+    (named, (tripled, trained, trained_tripled, difference)), _ = two_scripts
+    assert tripled == pytest.approx([3 * loss for loss in named[1]], rel=1e-6)
+    assert trained_tripled == pytest.approx([3 * loss for loss in trained], rel=1e-6)
+    assert difference < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -127,29 +151,6 @@ def test_a_model_that_other_processes_cannot_make_is_refused(monkeypatch):
         pipesched.ArgumentError, match="model: got '__main__:make', which other processes cannot import"
     ):
         pipesched.run("1f1b", "__main__:make", **COUNTS)
-
-
-def test_a_model_made_by_hand_runs_under_torchrun(tmp_path):
-    """Every process has the object; a loss that is three times another's shows that it is that one which is run."""
-    script = f"""
-import json, os, pipesched
-from dataclasses import replace
-from pipesched.profiles.models import resolve_model
-plain = resolve_model({MODEL!r})
-made = replace(plain, loss=lambda outputs, targets: 3 * plain.loss(outputs, targets))
-settings = dict(num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
-losses = [pipesched.run("1f1b", model, **settings).losses for model in (plain, made)]
-trained = [pipesched.train(model, "1f1b", num_ranks=2, num_steps=1, lr=0.0).losses for model in (plain, made)]
-profile = pipesched.profile(made, [1], repeats=1, optimizer="sgd").profile
-verified = pipesched.verify(made, ["1f1b"], profile=profile, partition="uniform", **settings)
-with open("said" + os.environ["RANK"], "w") as file:
-    json.dump([*losses, *trained, verified.schedules[0].loss_difference], file)
-"""
-    said, _ = torchrun(script, tmp_path)
-    run, tripled, trained, trained_tripled, difference = said
-    assert tripled == pytest.approx([3 * loss for loss in run], rel=1e-6)
-    assert trained_tripled == pytest.approx([3 * loss for loss in trained], rel=1e-6)
-    assert difference < 1e-6
 
 
 @pytest.mark.parametrize(
