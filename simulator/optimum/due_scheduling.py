@@ -132,6 +132,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
     offsets: Sequence[float],
     interval: float,
     is_patient: bool,
+    is_strict: bool,
     is_repeated: bool,
 ) -> int:
     """Put the starts of all ops into the state, and return the end of the last one [ticks].
@@ -143,6 +144,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
         offsets: Due date of micro-batch 0 [ticks], by kind; what waits for another is due later than that.
         interval: From one micro-batch's due date to the next one's [ticks].
         is_patient: Whether a rank leaves out a W that would not be over before the next forward or backward comes.
+        is_strict: Whether a rank waits for the forward or backward that is due first, so that none passes another.
         is_repeated: Whether the longest time from a rank's first op to its last is returned in place of the end.
 
     Returns:
@@ -173,14 +175,16 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             for place in range(arrays.urgent_places[rank], arrays.urgent_places[rank + 1]):
                 other = arrays.urgent[place]
                 microbatch = state.nexts[other]
-                if microbatch < num_microbatches and state.missing[other * num_microbatches + microbatch] == 0:
+                index = other * num_microbatches + microbatch
+                if microbatch < num_microbatches and (is_strict or state.missing[index] == 0):
                     due = offsets[other] + microbatch * interval
                     if passed < due < kind_due:
                         kind, kind_due = other, due
-            if kind < 0:
+            if kind < 0 or (is_strict and passed > -_NO_DUE):
                 break
             passed = kind_due
-            arrival = state.ready[kind * num_microbatches + state.nexts[kind]]
+            index = kind * num_microbatches + state.nexts[kind]
+            arrival = state.ready[index] if state.missing[index] == 0 else _FAR
             if arrival > now:
                 coming = min(coming, arrival)
                 continue

@@ -51,6 +51,7 @@ class _Block:
         gaps: Gap before a passage.
         interval: From one micro-batch to the next, in what the busiest rank works on one.
         is_patient: Whether ranks leave out a W that would delay others.
+        is_strict: Whether ranks wait for the forward or backward that is due first.
         shifts: How much later ops are due, in the order of the way.
     """
 
@@ -58,6 +59,7 @@ class _Block:
     gaps: tuple[float, ...]
     interval: float
     is_patient: bool
+    is_strict: bool
     shifts: tuple[float, ...]
 
 
@@ -120,10 +122,10 @@ class _BlockSearch:
         """Return those that are tried first; with the last one, micro-batches come one after the other."""
         num_passages = self._passages[-1] + 1
         gaps, shifts = (0.0,) * num_passages, (0.0,) * len(self._way)
-        pairs = product(_STRETCHES, (False, True))
+        rules = ((False, False), (True, False), (True, True))
         blocks = [
-            _Block(tuple(stretch[i % 2] for i in range(num_passages)), gaps, 1.0, is_patient, shifts)
-            for stretch, is_patient in pairs
+            _Block(tuple(stretch[i % 2] for i in range(num_passages)), gaps, 1.0, is_patient, is_strict, shifts)
+            for stretch, (is_patient, is_strict) in product(_STRETCHES, rules)
         ]
         alone = 2 * (sum(self._ticks) + sum(self._delays)) / self._interval
         return blocks + [replace(blocks[0], interval=interval) for interval in (*_INTERVALS, alone)]
@@ -134,7 +136,7 @@ class _BlockSearch:
             stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
             gaps = tuple(draw.choice((0.0, 0.0, 1.0, 2.0)) for _ in block.gaps)
             interval, is_patient = draw.choice((0.8, 0.9, 1.0, 1.0, 1.1)), draw.random() < 0.5
-            return _Block(stretches, gaps, interval, is_patient, (0.0,) * len(block.shifts))
+            return _Block(stretches, gaps, interval, is_patient, block.is_strict, (0.0,) * len(block.shifts))
         at, chance = draw.randrange(len(block.gaps)), draw.random()
         if shifts_ops and draw.random() < 0.5:
             shifts = [*block.shifts]
@@ -152,7 +154,9 @@ class _BlockSearch:
             return replace(block, gaps=(*block.gaps[:at], gap, *block.gaps[at + 1 :]))
         if chance < 0.95:
             return replace(block, interval=block.interval * draw.choice((0.9, 0.95, 1.05, 1.1)))
-        return replace(block, is_patient=not block.is_patient)
+        if chance < 0.98:
+            return replace(block, is_patient=not block.is_patient)
+        return replace(block, is_strict=not block.is_strict)
 
     def learn(self, block: _Block) -> int:
         """Try a block, keep it if none is better, and return the fewest ticks that are known."""
@@ -168,7 +172,7 @@ class _BlockSearch:
         global _num_scheduled
         _num_scheduled += self._num_ops
         offsets = self._offsets(block)
-        options = block.interval * self._interval, block.is_patient, self._is_repeated
+        options = block.interval * self._interval, block.is_patient, block.is_strict, self._is_repeated
         if _num_scheduled < _BREAK_EVEN or not _has_numba():
             arrays, self._state = self._lists
             return schedule_by_due(arrays, self._state, self._num_microbatches, offsets, *options)
