@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import isqrt
 from typing import NoReturn
 
 from pipesched.schedules import NotRunnableError, OpColumns, Schedule, ScheduleError, machine_code, shown
@@ -39,9 +40,12 @@ def lower(schedule: Schedule) -> Schedule:
     columns = schedule.columns
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)
     if num_ranks * max(num_ranks, num_cells // 20) > _MAX_CLOCKS:
+        most = 20 * _MAX_CLOCKS // num_ranks
+        num_microbatches = schedule.num_microbatches * most // num_cells
+        advice = f"{num_microbatches} micro-batches" if num_ranks**2 <= _MAX_CLOCKS else f"{isqrt(_MAX_CLOCKS)} ranks"
         raise ScheduleError(
-            f"{schedule.name}: cannot be lowered: got {num_ranks} ranks with {num_cells} ops in all, expected "
-            f"ranks x ops up to {20 * _MAX_CLOCKS}; try fewer ranks, or fewer micro-batches"
+            f"{schedule.name}: cannot be lowered: got {num_cells} ops on {num_ranks} ranks, expected at most {most}; "
+            f"try {advice}"
         )
     lowered = _lowered(columns, schedule.num_stages, schedule.num_microbatches)
     if lowered is None:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-from pipesched.schedules import Message, OpColumns, Recv, Schedule, Send, WorkOp, machine_code, op_columns
+from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, op_columns
 from pipesched.schedules.semantics import Channel
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
@@ -143,10 +143,10 @@ def _durations(
 
 def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:
     """Yield the messages that cells post, whatever their micro-batches are."""
+    activations = op_columns.SEND_F, op_columns.RECV_F
     for cell in cells:
-        op = columns.op_at(cell)
-        assert isinstance(op, Send | Recv), "it is posted"
-        yield op.message._replace(microbatch=0)
+        payload = Payload.ACTIVATION if columns.codes[cell] in activations else Payload.GRADIENT
+        yield Message(payload, int(columns.stages[cell]), 0)
 
 
 def _copies(schedule: Schedule, codes: Any, *, in_arrays: bool) -> Any:

@@ -252,3 +252,12 @@ def test_clocks_of_reduces_are_kept_until_the_next_one_of_all_replicas():
                 assert clocks.learn(rank, 0, clock)
             assert clock == [number, number]
     assert len(clocks) == 1
+
+
+def test_lists_whose_clocks_would_not_fit_are_refused_with_the_number_that_would(monkeypatch):
+    monkeypatch.setattr("pipesched.schedules.lowering.insertion._MAX_CLOCKS", 20)
+    with pytest.raises(ScheduleError, match=r"^1f1b: .*got 260 ops on 4 ranks, expected at most 100; try 12 micro-"):
+        lower(one_f_one_b(4, 32))
+    with pytest.raises(ScheduleError, match=r"expected at most 66; try 4 ranks"):
+        lower(one_f_one_b(6, 1))
+    assert lower(one_f_one_b(4, 12)).is_lowered
