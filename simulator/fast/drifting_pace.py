@@ -25,6 +25,8 @@ _NUM_WINDOWS = 6
 _LEAST = 4
 _WORKS, _MOST_WORKS = 3_000, 100_000
 """Works of the shortest run and of the longest, but for lists of which few iterations are as many."""
+_OF_DIFFERENCE = 3**0.5
+"""Times the error of a run: what it differs from one of half its length, whose variance is twice as large."""
 
 
 class Pace(NamedTuple):
@@ -32,8 +34,8 @@ class Pace(NamedTuple):
 
     Attributes:
         seconds: In which every pipeline does a batch [s].
-        error: How far off they may be, as a share of them: the standard error of the last run, and how far it is from
-            that of half its length; or how far above the least that is possible.
+        error: How far off they may be, as a share of them: the standard error of the last run, by its windows or
+            by how far it is from that of half its length; or how far above the least that is possible.
     """
 
     seconds: float
@@ -55,7 +57,7 @@ def drifting_pace(run: Run, num_works: int, least_s: float) -> Pace:
         if seconds <= least_s * (1 + WELL_ENOUGH):
             return Pace(max(seconds, least_s), WELL_ENOUGH)
         if earlier_s is not None:
-            error = max(error, abs(seconds / earlier_s - 1))
+            error = max(error, abs(seconds / earlier_s - 1) / _OF_DIFFERENCE)
             if error <= WELL_ENOUGH or 2 * iterations * num_works > max(_MOST_WORKS, 4 * _LEAST * num_works):
                 return Pace(seconds, error)
         earlier_s, iterations = seconds, 2 * iterations
