@@ -53,6 +53,8 @@ def main() -> int:
     names = arguments.rows.split(",")
     if unknown := set(names) - set(ROWS):
         parser.error(f"--rows: got {', '.join(unknown)}, expected some of {', '.join(ROWS)}")
+    if arguments.out and set(names) == set(ROWS):
+        arguments.out.unlink(missing_ok=True)  # no part of another day is left
     for name in names:
         show(section(name, ROWS[name]), arguments.out)
     return 0
