@@ -136,6 +136,7 @@ class PeerWatch:
 
     def _end(self) -> None:
         """End the rank at which all stand still, and this one, if this is the one to do it."""
+        assert self._page is not None, "it watches"
         places = self._places()
         states = {
             rank: state_of(rank, op_at(self._ops_of(rank), where.place), where) for rank, where in enumerate(places)
@@ -150,6 +151,7 @@ class PeerWatch:
             if state.is_stopped and rank in files:
                 with suppress(ProcessLookupError):
                     os.kill(files[rank].pid, signal.SIGKILL)
+        self._page.leave(self._rank)  # so that nobody takes it for the one at which all stood still
         os._exit(_FAILED)
 
     def _let_go_on(self) -> None:
