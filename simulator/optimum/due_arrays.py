@@ -20,13 +20,17 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
     urgent = [[kind for kind in of_rank if kind not in late | merged] for of_rank in problem.of_rank]
     others = [[kind for kind in of_rank if kind in late] for of_rank in problem.of_rank]
     arcs = [arc for arc in problem.arcs if not arc.distance and merged.isdisjoint((arc.before, arc.after))]
+    waits = [[arc for arc in arcs if arc.after == kind] for kind in ops]
     followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
     held = [_held(problem, op) for op in ops.values()]
     return DueArrays(
         ranks=[kind.rank for kind in kinds],
         ticks=[kind.ticks + (kinds[rebuilt[i]].ticks if i in rebuilt else 0) for i, kind in enumerate(kinds)],
         firsts=[problem.num_microbatches if kind in merged else problem.first(kind) for kind in ops],
-        num_waits=[sum(arc.after == kind for arc in arcs) for kind in ops],
+        num_waits=[*map(len, waits)],
+        waits=[arc.before for row in waits for arc in row],
+        wait_delays=[arc.ticks for row in waits for arc in row],
+        wait_places=_places(waits),
         followers=[arc.after for row in followers for arc in row],
         delays=[arc.ticks for row in followers for arc in row],
         follower_places=_places(followers),

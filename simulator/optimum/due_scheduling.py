@@ -26,6 +26,9 @@ class DueArrays(NamedTuple):
         ticks: Ticks of an op, by kind.
         firsts: The first micro-batch that has an op, by kind.
         num_waits: How many others an op waits for, by kind.
+        waits: The kinds that one waits for, one kind's behind the other's.
+        wait_delays: The ticks between, in step with `waits`.
+        wait_places: Where those of a kind begin, and where the last ones end.
         followers: The kinds that wait for one, one kind's behind the other's.
         delays: The ticks between, in step with `followers`.
         follower_places: Where a kind's followers begin, and where the last ones end.
@@ -43,6 +46,9 @@ class DueArrays(NamedTuple):
     ticks: Sequence[int]
     firsts: Sequence[int]
     num_waits: Sequence[int]
+    waits: Sequence[int]
+    wait_delays: Sequence[int]
+    wait_places: Sequence[int]
     followers: Sequence[int]
     delays: Sequence[int]
     follower_places: Sequence[int]

@@ -1,4 +1,4 @@
-"""A quick planner of order problems: blocks of due dates that are repeated; of many that are tried, the best counts.
+"""A quick planner of order problems: blocks of due dates that are repeated, of many the best, and moves of its ops.
 
 A block has a due date for each op of a micro-batch, and the next micro-batch is due an interval later
 (arXiv:2405.15362, section 3). Along the way of a micro-batch, from F of the first stage to the backward of the first
@@ -7,38 +7,39 @@ On longer ways more is held. Lists that take what is due first and fits (`due_sc
 
 Some blocks are tried first, those of 1F1B, V-Min, V-Half and the like. From then on the best one is changed at random:
 its stretches, gaps and interval, and the due dates of single ops, with two micro-batches for each rank, as a block
-that is good for a short batch mostly is for a long one. The same numbers are drawn every time.
+that is good for a short batch mostly is for a long one. In the end single ops of the best lists are moved
+(`order_annealing`). The same numbers are drawn every time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 from itertools import product
 from random import Random
 from typing import Any, final
 
-from pipesched.schedules import Compute, Phase
+from pipesched.schedules import Compute, Phase, machine_code
 from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, recomputed_before
 from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, DueState, has_room, schedule_by_due
 from pipesched.simulator.optimum.op_times import OpTimes
+from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, OrderState, anneal_order, order_state
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 110_000, 4000
 """Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
-_BREAK_EVEN = 20_000
-"""Ops that a process schedules in plain Python before it loads machine code."""
+_MOVED_OPS, _FEWEST_MOVES, _MOST_MOVES, _WARMTH = 1_500_000, 1000, 20_000, 0.5
+"""Ops of all orders that annealing tries; how many it tries at least, and at most; how warm it is, in what ops take in
+the mean."""
+_STEPS = 10
+"""Steps of a loop that count for an op, where machine code is loaded after so many."""
 _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
 """Stretches of odd and even passages that are tried first."""
 _INTERVALS = (1.25, 1.5, 2.0, 3.0)
 """Longer intervals that are tried with the shortest way."""
-
-_num_scheduled = 0
 
 
 @final
@@ -66,7 +67,7 @@ class _Block:
 def planned_times(problem: OrderProblem) -> OpTimes:
     """Return the starts of the best order that the planner makes [ticks]."""
     num_ops = problem.num_microbatches * len(problem.kinds)
-    left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.5 if _has_numba() else _PLAIN_OPS
+    left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.5 if machine_code.has_numba() else _PLAIN_OPS
     whole, least = _BlockSearch(problem), least_ticks(problem)
     for block in whole.first_blocks():
         if whole.learn(block) <= least:
@@ -76,6 +77,10 @@ def planned_times(problem: OrderProblem) -> OpTimes:
         short = replace(problem, num_microbatches=min(problem.num_microbatches, 2 * problem.num_ranks))
         num_tries = int(left / len(short.kinds) / short.num_microbatches)
         _search(whole, _BlockSearch(short), least, min(_MOST_TRIES, num_tries))
+    if whole.fewest > least and not problem.is_repeated:
+        num_moves = int((_MOVED_OPS if machine_code.has_numba() else _PLAIN_OPS) / num_ops)
+        if num_moves >= _FEWEST_MOVES:
+            whole.anneal(min(_MOST_MOVES, num_moves), least)
     return due_times(problem, whole.best_starts)
 
 
@@ -111,7 +116,7 @@ class _BlockSearch:
         self._passages = _passages(problem, self._way)
         delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
         taken = [arrays.ticks[kind] for kind in self._way]
-        unit = max(1.0, sum(taken) / len(taken))
+        self._unit = unit = max(1.0, sum(taken) / len(taken))
         self._ticks = [ticks / unit for ticks in taken]
         self._delays = [0.0, *(delays.get(pair, 0) / unit for pair in zip(self._way, self._way[1:], strict=False))]
         works = (sum(arrays.ticks[k] for k in kinds if not arrays.firsts[k]) for kinds in problem.of_rank)
@@ -167,17 +172,26 @@ class _BlockSearch:
             self.best, self.fewest = block, ticks
         return self.fewest
 
+    def anneal(self, num_moves: int, least: int) -> None:
+        """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
+        in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops)
+        arrays = self._in_numpy()[0] if in_arrays else self._lists[0]
+        state = order_state(arrays, self.best_starts, self._num_microbatches)
+        state = OrderState(*map(_in_numpy, state)) if in_arrays else state
+        loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
+        self.fewest = int(loop(arrays, state, self._num_microbatches, num_moves, _WARMTH * self._unit, least))
+        self.best_starts = [int(start) for start in state.best]
+
     def _schedule(self, block: _Block) -> int:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
-        global _num_scheduled
-        _num_scheduled += self._num_ops
         offsets = self._offsets(block)
         options = block.interval * self._interval, block.is_patient, block.is_strict, self._is_repeated
-        if _num_scheduled < _BREAK_EVEN or not _has_numba():
+        if not machine_code.is_hot(_STEPS * self._num_ops):
             arrays, self._state = self._lists
             return schedule_by_due(arrays, self._state, self._num_microbatches, offsets, *options)
         arrays, self._state = self._in_numpy()
-        return int(_compiled()(arrays, self._state, self._num_microbatches, _in_numpy(offsets, float), *options))
+        loop = machine_code.compiled(schedule_by_due, (has_room,))
+        return int(loop(arrays, self._state, self._num_microbatches, _in_numpy(offsets, float), *options))
 
     def _offsets(self, block: _Block) -> list[float]:
         """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""
@@ -219,23 +233,7 @@ def _passages(problem: OrderProblem, way: list[int]) -> list[int]:
     ]
 
 
-@cache
-def _has_numba() -> bool:
-    return find_spec("numba") is not None
-
-
 def _in_numpy(numbers: Sequence[float], kind: type[int] | type[float] = int) -> Any:
     import numpy as np
 
     return np.array(numbers, dtype=np.int64 if kind is int else np.float64)
-
-
-@cache
-def _compiled() -> Callable[..., int]:
-    """Return the scheduling as machine code, which is kept on disk."""
-    import numba
-    from numba.extending import register_jitable
-
-    register_jitable(has_room)
-    compiled: Callable[..., int] = numba.njit(cache=True)(schedule_by_due)
-    return compiled

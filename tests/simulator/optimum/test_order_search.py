@@ -121,18 +121,24 @@ def test_the_least_of_two_ranks_and_two_micro_batches_is_that_of_all_orders(is_s
     assert most_in_flight(best, costs) <= most
 
 
-def test_the_planner_finds_a_proven_optimum_and_says_the_same_compiled(monkeypatch):
-    """35 chunk times, where V-Min takes 36."""
-    costs = StageCosts((SPLIT,) * 8)
-    lists, problem = problem_of(build("v_min", 4, 4), costs)
+@pytest.mark.parametrize(
+    ("name", "cost", "least_s"), [("v_min", SPLIT, 35.0), ("hanayo", StageCost(1.0, 2.0), 60.0)], ids=["block", "moves"]
+)
+def test_the_planner_finds_a_proven_optimum_and_says_the_same_compiled(name, cost, least_s, monkeypatch):
+    """35 chunk times, where V-Min takes 36, by blocks; 60 by moves of single ops."""
+    schedule = build(name, 4, 4)
+    costs = StageCosts((cost,) * schedule.num_stages)
+    lists, problem = problem_of(schedule, costs)
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 80)
-    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._BREAK_EVEN", 10**9)
+    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 2000)
+    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 10**12)
     interpreted = planned_times(problem)
-    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._BREAK_EVEN", 0)
+    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 0)
     assert planned_times(problem) == interpreted
     planned = schedule_of_times(problem, lists, interpreted, "planned")
     assert problem.room.holds(planned)
-    assert simulated_s(planned, costs) == 35.0
+    assert not find_faults(planned)
+    assert simulated_s(planned, costs) == least_s
 
 
 def proofs(problem, monkeypatch):
@@ -204,6 +210,7 @@ def test_an_order_of_a_v_is_found_that_no_builder_has():
 def test_what_is_proven_is_never_above_what_takes_place(name, p, m, chunks, monkeypatch):
     """Random costs, links that messages share, hand-over, speeds: no whole ticks, and more than the model has."""
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 60)
+    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 500)
     schedule = build(name, p, m, chunks)
     for seed in range(5):
         draw = random.Random(seed)

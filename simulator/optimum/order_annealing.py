@@ -1,0 +1,225 @@
+"""Simulated annealing of an order: the innermost loop of the planner's second part, which numba compiles if it can.
+
+    rank 0   F0 F1 F2 .. .. B0 F3            the critical path: each op of it begins when the one before it ends
+    rank 1   .. F0 F1 B0 F2 .. B1            here F0 F0 F1 B0 F2, so F1 and B0 may change places, or B0 and F2
+
+Only where two ops follow one another on a rank on the critical path can a move make the whole shorter (van Laarhoven,
+Aarts and Lenstra, Operations Research 1992). One of them is moved past the other, or past a few more, if the rank has
+the room and no rank waits for itself then; what is longer is kept by chance, ever more rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import NamedTuple
+
+from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays
+
+_FARTHEST = 4
+"""The most ops that one is moved past."""
+
+
+class OrderState(NamedTuple):
+    """Orders of all ranks, and what is known of them; places are those of ops, one rank's behind the other's.
+
+    Attributes:
+        kinds: The kind of the op at each place; the micro-batches of a kind come in their order.
+        rank_places: Where a rank's places begin, and where the last ones end.
+        causes: The place of what an op begins after: itself on its own rank; -2 less it: an op that it waits for; -1:
+            none.
+        places: Place, by op.
+        starts: When an op starts, by op.
+        best: The same of the best order, by op.
+        critical: Places whose op begins after the one before it on its rank, on the critical path.
+        held: What a rank holds before the op, by place.
+        nexts: The micro-batch that is next, by kind.
+        heads: The place that is next, by rank.
+        free: When a rank is free, by rank.
+        blocked: The op that a rank waits for, by rank; -1: none.
+        awake: Ranks that wait for none, as a stack.
+    """
+
+    kinds: list[int]
+    rank_places: list[int]
+    causes: list[int]
+    places: list[int]
+    starts: list[int]
+    best: list[int]
+    critical: list[int]
+    held: list[int]
+    nexts: list[int]
+    heads: list[int]
+    free: list[int]
+    blocked: list[int]
+    awake: list[int]
+
+
+def ordered_ticks(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    arrays: DueArrays, state: OrderState, num_microbatches: int
+) -> int:
+    """Put the starts of all ops and their causes into the state, and return the end of the last one [ticks].
+
+    Returns:
+        `DOES_NOT_FIT` where ranks wait for each other in a circle.
+    """
+    num_ranks, num_awake = len(arrays.limits), len(arrays.limits)
+    for kind in range(len(arrays.ranks)):
+        state.nexts[kind] = arrays.firsts[kind]
+    for rank in range(num_ranks):
+        state.heads[rank], state.free[rank], state.blocked[rank] = state.rank_places[rank], 0, -1
+        state.awake[rank] = num_ranks - 1 - rank
+    while num_awake > 0:
+        num_awake -= 1
+        rank = state.awake[num_awake]
+        while state.heads[rank] < state.rank_places[rank + 1]:
+            place = state.heads[rank]
+            kind = state.kinds[place]
+            microbatch = state.nexts[kind]
+            start, cause = state.free[rank], place - 1 if place > state.rank_places[rank] else -1
+            for arc in range(arrays.wait_places[kind], arrays.wait_places[kind + 1]):
+                before = arrays.waits[arc]
+                op = before * num_microbatches + microbatch
+                if state.nexts[before] <= microbatch:
+                    state.blocked[rank] = op
+                    break
+                ready = state.starts[op] + arrays.ticks[before] + arrays.wait_delays[arc]
+                if ready > start or (ready == start and state.places[op] == place - 1):
+                    start, cause = ready, -2 - state.places[op]
+            if state.blocked[rank] >= 0:
+                break
+            op = kind * num_microbatches + microbatch
+            state.starts[op], state.places[op], state.causes[place] = start, place, cause
+            state.free[rank] = start + arrays.ticks[kind]
+            state.nexts[kind] += 1
+            state.heads[rank] += 1
+            for arc in range(arrays.follower_places[kind], arrays.follower_places[kind + 1]):
+                other = arrays.ranks[arrays.followers[arc]]
+                if state.blocked[other] == op:
+                    state.blocked[other] = -1
+                    state.awake[num_awake] = other
+                    num_awake += 1
+    end = 0
+    for rank in range(num_ranks):
+        if state.heads[rank] < state.rank_places[rank + 1]:
+            return DOES_NOT_FIT
+        end = max(end, state.free[rank])
+    return end
+
+
+def critical_places(arrays: DueArrays, state: OrderState, end: int) -> int:
+    """Put what is critical, and what ranks hold, into the state, and return how many places are critical."""
+    place, count = -1, 0
+    for rank in range(len(arrays.limits)):
+        held = 0
+        for position in range(state.rank_places[rank], state.rank_places[rank + 1]):
+            state.held[position] = held
+            held += arrays.changes[state.kinds[position]]
+        if state.free[rank] == end:
+            place = state.rank_places[rank + 1] - 1
+    while place >= 0:
+        cause = state.causes[place]
+        if cause < -1:
+            place = -2 - cause
+        else:
+            if cause >= 0:
+                state.critical[count] = place
+                count += 1
+            place = cause
+    return count
+
+
+def move_op(state: OrderState, source: int, target: int) -> None:
+    """Move an op of a rank to another place of it."""
+    kind, step = state.kinds[source], 1 if target > source else -1
+    for place in range(source, target, step):
+        state.kinds[place] = state.kinds[place + step]
+    state.kinds[target] = kind
+
+
+def fits_between(arrays: DueArrays, state: OrderState, rank: int, first: int, last: int) -> bool:
+    """Return whether a rank has room for its ops from one place to another."""
+    held = state.held[first]
+    for place in range(first, last + 1):
+        if held + arrays.peaks[state.kinds[place]] > arrays.limits[rank]:
+            return False
+        held += arrays.changes[state.kinds[place]]
+    return True
+
+
+def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
+    arrays: DueArrays, state: OrderState, num_microbatches: int, num_tries: int, warmth: float, least: int
+) -> int:
+    """Put the starts of the best order that is found into the state, and return the end of its last op [ticks].
+
+    Args:
+        arrays: The problem.
+        state: Orders that can be worked through; else of any values.
+        num_microbatches: Micro-batches.
+        num_tries: Moves to try.
+        warmth: How much longer an order is that is kept by a chance of 1 / e at first [ticks].
+        least: When to stop [ticks].
+    """
+    current = fewest = ordered_ticks(arrays, state, num_microbatches)
+    for op in range(len(state.starts)):
+        state.best[op] = state.starts[op]
+    num_critical = critical_places(arrays, state, current)
+    seed = 1
+    for count in range(num_tries):
+        if fewest <= least:
+            break
+        seed = (seed * 1103515245 + 12345) % 2147483648
+        chance = (seed >> 8) / 8388608.0
+        seed = (seed * 1103515245 + 12345) % 2147483648
+        if num_critical > 0 and chance < 0.9:
+            source = state.critical[(seed >> 8) % num_critical]
+        else:
+            source = (seed >> 8) % len(state.kinds)
+        rank = arrays.ranks[state.kinds[source]]
+        seed = (seed * 1103515245 + 12345) % 2147483648
+        reach = 1 + (seed >> 9) % _FARTHEST
+        reach = reach if (seed >> 12) % 2 > 0 else 1
+        if (seed >> 8) % 2 > 0:
+            target = max(state.rank_places[rank], source - reach)
+        else:
+            source = max(state.rank_places[rank], source - 1)
+            target = min(state.rank_places[rank + 1] - 1, source + reach)
+        if state.kinds[source] == state.kinds[target] and abs(source - target) < 2:
+            continue
+        move_op(state, source, target)
+        ticks = DOES_NOT_FIT
+        if fits_between(arrays, state, rank, min(source, target), max(source, target)):
+            ticks = ordered_ticks(arrays, state, num_microbatches)
+        seed = (seed * 1103515245 + 12345) % 2147483648
+        heat = warmth * (num_tries - count) / num_tries
+        if ticks <= current or (ticks < DOES_NOT_FIT and (seed >> 8) / 8388608.0 < exp((current - ticks) / heat)):
+            current = ticks
+            num_critical = critical_places(arrays, state, current)
+            if ticks < fewest:
+                fewest = ticks
+                for op in range(len(state.starts)):
+                    state.best[op] = state.starts[op]
+        else:
+            move_op(state, target, source)
+    return fewest
+
+
+ANNEALING_PARTS = (ordered_ticks, critical_places, move_op, fits_between)
+"""What annealing calls."""
+
+
+def order_state(arrays: DueArrays, starts: Sequence[int], num_microbatches: int) -> OrderState:
+    """Return the orders of all ranks in which ops have these starts, which are by op [ticks]."""
+    ops = sorted(
+        (rank, starts[kind * num_microbatches + k], starts[kind * num_microbatches + k] + arrays.ticks[kind], k, kind)
+        for kind, rank in enumerate(arrays.ranks)
+        for k in range(arrays.firsts[kind], num_microbatches)
+    )
+    rank_places = [0] * (len(arrays.limits) + 1)
+    for rank, *_ in ops:
+        rank_places[rank + 1] += 1
+    for rank in range(len(arrays.limits)):
+        rank_places[rank + 1] += rank_places[rank]
+    num_places, num_ops, num_kinds, num_ranks = len(ops), len(starts), len(arrays.ranks), len(arrays.limits)
+    counts = (num_places, num_ops, num_ops, num_ops, num_places, num_places, num_kinds, *(num_ranks,) * 4)
+    return OrderState([kind for *_, kind in ops], rank_places, *([0] * count for count in counts))
