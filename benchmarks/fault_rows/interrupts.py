@@ -21,6 +21,8 @@ ANSWER_S = 1.0
 STARTED_S = 0.4
 """Before that Python itself is starting, and answers as Python does [s]."""
 LATEST_S = 4.0
+ANSWERING = "plan "
+"""What answers an interrupt with the best that there is, and exit code 0."""
 SHOWN = 12
 NUM_WORKERS = 2
 SEED = 7
@@ -42,7 +44,7 @@ COMMANDS = (
 
 def lines(count: int) -> Iterator[str]:
     """Yield the section, of so many interrupts."""
-    yield "| command | interrupts | answered with 130 | ended before | slowest | left or wrong |"
+    yield "| command | interrupts | answered | ended before | slowest | left or wrong |"
     yield "|---|---|---|---|---|---|"
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as name:
@@ -96,11 +98,12 @@ def _interrupted(command: str, profile: bytes, chance: random.Random) -> tuple[f
             return 30.0, "no answer"
         seconds = time.monotonic() - sent_s
         after = contents(folder)
+    is_answer = command.startswith(ANSWERING) and process.returncode == 0
     wrongs = {
-        f"exit code {process.returncode}": process.returncode != 130,
+        f"exit code {process.returncode}": process.returncode != 130 and not is_answer,
         f"{seconds:.1f} s": seconds > ANSWER_S,
-        f"said {errors[-200:]!a}": "Traceback" in errors or not errors.endswith("stopped\n"),
-        "files": after != before,
+        f"said {errors[-200:]!a}": "Traceback" in errors or not (is_answer or errors.endswith("stopped\n")),
+        "files": after != before and not is_answer,
     }
     return seconds, ", ".join(wrong for wrong, is_so in wrongs.items() if is_so)
 
@@ -111,7 +114,7 @@ def _hear_interrupts() -> None:
 
 ROW = Row(
     title="R7: Ctrl-C at any moment",
-    goal="answered within 1 s, exit code 130, one line, no file",
+    goal="answered within 1 s, exit code 130, one line, no file; or by `plan` with the best so far",
     count=120,
     lines=lines,
 )

@@ -8,8 +8,9 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context
-from typing import Any
+from multiprocessing import active_children
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, final
 
 from pipesched.profiles.processes.child_process import end_with
 
@@ -18,6 +19,23 @@ _GARBAGE = 200_000
 _SAFE_PATH = "PYTHONSAFEPATH"
 _WORK: list[Callable[[Any], Any]] = []
 """In a worker: what it does with items."""
+
+
+@final
+class _Worker(SpawnProcess):
+    """A process that hears of an interrupt only once it would end by it without a word."""
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process takes over
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@final
+class _WorkerContext(SpawnContext):
+    Process = _Worker
 
 
 @contextmanager
@@ -33,15 +51,14 @@ def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[Proc
     before, others = os.environ.get(_SAFE_PATH), set(active_children())
     os.environ[_SAFE_PATH] = "1"  # multiprocessing passes on no -P that it was not started with
     try:
-        with ProcessPoolExecutor(num_processes, get_context("spawn"), _begin, (os.getpid(), work)) as pool:
+        with ProcessPoolExecutor(num_processes, _WorkerContext(), _begin, (os.getpid(), work)) as pool:
             try:
                 yield pool
             except BaseException:
                 for process in set(active_children()) - others:
                     process.terminate()
-                raise
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+                raise  # what is not begun fails with them: to cancel it as well would race with that
+            pool.shutdown(wait=True, cancel_futures=True)
     finally:
         del os.environ[_SAFE_PATH]
         if before is not None:
@@ -67,5 +84,6 @@ def work_on(item: Any) -> Any:
 def _begin(parent: int, work: Callable[[Any], Any]) -> None:
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the parent says that it was interrupted
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.set_threshold(_GARBAGE)
     _WORK.append(work)
