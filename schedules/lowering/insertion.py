@@ -37,20 +37,31 @@ def lower(schedule: Schedule) -> Schedule:
         raise ScheduleError(f"schedule: got {shown(schedule)}, expected a Schedule; try pipesched.build('1f1b', 4, 8)")
     if schedule.is_lowered:
         return schedule
-    columns = schedule.columns
-    num_ranks, num_cells = columns.num_ranks, len(columns.codes)
-    if num_ranks * max(num_ranks, num_cells // 20) > _MAX_CLOCKS:
-        most = 20 * _MAX_CLOCKS // num_ranks
-        num_microbatches = schedule.num_microbatches * most // num_cells
-        advice = f"{num_microbatches} micro-batches" if num_ranks**2 <= _MAX_CLOCKS else f"{isqrt(_MAX_CLOCKS)} ranks"
-        raise ScheduleError(
-            f"{schedule.name}: cannot be lowered: got {num_cells} ops on {num_ranks} ranks, expected at most {most}; "
-            f"try {advice}"
-        )
-    lowered = _lowered(columns, schedule.num_stages, schedule.num_microbatches)
+    require_lowerable(schedule)
+    lowered = _lowered(schedule.columns, schedule.num_stages, schedule.num_microbatches)
     if lowered is None:
         _refuse(schedule)
     return replace(schedule, lists=lowered.rows(), is_lowered=True)
+
+
+def require_lowerable(schedule: Schedule) -> None:
+    """Refuse lists, lowered or not, whose lowering would take too long.
+
+    Raises:
+        ScheduleError: They are too long for so many ranks.
+    """
+    if schedule.is_lowered:
+        return
+    num_ranks, num_cells = schedule.num_ranks, len(schedule.columns.codes)
+    if num_ranks * max(num_ranks, num_cells // 20) <= _MAX_CLOCKS:
+        return
+    most = 20 * _MAX_CLOCKS // num_ranks
+    num_microbatches = schedule.num_microbatches * most // num_cells
+    advice = f"{num_microbatches} micro-batches" if num_ranks**2 <= _MAX_CLOCKS else f"{isqrt(_MAX_CLOCKS)} ranks"
+    raise ScheduleError(
+        f"{schedule.name}: cannot be lowered: got {num_cells} ops on {num_ranks} ranks, expected at most {most}; "
+        f"try {advice}"
+    )
 
 
 def _refuse(schedule: Schedule) -> NoReturn:

@@ -91,8 +91,8 @@ def prove_order(
     num_ops = problem.num_microbatches * len(problem.kinds)
     if num_ops > _MOST_OPS:
         raise SimulationError(
-            f"orders: got {num_ops} ops to search, expected at most {_MOST_OPS}; try fewer micro-batches, or 0 seconds "
-            "(simple bounds)"
+            f"orders: got {num_ops} ops to search, expected at most {_MOST_OPS}; try "
+            f"{max(1, _MOST_OPS // len(problem.kinds))} micro-batches, or 0 seconds (simple bounds)"
         )
     cp_model: Any = import_module("ortools.sat.python.cp_model")
     factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)

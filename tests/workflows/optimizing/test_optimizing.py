@@ -70,7 +70,7 @@ def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatc
     monkeypatch.setattr("pipesched.simulator.optimum.order_model._MOST_OPS", 90)
     costs, counts = pipesched.DeviceCost(1.0, None, 1.0, 1.0), {"num_ranks": 4, "num_microbatches": 4}
     assert pipesched.simulate("v_half", costs, **counts, bound_seconds=0).least.gap > 0
-    with pytest.raises(pipesched.SimulationError, match="got 96 ops to search, expected at most 90; try fewer"):
+    with pytest.raises(pipesched.SimulationError, match="got 96 ops to search, expected at most 90; try 3 micro-"):
         pipesched.simulate("v_half", costs, **counts, bound_seconds=1)
 
 
