@@ -81,7 +81,7 @@ def print_table(
     *,
     most_columns: int | None = None,
 ) -> None:
-    """Print rows of ready-made cells, with as many columns as fit, or after `show_all_columns` with all.
+    """Print rows of ready-made cells, with as many columns as fit, or under `all_columns` with all.
 
     Columns of numbers are aligned right and never folded, and neither is the first; headers and words are. The columns
     that matter most come first; those for which there is no room are named below, and those in which nothing stands are
@@ -151,9 +151,15 @@ def _folded(line: str, width: int, hanging: int = 2) -> list[str]:
     return [piece.replace("\0", " ") for piece in pieces]
 
 
-def show_all_columns(are_all_shown: bool) -> None:
-    """Say whether tables have all their columns from here on, however wide they come out."""
+@contextmanager
+def all_columns(are_all_shown: bool) -> Iterator[None]:
+    """Say whether tables have all their columns meanwhile, however wide they come out."""
+    before = _Columns.are_all_shown
     _Columns.are_all_shown = are_all_shown
+    try:
+        yield
+    finally:
+        _Columns.are_all_shown = before
 
 
 class _Columns:

@@ -94,3 +94,4 @@ def test_a_command_shows_its_core_columns_in_80_and_all_of_them_if_asked(pipesch
     assert any(wide in text for text in narrow if text.startswith(("--wide also shows: ", "  ")))
     assert any(wide in text for text in pipesched(f"{line} --wide").out.splitlines() if text.startswith("┃"))
     assert "--wide also" not in pipesched(f"{line} --wide").out
+    assert not terminal._Columns.are_all_shown  # the next command has its own width

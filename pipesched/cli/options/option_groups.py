@@ -16,7 +16,7 @@ from typer.models import OptionInfo
 
 from pipesched.cli.options.common_options import OUTPUT, Wide
 from pipesched.cli.options.setting_options import SETTINGS, setting_option
-from pipesched.cli.terminal import show_all_columns
+from pipesched.cli.terminal import all_columns
 
 _WIDE = "wide"
 _OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}
@@ -39,10 +39,10 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
-        show_all_columns(values.pop(_WIDE, False))
-        for name, group in groups.items():
-            values[name] = _gathered(group, values)
-        return command(**values)
+        with all_columns(values.pop(_WIDE, False)):
+            for name, group in groups.items():
+                values[name] = _gathered(group, values)
+            return command(**values)
 
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
