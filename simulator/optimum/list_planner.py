@@ -29,9 +29,11 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 110_000, 4000
 """Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
-_MOVED_OPS, _FEWEST_MOVES, _MOST_MOVES, _WARMTHS = 1_500_000, 1000, 20_000, (0.5, 0.1)
-"""Ops of all orders that an annealing tries; how many it tries at least, and at most; how warm each of them is, in what
-ops take in the mean."""
+_MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((0.5, 0.9), (0.5, 0.6), (0.1, 0.6))
+"""Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
+of its moves is on the critical path."""
+_MOST_CELLS = 256
+"""Micro-batches times ranks above which that would take too long."""
 _STEPS = 10
 """Steps of a loop that count for an op, where machine code is loaded after so many."""
 _PLAIN_OPS = 100_000
@@ -78,10 +80,10 @@ def planned_times(problem: OrderProblem) -> OpTimes:
         num_tries = int(left / len(short.kinds) / short.num_microbatches)
         _search(whole, _BlockSearch(short), least, min(_MOST_TRIES, num_tries))
     num_moves = int((_MOVED_OPS if machine_code.has_numba() else _PLAIN_OPS) / num_ops)
-    if num_moves >= _FEWEST_MOVES and not problem.is_repeated:
-        for warmth in _WARMTHS:
+    if problem.num_ranks * problem.num_microbatches <= _MOST_CELLS and not problem.is_repeated:
+        for warmth, critical_share in _ANNEALINGS:
             if whole.fewest > least:
-                whole.anneal(min(_MOST_MOVES, num_moves), warmth, least)
+                whole.anneal(min(_MOST_MOVES, num_moves), warmth, critical_share, least)
     return due_times(problem, whole.best_starts)
 
 
@@ -173,14 +175,15 @@ class _BlockSearch:
             self.best, self.fewest = block, ticks
         return self.fewest
 
-    def anneal(self, num_moves: int, warmth: float, least: int) -> None:
+    def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
         in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops)
         arrays = self._in_numpy()[0] if in_arrays else self._lists[0]
         state = order_state(arrays, self.best_starts, self._num_microbatches)
         state = OrderState(*map(_in_numpy, state)) if in_arrays else state
         loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
-        self.fewest = int(loop(arrays, state, self._num_microbatches, num_moves, warmth * self._unit, least))
+        options = num_moves, warmth * self._unit, critical_share, least
+        self.fewest = int(loop(arrays, state, self._num_microbatches, *options))
         self.best_starts = [int(start) for start in state.best]
 
     def _schedule(self, block: _Block) -> int:

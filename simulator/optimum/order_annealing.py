@@ -107,10 +107,19 @@ def ordered_ticks(  # noqa: C901 -- one loop: calls would cost plain Python more
     return end
 
 
-def critical_places(arrays: DueArrays, state: OrderState, end: int) -> int:
-    """Put what is critical, and what ranks hold, into the state, and return how many places are critical."""
+def critical_places(arrays: DueArrays, state: OrderState, end: int, first: int) -> int:
+    """Put what is critical, and what ranks hold, into the state, and return how many places are critical.
+
+    Args:
+        arrays: The problem.
+        state: Orders that have been worked through.
+        end: The end of the last op [ticks].
+        first: Of ranks that end last, the path of this one counts, or of the next before it.
+    """
+    num_ranks = len(arrays.limits)
     place, count = -1, 0
-    for rank in range(len(arrays.limits)):
+    for turn in range(num_ranks):
+        rank = (first + 1 + turn) % num_ranks
         held = 0
         for position in range(state.rank_places[rank], state.rank_places[rank + 1]):
             state.held[position] = held
@@ -148,7 +157,13 @@ def fits_between(arrays: DueArrays, state: OrderState, rank: int, first: int, la
 
 
 def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
-    arrays: DueArrays, state: OrderState, num_microbatches: int, num_tries: int, warmth: float, least: int
+    arrays: DueArrays,
+    state: OrderState,
+    num_microbatches: int,
+    num_tries: int,
+    warmth: float,
+    critical_share: float,
+    least: int,
 ) -> int:
     """Put the starts of the best order that is found into the state, and return the end of its last op [ticks].
 
@@ -158,12 +173,13 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         num_microbatches: Micro-batches.
         num_tries: Moves to try.
         warmth: How much longer an order is that is kept by a chance of 1 / e at first [ticks].
+        critical_share: Share of the moves that is on the critical path; the rest is anywhere, which makes room.
         least: When to stop [ticks].
     """
     current = fewest = ordered_ticks(arrays, state, num_microbatches)
     for op in range(len(state.starts)):
         state.best[op] = state.starts[op]
-    num_critical = critical_places(arrays, state, current)
+    num_critical = critical_places(arrays, state, current, 0)
     seed = 1
     for count in range(num_tries):
         if fewest <= least:
@@ -171,7 +187,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         seed = (seed * 1103515245 + 12345) % 2147483648
         chance = (seed >> 8) / 8388608.0
         seed = (seed * 1103515245 + 12345) % 2147483648
-        if num_critical > 0 and chance < 0.9:
+        if num_critical > 0 and chance < critical_share:
             source = state.critical[(seed >> 8) % num_critical]
         else:
             source = (seed >> 8) % len(state.kinds)
@@ -194,7 +210,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         heat = warmth * (num_tries - count) / num_tries
         if ticks <= current or (ticks < DOES_NOT_FIT and (seed >> 8) / 8388608.0 < exp((current - ticks) / heat)):
             current = ticks
-            num_critical = critical_places(arrays, state, current)
+            num_critical = critical_places(arrays, state, current, (seed >> 9) % len(arrays.limits))
             if ticks < fewest:
                 fewest = ticks
                 for op in range(len(state.starts)):
