@@ -31,3 +31,4 @@ from .scenario import Inexact as Inexact
 from .scenario import Meaning as Meaning
 from .scenario import Precision as Precision
 from .scenario import Scenario as Scenario
+from .scenario import SteadyPace as SteadyPace

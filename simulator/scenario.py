@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
@@ -87,6 +87,7 @@ class Estimate:
         timeline: Timeline of the ops, with memory; None where the evaluator makes none.
         precision: Precision of seconds and bytes.
         error: Of approximate seconds, how far off they may be, as a share of them; 0 where that is not known.
+        bubble_fraction: Of a pace, the idle share of all device time at it; None where the evaluator does not say.
     """
 
     meaning: Meaning
@@ -96,6 +97,11 @@ class Estimate:
     timeline: Timeline | None = None
     precision: Precision = Precision.EXACT
     error: float = 0.0
+    bubble_fraction: float | None = None
+
+    def pace(self, num_microbatches: int) -> SteadyPace:
+        """Return the pace of iterations of so many micro-batches, of all pipelines together."""
+        return SteadyPace(self.seconds / num_microbatches, self.bubble_fraction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,18 @@ class Inexact:
     """Why an evaluator does not answer: it would have to leave something out."""
 
     reason: str
+
+
+class SteadyPace(NamedTuple):
+    """The pace of batches that follow one another, or of a run without a flush in the long run.
+
+    Attributes:
+        s_per_microbatch: Seconds of a micro-batch, of all pipelines together.
+        bubble_fraction: Idle share of all device time; None of pipelines that slow each other, whose works drift.
+    """
+
+    s_per_microbatch: float
+    bubble_fraction: float | None
 
 
 EvaluateScenario: TypeAlias = Callable[[Scenario], Estimate | Inexact]

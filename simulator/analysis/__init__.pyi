@@ -26,8 +26,6 @@ from .labels import readable_share as readable_share
 from .labels import sources as sources
 from .labels import unit_of as unit_of
 from .stage_waits import waits_by_stage as waits_by_stage
-from .steady_bubble import idle_share as idle_share
-from .steady_bubble import steady_bubble_fraction as steady_bubble_fraction
 from .summary import Summary as Summary
 from .summary import fits as fits
 from .summary import summarize as summarize

@@ -9,9 +9,9 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import live_copies, live_versions
+from pipesched.simulator import SteadyPace
 from pipesched.simulator.analysis.comm_volume import communication_volume
 from pipesched.simulator.analysis.device_metrics import metrics
-from pipesched.simulator.analysis.steady_bubble import steady_bubble_fraction
 from pipesched.simulator.analysis.tables import CellValue
 from pipesched.simulator.memory import in_flight, over_capacity, peak_in_flight
 
@@ -72,7 +72,7 @@ def summarize(
     timeline: Timeline,
     costs: StageCosts,
     cluster: Cluster,
-    steady_s_per_microbatch: float | None = None,
+    pace: SteadyPace | None = None,
 ) -> Summary:
     """Return the row of a schedule.
 
@@ -81,8 +81,7 @@ def summarize(
         timeline: Timeline of `schedule`; with memory samples where the costs have bytes.
         costs: The costs that it was simulated with.
         cluster: Says how much memory the devices have.
-        steady_s_per_microbatch: Seconds per micro-batch of the schedule in the long run, where it is known how it goes
-            on.
+        pace: Pace of the schedule in the long run, where it is known how it goes on.
 
     Raises:
         SimulationError: Nothing in the timeline takes time.
@@ -98,10 +97,8 @@ def summarize(
         bubble_overhead=measures.bubble_overhead,
         bubble_of_longest_span=measures.bubble_of_longest_span,
         throughput=measures.throughput,
-        steady_s_per_microbatch=steady_s_per_microbatch,
-        steady_bubble_fraction=steady_bubble_fraction(
-            measures.busy_s, schedule, costs, cluster, steady_s_per_microbatch
-        ),
+        steady_s_per_microbatch=None if pace is None else pace.s_per_microbatch,
+        steady_bubble_fraction=None if pace is None else pace.bubble_fraction,
         peak_memory_worst_bytes=max(peaks, default=None),
         peak_memory_best_bytes=min(peaks, default=None),
         peak_microbatches_worst=max(counts),

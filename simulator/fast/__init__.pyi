@@ -19,10 +19,11 @@ from .program_memory import held_on_devices as held_on_devices
 from .run_time import RunTime as RunTime
 from .run_time import loss_times_s as loss_times_s
 from .run_time import run_time as run_time
-from .steady_state import batch_period_s as batch_period_s
+from .steady_state import batch_pace as batch_pace
+from .steady_state import idle_share as idle_share
 from .steady_state import predict_repeated as predict_repeated
 from .steady_state import predict_unflushed as predict_unflushed
-from .steady_state import repeated_pace_s as repeated_pace_s
+from .steady_state import repeated_pace as repeated_pace
 from .steady_state import shown_period_s as shown_period_s
 from .steady_state import shows_period as shows_period
-from .steady_state import unflushed_pace_s as unflushed_pace_s
+from .steady_state import unflushed_pace as unflushed_pace

@@ -14,19 +14,32 @@ times are no longest paths; then nothing at all may be left at L, so that the ne
 Else a longer run is looked at. What comes next depends on as many micro-batches as the lists have under way, and on
 nothing before. So once all ops of that many come just as long after the same ops of some periods before, all later
 ones do. One period may not do: where k micro-batches go round, every k-th may find the same gap.
+
+What devices work is that of one period, too: the last Steps of a run need not keep a copy of the weights, and its first
+ops have no weights to predict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import Recv, Schedule, ScheduleError, Send, Timeline, computes, repeat
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import microbatches_per_step, with_steps
-from pipesched.simulator import SAME, USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Scenario, is_usual
+from pipesched.simulator import (
+    SAME,
+    USUAL_NETWORK,
+    Estimate,
+    Inexact,
+    Meaning,
+    NetworkOptions,
+    Scenario,
+    SteadyPace,
+    is_usual,
+)
 from pipesched.simulator.engine import lists_of_all
 from pipesched.simulator.fast.array_engine import simulate_arrays
 from pipesched.simulator.fast.contention import is_unshared
@@ -43,7 +56,7 @@ def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Es
         timeline: What SimPy says of it, without jitter; None: it is simulated here.
 
     Returns:
-        The seconds of a batch in the long run, without memory; or why they are not known.
+        The seconds of a batch in the long run and its bubble, without memory; or why they are not known.
 
     Raises:
         ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
@@ -55,11 +68,11 @@ def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Es
     batch = with_steps(lists_of_all(schedule, 1) if is_alone else schedule)
     if timeline is None or batch is not schedule:
         timeline = _simulated(scenario, batch)
-    period_s = batch_period_s(batch, timeline, scenario.cluster, scenario.network)
-    if period_s is not None:
-        return Estimate(Meaning.PACE, period_s, {})
-    runs = _longer_runs(scenario, lambda times: repeat(batch, times).held())
-    return _paced(scenario, repeated_pace_s(runs, batch.num_microbatches))
+    pace = batch_pace(batch, timeline, scenario.cluster, scenario.network)
+    if pace is None:
+        runs = _longer_runs(scenario, lambda times: repeat(batch, times).held())
+        pace = repeated_pace(runs, batch.num_microbatches)
+    return _paced(scenario, pace)
 
 
 def predict_unflushed(
@@ -73,7 +86,8 @@ def predict_unflushed(
         timeline: What SimPy says of the scenario, without jitter; None: it is simulated here.
 
     Returns:
-        The seconds of as many micro-batches as the run has, in the long run, without memory; or why they are not known.
+        The seconds of as many micro-batches as the run has, in the long run, and its bubble, without memory; or why
+        they are not known.
 
     Raises:
         ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
@@ -83,7 +97,7 @@ def predict_unflushed(
     if timeline is None:
         timeline = _simulated(scenario, scenario.schedule)
     runs = chain([(scenario.schedule, timeline)], _longer_runs(scenario, longer))
-    return _paced(scenario, unflushed_pace_s(runs))
+    return _paced(scenario, unflushed_pace(runs))
 
 
 def _several(scenario: Scenario) -> Inexact:
@@ -106,17 +120,18 @@ def _longer_runs(scenario: Scenario, longer: Callable[[int], Schedule]) -> Itera
         times *= 2
 
 
-def _paced(scenario: Scenario, pace_s: float | None) -> Estimate | Inexact:
+def _paced(scenario: Scenario, pace: SteadyPace | None) -> Estimate | Inexact:
     schedule = scenario.schedule
-    if pace_s is None:
+    if pace is None:
         return Inexact(f"{schedule.name}: got runs that do not settle to one pace, expected some that do; try simulate")
-    return Estimate(Meaning.PACE, pace_s * schedule.num_microbatches, {})
+    seconds = pace.s_per_microbatch * schedule.num_microbatches
+    return Estimate(Meaning.PACE, seconds, {}, bubble_fraction=pace.bubble_fraction)
 
 
-def batch_period_s(
+def batch_pace(
     schedule: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> float | None:
-    """Return how long after a batch the next one is the same; None where its Timeline alone does not show it.
+) -> SteadyPace | None:
+    """Return the pace of a batch that is repeated; None where its Timeline alone does not show it.
 
     Args:
         schedule: Schedule of one batch, lowered.
@@ -136,7 +151,11 @@ def batch_period_s(
         elif not isinstance(span.op, Recv):
             ends_s[span.rank] = max(ends_s[span.rank], span.end_s)
     ranks = [*zip(begins_s, ends_s, strict=True)]
-    return shown_period_s(ranks, [*channels.values()], is_shared=not is_unshared(schedule, cluster))
+    period_s = shown_period_s(ranks, [*channels.values()], is_shared=not is_unshared(schedule, cluster))
+    if period_s is None:
+        return None
+    bubble_fraction = idle_share(_busy_s(timeline), len(timeline.devices), period_s)
+    return SteadyPace(period_s / schedule.num_microbatches, bubble_fraction)
 
 
 def shows_period(schedule: Schedule, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK) -> bool:
@@ -169,8 +188,8 @@ def _predicts_weights(schedule: Schedule) -> bool:
     return any(part.lookahead for row in schedule.ops for op in row for part in computes(op))
 
 
-def repeated_pace_s(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> float | None:
-    """Return the seconds per micro-batch of a batch that is repeated ever more often; None if it does not settle.
+def repeated_pace(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> SteadyPace | None:
+    """Return the pace of a batch that is repeated ever more often; None if it does not settle.
 
     Args:
         runs: The runs from the shortest to the longest, which are simulated only as far as they are needed.
@@ -178,19 +197,19 @@ def repeated_pace_s(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> fl
     """
     for schedule, timeline in runs:
         count = schedule.num_microbatches
-        pace_s = _pace_s(timeline, range(count - batch, count), range(batch, count // 2 + 1, batch))
-        if pace_s is not None:
-            return pace_s
+        pace = _pace(timeline, range(count - batch, count), range(batch, count // 2 + 1, batch))
+        if pace is not None:
+            return pace
     return None
 
 
-def unflushed_pace_s(runs: Iterable[tuple[Schedule, Timeline]]) -> float | None:
-    """Return the seconds per micro-batch of ever longer runs without a flush; None if they do not settle.
+def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | None:
+    """Return the pace of ever longer runs without a flush; None if they do not settle.
 
     The beginning, while the pipeline fills, and the end, while it empties, do not count. Lists that do not go on alike
     (`hybrid`, which stops pipelining half way) have the pace at which a run gets longer.
     """
-    before: tuple[int, float] | None = None
+    before: tuple[int, Timeline] | None = None
     last_pace_s = None
     for schedule, timeline in runs:
         count, period, reach = schedule.num_microbatches, _period(schedule), _reach(schedule)
@@ -198,20 +217,21 @@ def unflushed_pace_s(runs: Iterable[tuple[Schedule, Timeline]]) -> float | None:
         is_regular = period is not None and is_long and _goes_on_alike(schedule, period, reach)
         if period is not None and is_regular:
             lags = range(period, count - 3 * reach + 1, period)[: 2 * schedule.num_stages]
-            pace_s = _pace_s(timeline, range(count - 2 * reach, count - reach), lags)
-            if pace_s is not None:
-                return pace_s
+            pace = _pace(timeline, range(count - 2 * reach, count - reach), lags)
+            if pace is not None:
+                return pace
         if before is not None:
-            pace_s = (timeline.makespan_s - before[1]) / (count - before[0])
-            if is_long and not is_regular and last_pace_s is not None and _is_same(pace_s, last_pace_s):
-                return pace_s
-            last_pace_s = pace_s
-        before = count, timeline.makespan_s
+            more, more_s = count - before[0], timeline.makespan_s - before[1].makespan_s
+            if is_long and not is_regular and last_pace_s is not None and _is_same(more_s / more, last_pace_s):
+                busy_s = _busy_s(timeline) - _busy_s(before[1])
+                return SteadyPace(more_s / more, idle_share(busy_s, len(timeline.devices), more_s))
+            last_pace_s = more_s / more
+        before = count, timeline
     return None
 
 
-def _pace_s(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> float | None:
-    """Return the seconds per micro-batch at which the ops of some micro-batches follow those of a lag before.
+def _pace(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> SteadyPace | None:
+    """Return the pace at which the ops of some micro-batches follow those of a lag before.
 
     Returns:
         That of the first lag after which all do alike; None if there is none.
@@ -228,8 +248,42 @@ def _pace_s(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> flo
             for (rank, phase, stage, microbatch), end_s in late
         ]
         if _is_same(min(gains_s), max(gains_s)):
-            return math.fsum(gains_s) / len(gains_s) / lag
+            gain_s = math.fsum(gains_s) / len(gains_s)
+            last_s = max(end_s for _, end_s in late)
+            until_s: dict[int, float] = {}
+            for (rank, *_), end_s in late:
+                device = timeline.rank_to_device[rank]
+                until_s[device] = max(until_s.get(device, 0.0), end_s)
+            ends_of = {device: until_s.get(device, last_s) for device in timeline.devices}
+            windows = {device: (end_s - gain_s, end_s) for device, end_s in ends_of.items()}
+            return SteadyPace(gain_s / lag, idle_share(_busy_s(timeline, windows), len(windows), gain_s))
     return None
+
+
+def _busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None = None) -> float:
+    """Return how long the devices work, all of them together, from one time to another of each; None: all the time."""
+    lengths_s = []
+    for device in timeline.devices:
+        now_s, until_s = (-math.inf, math.inf) if windows is None else windows[device]
+        for span in timeline.work_of_device(device):
+            start_s, end_s = max(span.start_s, now_s), min(span.end_s, until_s)
+            if start_s - now_s <= SAME * timeline.makespan_s:  # no gap, as in the idle time of a run
+                start_s = now_s
+            if end_s > start_s:
+                lengths_s.append(end_s - start_s)
+                now_s = end_s
+    return math.fsum(lengths_s)
+
+
+def idle_share(busy_s: float, num_devices: int, seconds: float) -> float:
+    """Return the share of some seconds in which devices idle.
+
+    Args:
+        busy_s: Seconds in which they compute, all of them together.
+        num_devices: How many there are.
+        seconds: Seconds that are looked at.
+    """
+    return max(0.0, 1 - busy_s / (num_devices * seconds)) if seconds else 0.0
 
 
 def _period(schedule: Schedule) -> int | None:

@@ -17,13 +17,22 @@ from pipesched.schedules import Compute, Phase, Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, replicate
 from pipesched.schedules.weights import staleness
-from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision, Scenario, SimulationError
+from pipesched.simulator import (
+    USUAL_NETWORK,
+    Estimate,
+    Meaning,
+    NetworkOptions,
+    Precision,
+    Scenario,
+    SimulationError,
+    SteadyPace,
+)
 from pipesched.simulator.analysis import CAUSES, Usage, communication_volume, usage
 from pipesched.simulator.fast import loss_times_s, predict_scenario
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
-from pipesched.simulator.planner.steady_pace import settled_s_per_microbatch, shown_s_per_microbatch
+from pipesched.simulator.planner.steady_pace import settled_pace, shown_pace
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 
 _ROUNDS, _FEWEST = 8, 8
@@ -39,8 +48,7 @@ def evaluate_candidate(
     """Predict a candidate, or say why it cannot be."""
     try:
         estimate = predict_candidate(candidate, costs, cluster, network)
-        steady_s = _steady_s(candidate, estimate, cluster, network)
-        return replace(_outcome(candidate, costs, estimate), steady_s_per_microbatch=steady_s)
+        return _outcome(candidate, costs, estimate).at_pace(_steady_pace(candidate, estimate, cluster, network))
     except UNPREDICTABLE as error:
         return PlanOutcome(candidate=candidate, reason=str(error))
 
@@ -50,8 +58,7 @@ def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, 
     if outcome.steady_s_per_microbatch is not None:
         return outcome
     candidate = outcome.candidate
-    steady_s = settled_s_per_microbatch(candidate, steps_of(candidate), costs, cluster, network)
-    return replace(outcome, steady_s_per_microbatch=steady_s)
+    return outcome.at_pace(settled_pace(candidate, steps_of(candidate), costs, cluster, network))
 
 
 def predict_candidate(
@@ -80,9 +87,10 @@ def predict_candidate(
         return run
     assert run.timeline is not None, "of one pipeline there always is one"
     steps = steps_of(candidate)
-    steady_s = shown_s_per_microbatch(candidate, lists, run.timeline, cluster, network)
-    if steady_s is not None:
-        return replace(run, meaning=Meaning.PACE, seconds=steady_s * lists.num_microbatches / steps)
+    pace = shown_pace(candidate, lists, run.timeline, cluster, network)
+    if pace is not None:
+        seconds = pace.s_per_microbatch * lists.num_microbatches / steps
+        return replace(run, meaning=Meaning.PACE, seconds=seconds, bubble_fraction=pace.bubble_fraction)
     pace_s = _pace_s(run.timeline, lists, steps)  # not faster than the busiest device goes for long
     seconds = max(pace_s, Bounds(cluster).of(candidate, costs).seconds)
     return replace(run, meaning=Meaning.PACE, seconds=seconds, precision=Precision.APPROXIMATE)
@@ -136,13 +144,15 @@ def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster, network: N
     return timeline
 
 
-def _steady_s(candidate: Candidate, estimate: Estimate, cluster: Cluster, network: NetworkOptions) -> float | None:
-    """Return the seconds of a micro-batch in the long run, if the run of an estimate shows them."""
+def _steady_pace(
+    candidate: Candidate, estimate: Estimate, cluster: Cluster, network: NetworkOptions
+) -> SteadyPace | None:
+    """Return the pace in the long run, if the run of an estimate shows it."""
     assert estimate.timeline is not None, "of one pipeline there always is one"
     if not candidate.is_asynchronous:
-        return shown_s_per_microbatch(candidate, lists_of_candidate(candidate), estimate.timeline, cluster, network)
+        return shown_pace(candidate, lists_of_candidate(candidate), estimate.timeline, cluster, network)
     num_microbatches = candidate.samples_per_step // candidate.microbatch_size
-    return estimate.seconds / num_microbatches if estimate.precision is Precision.EXACT else None
+    return estimate.pace(num_microbatches) if estimate.precision is Precision.EXACT else None
 
 
 def _outcome(candidate: Candidate, costs: StageCosts, estimate: Estimate) -> PlanOutcome:

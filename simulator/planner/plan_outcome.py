@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pipesched.simulator import SteadyPace
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.search import SearchOutcome
 
@@ -41,6 +42,7 @@ class PlanOutcome(SearchOutcome):
             a flush of all its steps, from an empty pipeline to an empty one.
         steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
             long run; None where that is not known, or would take long to find out.
+        steady_bubble_fraction: Idle share of all device time at that pace.
         staleness: The most steps that a forward's weights are behind those that its gradient changes.
         reason: Why it is refused; None if it is not.
     """
@@ -53,6 +55,7 @@ class PlanOutcome(SearchOutcome):
     costs: Costs | None = None
     bubble_fraction: float | None = None
     steady_s_per_microbatch: float | None = None
+    steady_bubble_fraction: float | None = None
     staleness: int = 0
     reason: str | None = None
 
@@ -61,13 +64,11 @@ class PlanOutcome(SearchOutcome):
         """Samples per second; 0 where nothing could be predicted."""
         return self.samples / self.seconds if self.seconds else 0.0
 
-    @property
-    def steady_bubble_fraction(self) -> float | None:
-        """Idle share of all device time at the steady pace; None where that is not known."""
-        if self.costs is None or not self.steady_s_per_microbatch:
-            return None
-        step_s = self.steady_s_per_microbatch * self.samples / self.candidate.microbatch_size
-        return max(0.0, 1 - (self.costs.work_s + self.costs.recompute_s) / step_s)
+    def at_pace(self, pace: SteadyPace | None) -> PlanOutcome:
+        """Return the outcome with a steady pace; as it is where that is not known."""
+        if pace is None:
+            return self
+        return replace(self, steady_s_per_microbatch=pace.s_per_microbatch, steady_bubble_fraction=pace.bubble_fraction)
 
     @property
     def most_bytes(self) -> int:

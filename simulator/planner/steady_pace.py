@@ -11,19 +11,19 @@ from functools import partial
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
-from pipesched.simulator import Inexact, NetworkOptions, Scenario
-from pipesched.simulator.fast import batch_period_s, predict_repeated, predict_unflushed, unflushed_pace_s
+from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace
+from pipesched.simulator.fast import batch_pace, predict_repeated, predict_unflushed, unflushed_pace
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.search import UNPREDICTABLE
 
-_MOST_CELLS = 2_000
+MOST_CELLS = 2_000
 """Stages times micro-batches, of all copies, of the run that longer ones are simulated of."""
 
 
-def shown_s_per_microbatch(
+def shown_pace(
     candidate: Candidate, lists: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions
-) -> float | None:
-    """Return the seconds of a micro-batch in the long run, if the run that a candidate is predicted by shows them.
+) -> SteadyPace | None:
+    """Return the pace in the long run, if the run that a candidate is predicted by shows it.
 
     Args:
         candidate: The candidate.
@@ -33,15 +33,14 @@ def shown_s_per_microbatch(
         network: How messages go.
     """
     if candidate.is_asynchronous:
-        return unflushed_pace_s([(lists, timeline)])
-    period_s = batch_period_s(lists, timeline, cluster, network)
-    return None if period_s is None else period_s / lists.num_microbatches
+        return unflushed_pace([(lists, timeline)])
+    return batch_pace(lists, timeline, cluster, network)
 
 
-def settled_s_per_microbatch(
+def settled_pace(
     candidate: Candidate, num_steps: int, costs: StageCosts, cluster: Cluster, network: NetworkOptions
-) -> float | None:
-    """Return the seconds of a micro-batch in the long run, of longer runs; None where they take long or do not settle.
+) -> SteadyPace | None:
+    """Return the pace in the long run, of longer runs; None where they take long or do not settle.
 
     Args:
         candidate: The candidate.
@@ -51,9 +50,9 @@ def settled_s_per_microbatch(
         network: How messages go.
     """
     try:
-        lists = _lists(candidate, num_steps, 1)
-        if lists.num_stages * lists.num_microbatches > _MOST_CELLS:
+        if not is_repeatable(candidate, num_steps):
             return None
+        lists = _lists(candidate, num_steps, 1)
         scenario = Scenario(lists, costs, cluster, network)
         if candidate.is_asynchronous:
             answer = predict_unflushed(scenario, partial(_lists, candidate, num_steps))
@@ -61,7 +60,13 @@ def settled_s_per_microbatch(
             answer = predict_repeated(scenario)
     except UNPREDICTABLE:  # lists that cannot go on, whether they should
         return None
-    return None if isinstance(answer, Inexact) else answer.seconds / lists.num_microbatches
+    return None if isinstance(answer, Inexact) else answer.pace(lists.num_microbatches)
+
+
+def is_repeatable(candidate: Candidate, num_steps: int) -> bool:
+    """Whether the run of so many steps that a candidate is predicted by is short enough to look at longer ones."""
+    num_microbatches = num_steps * candidate.width * candidate.num_microbatches
+    return len(candidate.partition) * num_microbatches <= MOST_CELLS
 
 
 def _lists(candidate: Candidate, num_steps: int, times: int) -> Schedule:

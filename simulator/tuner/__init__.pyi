@@ -16,7 +16,6 @@ from .setting_outcome import SettingOutcome as SettingOutcome
 from .setting_outcome import best_plain as best_plain
 from .setting_outcome import pareto as pareto
 from .setting_outcome import ranked as ranked
-from .setting_pace import SteadyPace as SteadyPace
 from .setting_pace import pace_of_setting as pace_of_setting
 from .setting_search import Judge as Judge
 from .setting_search import search_settings as search_settings

@@ -71,11 +71,8 @@ def test_table_picture_and_json_have_one_measure_of_a_bubble(pipesched, measured
         assert plan["bubble_fraction"] == pytest.approx(1 - busy_s / (4 * simulated["makespan_s"]), rel=1e-9)
         assert plan["steady_bubble_fraction"] == pytest.approx(plan["bubble_fraction"], rel=1e-9)
     assert load_plan(folder / "plan.json").predicted.bubble_fraction == plan["bubble_fraction"]
-    costs = plan["costs"]
-    idle_s = plan["seconds"] - costs["work_s"] - costs["recompute_s"]
-    assert plan["steady_bubble_fraction"] == pytest.approx(idle_s / plan["seconds"], rel=1e-9)
-    for name in ("steady_s_per_microbatch", "steady_bubble_fraction")[: 2 - steady]:
-        assert plan[name] == pytest.approx(simulated[name], rel=1e-9)
+    for name in ("steady_s_per_microbatch", "steady_bubble_fraction"):
+        assert plan[name] == pytest.approx(simulated[name], rel=1e-9, abs=1e-12)
     head, row = (
         [cell.strip() for cell in row.split(rule)[1:-1]]
         for row, rule in zip(pipesched(f"{line} --plot plan.svg --wide").out.splitlines()[2:5:2], "┃│", strict=True)

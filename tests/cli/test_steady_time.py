@@ -56,6 +56,24 @@ def test_the_steady_bubble_counts_steps_that_a_file_leaves_to_its_caller(pipesch
     assert pipedream["steady_bubble_fraction"] == pytest.approx(0)
 
 
+COPIES = "--uniform f=1,b=2,step_s=0.25,copy_s=0.5"
+"""Under PipeDream every rank but the last keeps a version with each Step; under PipeDream-2BW every rank does."""
+
+
+@pytest.mark.parametrize(
+    ("name", "pace_s", "idle_share"), [("pipedream", 3.75, 0.5 / (4 * 3.75)), ("pipedream_2bw", 3 + 0.75 / 4, 0.0)]
+)
+def test_copies_of_weights_are_work_of_every_period_also_behind_the_last_step_of_a_run(
+    pipesched, name, pace_s, idle_share
+):
+    simulated = data(pipesched, f"simulate -s {name} -p 4 -m 8 {COPIES}")
+    (compared,) = data(pipesched, f"compare {name} -p 4 -m 8 {COPIES}")["schedules"]
+    (swept,) = data(pipesched, f"sweep -s {name} -p 4 -m 8 {COPIES}")["settings"]
+    for row in (simulated, compared, swept):
+        assert row["steady_s_per_microbatch"] == pytest.approx(pace_s, rel=1e-12)
+        assert row["steady_bubble_fraction"] == pytest.approx(idle_share, abs=1e-12)
+
+
 @pytest.mark.parametrize("name", ["gpipe", "pipedream"])
 def test_copies_take_as_many_more_micro_batches_in_the_same_time(pipesched, name):
     single_s, two = (steady(pipesched, f"-s {name} -p 3 -m 6 {COSTS} --width {width}") for width in (1, 2))
@@ -98,3 +116,12 @@ def test_the_settings_of_a_search_have_the_pace_that_simulate_says(pipesched):
 
 def test_a_schedule_has_its_pace_under_any_of_its_names(pipesched):
     assert steady(pipesched, f"-s PipeDream -p 4 -m 8 {COSTS}") == 3
+
+
+def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypatch):
+    monkeypatch.setattr("pipesched.simulator.tuner.setting_pace._MOST_CELLS", 7)
+    monkeypatch.setattr("pipesched.simulator.planner.steady_pace.MOST_CELLS", 1)
+    tuned = pipesched(f"tune {GPT} -b 8 -p 2 -s 1f1b --microbatches 4").out
+    assert "steady time: lists of more than 7 stages x micro-batches are not tried" in " ".join(tuned.split())
+    planned = pipesched(f"plan {GPT} -b 8 --devices 2 --depth 2 -s 1f1b --sends blocking --top 1").out
+    assert "stages x micro-batches are not tried" in " ".join(planned.split())

@@ -80,6 +80,7 @@ def plan(
         *gpus_in_all(asked.profile, len(asked.cluster.devices)),
         *other_device(asked.profile, request.machines.machine),
         *unknown_bytes(asked.profile),
+        *ranking.notes,
     ]
     if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say

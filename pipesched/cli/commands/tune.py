@@ -130,6 +130,7 @@ def tune(
     if budget is not None and measurement is not None:
         with progress_bar("racing the best settings") as tick:
             result = raced(result, measurement, budget, verify or CONTENDERS, tick)
+    notes += result.notes
     commands = CommandLines(loaded, problem, runs)
     if plot is not None:
         from pipesched.simulator.views import draw_heat_maps

@@ -201,12 +201,7 @@ def plans_to_dict(ranking: PlanRanking, request: Request) -> dict[str, Any]:
 
 
 def _data(outcome: PlanOutcome) -> dict[str, Any]:
-    return {
-        **asdict(outcome),
-        "throughput": outcome.throughput,
-        "most_bytes": outcome.most_bytes,
-        "steady_bubble_fraction": outcome.steady_bubble_fraction,
-    }
+    return {**asdict(outcome), "throughput": outcome.throughput, "most_bytes": outcome.most_bytes}
 
 
 def _reasons(ranking: PlanRanking, request: Request) -> list[str]:

@@ -110,7 +110,7 @@ def _left_out(outcomes: Sequence[SettingOutcome], top: int) -> list[str]:
 def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
     rows = []
     for number, outcome in enumerate(outcomes, 1):
-        time_s, gain, pace = outcome.seconds or 0.0, result.gain(outcome), result.paces.get(outcome.setting)
+        time_s, gain, pace = outcome.seconds or 0.0, result.gain(outcome), result.pace_of(outcome)
         rows.append(
             {
                 "": str(number),

@@ -14,8 +14,8 @@ from pipesched.profiles.costs import Compression, DeviceCost, LayerCosts, Profil
 from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.lowering import lower
-from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario
+from pipesched.schedules.lowering import lower, require_lowerable
+from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario, SteadyPace
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
@@ -46,7 +46,7 @@ from pipesched.workflows.arguments import (
     require_as_planned,
     require_network,
 )
-from pipesched.workflows.simulating.steady_time import steady_s_per_microbatch
+from pipesched.workflows.simulating.source_pace import pace_of_source
 
 if TYPE_CHECKING:
     from pipesched.simulator.views import RunDetails
@@ -230,12 +230,22 @@ class Prediction:
         return run_details(self.bare_timeline, self.cluster, known | unusual, self.peak_microbatches)
 
     @cached_property
-    def steady_s_per_microbatch(self) -> float | None:
-        """Seconds of a micro-batch when it goes on; None where that is not known, as with jitter."""
+    def pace(self) -> SteadyPace | None:
+        """The pace when it goes on; None where that is not known, as with jitter."""
         if self.conditions.jitter:
             return None
         scenario = Scenario(self.schedule, self.costs, self.cluster, self.conditions.network)
-        return steady_s_per_microbatch(self.source, self.bare_timeline, scenario)
+        return pace_of_source(self.source, self.bare_timeline, scenario)
+
+    @property
+    def steady_s_per_microbatch(self) -> float | None:
+        """Seconds of a micro-batch when it goes on; None where that is not known, as with jitter."""
+        return None if self.pace is None else self.pace.s_per_microbatch
+
+    @property
+    def steady_bubble_fraction(self) -> float | None:
+        """Idle share of all device time when it goes on; None where its pace is not known."""
+        return None if self.pace is None else self.pace.bubble_fraction
 
     @cached_property
     def notes(self) -> list[str]:
@@ -317,21 +327,17 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
 
     Raises:
         ArgumentError: The conditions do not fit the schedule.
-        NotRunnableError: The lists cannot run to their end.
+        NotRunnableError, ScheduleError: The lists cannot run to their end, or are too long for so many ranks.
         ProfileError: A file is bad, or does not fit the schedule.
         SimulationError: It cannot be simulated.
     """
     schedule = source.schedule
+    require_lowerable(schedule)  # before anything goes through long lists
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule, source.plan)
     require_runnable(schedule)
     simulate_with = simulate_lists if conditions.engine == "simpy" else simulate_arrays
     timeline = simulate_with(
-        lower(schedule),
-        costs,
-        cluster,
-        network=conditions.network,
-        jitter=conditions.jitter,
-        seed=conditions.seed,
+        lower(schedule), costs, cluster, network=conditions.network, jitter=conditions.jitter, seed=conditions.seed
     )
     timeline = replace(timeline, yardstick=_yardstick_of(conditions.costs))
     return Prediction(source, conditions, costs, cluster, timeline)

@@ -339,6 +339,6 @@ def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedul
         prediction.timeline,
         prediction.costs,
         prediction.cluster,
-        prediction.steady_s_per_microbatch,
+        prediction.pace,
     )
     return ComparedSchedule(summary, prediction)

@@ -14,7 +14,6 @@ from pipesched.simulator.analysis import (
     readable_bytes,
     readable_s,
     readable_share,
-    steady_bubble_fraction,
 )
 from pipesched.simulator.fast import Distribution
 from pipesched.simulator.fidelity import MakespanRange
@@ -85,12 +84,6 @@ class Simulation(Prediction):
     def throughput(self) -> float:
         """The number of micro-batches per second."""
         return self.bare_metrics.throughput
-
-    @property
-    def steady_bubble_fraction(self) -> float | None:
-        """Idle share of all device time when it goes on; None where its pace is not known."""
-        busy_s = self.bare_metrics.busy_s
-        return steady_bubble_fraction(busy_s, self.schedule, self.costs, self.cluster, self.steady_s_per_microbatch)
 
     @property
     def fits(self) -> bool | None:

@@ -11,13 +11,14 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import Scenario
-from pipesched.simulator.analysis import idle_share, metrics, steady_bubble_fraction
+from pipesched.simulator import Scenario, SteadyPace
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.fast import idle_share
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
 from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
-from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, predict_source, steady_s_per_microbatch
+from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, pace_of_source, predict_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +127,14 @@ class SweepJudge:
         if measured is None:
             conditions = replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster)
             measured = _simulated(source, conditions)
-        steady_s, steady_bubble = None, None
+        num_devices = len(set(schedule.rank_to_device))
+        pace: SteadyPace | None = None
         if measured.period_s:
-            steady_s = measured.period_s / schedule.num_microbatches
-            steady_bubble = idle_share(measured.busy_s, schedule, steady_s)
+            bubble_fraction = idle_share(measured.busy_s, num_devices, measured.period_s)
+            pace = SteadyPace(measured.period_s / schedule.num_microbatches, bubble_fraction)
         elif measured.timeline is not None and self.is_steady:
             scenario = Scenario(schedule, costs, cluster, self.conditions.network)
-            steady_s = steady_s_per_microbatch(source, measured.timeline, scenario)
-            steady_bubble = steady_bubble_fraction(measured.busy_s, schedule, costs, cluster, steady_s)
-        num_devices = len(set(schedule.rank_to_device))
+            pace = pace_of_source(source, measured.timeline, scenario)
         limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
         over = [
             f"device {device} holds {held_bytes} bytes of {limit}"
@@ -144,9 +144,9 @@ class SweepJudge:
         return SweptOutcome(
             setting,
             measured.makespan_s,
-            max(0.0, 1 - measured.busy_s / (num_devices * measured.makespan_s)),
-            steady_s,
-            steady_bubble,
+            idle_share(measured.busy_s, num_devices, measured.makespan_s),
+            None if pace is None else pace.s_per_microbatch,
+            None if pace is None else pace.bubble_fraction,
             max(measured.peak_bytes.values(), default=None),
             is_judged=bool(measured.peak_bytes) and any(limit is not None for limit in limits.values()),
             reason=over_memory_reason(over[0] if over else None),

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules.formats import suffix_of, write_text
+from pipesched.simulator import Inexact, SteadyPace
 from pipesched.simulator.analysis import readable_bytes, readable_s, readable_share
-from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, SteadyPace
+from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
 from pipesched.workflows.tuning.race_result import SettingRace
 
@@ -30,7 +31,7 @@ class TuneResult:
         averages: Whether the answer may be a setting that is averaged elastically.
         advanced: The answer with the smallest advance that takes AFAB's time, by our model; None if none does.
         race: Race of the best candidates on this machine; None if they were not run.
-        paces: Steady pace of those that come first and whose pace is known, by our model.
+        paces: Steady pace of those that come first, by our model, or why it is not known.
     """
 
     problem: Problem
@@ -40,7 +41,7 @@ class TuneResult:
     averages: bool
     advanced: SettingOutcome | None = None
     race: SettingRace | None = None
-    paces: Mapping[Setting, SteadyPace] = field(default_factory=dict)
+    paces: Mapping[Setting, SteadyPace | Inexact] = field(default_factory=dict)
 
     @property
     def fitting(self) -> tuple[SettingOutcome, ...]:
@@ -66,6 +67,17 @@ class TuneResult:
         return next(iter(self.candidates), None) if self.race is None else self.race.leader.outcome
 
     @property
+    def notes(self) -> list[str]:
+        """Why the steady pace of some that come first is not known, a line each."""
+        reasons = dict.fromkeys(pace.reason for pace in self.paces.values() if isinstance(pace, Inexact))
+        return [f"steady time: {reason}" for reason in reasons]
+
+    def pace_of(self, outcome: SettingOutcome) -> SteadyPace | None:
+        """Return the steady pace of a setting; None where nobody asked, or it is not known."""
+        pace = self.paces.get(outcome.setting)
+        return None if isinstance(pace, Inexact) else pace
+
+    @property
     def averaged(self) -> SettingOutcome | None:
         """What is ranked before the answer, with another training that nobody has asked for; None if nothing is."""
         first = next(iter(self.fitting), None)
@@ -88,7 +100,7 @@ class TuneResult:
 
     def row_of(self, outcome: SettingOutcome) -> dict[str, Any]:
         """Return plain data of a setting."""
-        pace = self.paces.get(outcome.setting)
+        pace = self.pace_of(outcome)
         row = outcome.to_row()
         reason = row.pop("reason")
         row["steady_s_per_microbatch"] = None if pace is None else pace.s_per_microbatch
@@ -148,7 +160,7 @@ class TuneResult:
         top = require_at_least("top", top, 1)
         rows = []
         for number, outcome in enumerate(self.candidates[:top], 1):
-            gain, pace = self.gain(outcome), self.paces.get(outcome.setting)
+            gain, pace = self.gain(outcome), self.pace_of(outcome)
             rows.append(
                 {
                     "": str(number),
@@ -162,7 +174,7 @@ class TuneResult:
                 }
             )
         caption = f"{len(self.fitting)} of {len(self.outcomes)} settings fit; ranked by {self.evaluator}"
-        return Table(self.title, tuple(rows), caption)
+        return Table(self.title, tuple(rows), "\n".join([caption, *self.notes]))
 
     def __repr__(self) -> str:
         best = self.chosen

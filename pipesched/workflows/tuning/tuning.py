@@ -10,7 +10,7 @@ from typing import get_args
 
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
-from pipesched.simulator import NetworkOptions
+from pipesched.simulator import Inexact, NetworkOptions, SteadyPace
 from pipesched.simulator.search import Runner, evaluate_in_turn, own_sources
 from pipesched.simulator.tuner import (
     AVGPIPE,
@@ -21,7 +21,6 @@ from pipesched.simulator.tuner import (
     Setting,
     SettingOutcome,
     Space,
-    SteadyPace,
     best_plain,
     evaluate_setting,
     pace_of_setting,
@@ -220,7 +219,7 @@ def search_problem(
     return replace(result, advanced=_advanced(result, who), paces=_paces(result, num_paced))
 
 
-def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace]:
+def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace | Inexact]:
     """Return the steady paces of the settings of either training that come first; AvgPipe's equations know none."""
     if result.evaluator == Evaluator.AVGPIPE:
         return {}
@@ -228,8 +227,7 @@ def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace]:
     for outcome in result.fitting:
         trainings.setdefault(outcome.setting.training, []).append(outcome)
     first = chain.from_iterable(outcomes[:count] for outcomes in trainings.values())
-    paces = {outcome.setting: pace_of_setting(result.problem, outcome) for outcome in first}
-    return {setting: pace for setting, pace in paces.items() if pace is not None}
+    return {outcome.setting: pace_of_setting(result.problem, outcome) for outcome in first}
 
 
 def _advanced(result: TuneResult, who: Evaluator) -> SettingOutcome | None:

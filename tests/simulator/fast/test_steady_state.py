@@ -13,7 +13,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import batch_period_s, repeated_pace_s, simulate_arrays, unflushed_pace_s
+from pipesched.simulator.fast import batch_pace, repeated_pace, simulate_arrays, unflushed_pace
 
 
 def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
@@ -24,8 +24,9 @@ def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
         lists = repeat(schedule, times).held()
         return lists, simulate_lists(lower(lists), costs, flat(p, link))
 
-    period_s = batch_period_s(*run(1), flat(p, link))
-    return None if period_s is None else period_s / m, repeated_pace_s((run(times) for times in (1, 2, 4, 8, 16)), m)
+    shown = batch_pace(*run(1), flat(p, link))
+    settled = repeated_pace((run(times) for times in (1, 2, 4, 8, 16)), m)
+    return None if shown is None else shown.s_per_microbatch, None if settled is None else settled.s_per_microbatch
 
 
 def unflushed(name, p, m, costs, link=Link(), **parameters):  # noqa: B008
@@ -33,7 +34,8 @@ def unflushed(name, p, m, costs, link=Link(), **parameters):  # noqa: B008
         lists = build(name, p, times * m, **parameters)
         return lists, simulate_lists(lower(lists), costs, flat(p, link))
 
-    return unflushed_pace_s(run(times) for times in (1, 2, 4, 8, 16, 32, 64))
+    pace = unflushed_pace(run(times) for times in (1, 2, 4, 8, 16, 32, 64))
+    return None if pace is None else pace.s_per_microbatch
 
 
 def straight_ends_s(orders, forward_s, backward_s, step_s):
@@ -148,23 +150,23 @@ def test_where_ranks_share_a_batch_shows_its_pace_if_nothing_is_left_when_the_fi
         return lists, simulate_arrays(lists, costs, machines)
 
     lists, line = simulated(1)
-    shown_s = batch_period_s(lists, line, machines)
-    assert (shown_s is not None) == is_shown
+    shown, settled = batch_pace(lists, line, machines), repeated_pace(map(simulated, (2, 4, 8)), 8)
+    assert (shown is not None) == is_shown
     far_s, long_s = (simulated(times)[1].makespan_s for times in (4, 12))
-    assert repeated_pace_s(map(simulated, (2, 4, 8)), 8) == pytest.approx((long_s - far_s) / 64, rel=1e-9)
+    assert settled.s_per_microbatch == pytest.approx((long_s - far_s) / 64, rel=1e-9)
     if is_shown:
-        assert shown_s == pytest.approx((long_s - far_s) / 8, rel=1e-9)
+        assert shown == pytest.approx(settled, rel=1e-9)
 
 
 def test_what_does_not_settle_in_the_runs_there_are_is_not_known():
     lists = build("pipedream", 8, 4)
     line = simulate_lists(lists, uniform(8, 1.0, 2.0))
-    assert unflushed_pace_s([(lists, line)]) is None
-    assert repeated_pace_s([(lists, line)], 4) is None
+    assert unflushed_pace([(lists, line)]) is None
+    assert repeated_pace([(lists, line)], 4) is None
 
 
 def test_the_timeline_of_a_batch_with_blocking_sends_does_not_show_its_pace():
     schedule, costs, network = lower(build("gpipe", 2, 4)), uniform(2, 1.0, 2.0), NetworkOptions(sends="blocking")
     timeline = simulate_lists(schedule, costs, flat(2), network=network)
-    assert batch_period_s(schedule, timeline, flat(2)) is not None
-    assert batch_period_s(schedule, timeline, flat(2), network) is None
+    assert batch_pace(schedule, timeline, flat(2)) is not None
+    assert batch_pace(schedule, timeline, flat(2), network) is None
