@@ -19,4 +19,5 @@ from .order_problem import order_problem as order_problem
 from .orderable_lists import is_split as is_split
 from .orderable_lists import orderable as orderable
 from .orderable_lists import recomputing_stages as recomputing_stages
+from .orderable_lists import require_orderable_length as require_orderable_length
 from .orderable_lists import split_backwards as split_backwards

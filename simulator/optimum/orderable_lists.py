@@ -25,6 +25,23 @@ from pipesched.simulator import SAME, SimulationError
 
 _WHOLE, _SPLIT = {Phase.FORWARD, Phase.BACKWARD}, {Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}
 
+_MOST_OPS = 100_000
+"""Ops of lists that may be ordered anew; known orders of as many take about half a minute."""
+
+
+def require_orderable_length(schedule: Schedule) -> None:
+    """Refuse lists that are too long to be ordered anew.
+
+    Raises:
+        SimulationError: They are; it says how many micro-batches could be.
+    """
+    num_ops = len(schedule.columns.codes)
+    if num_ops > _MOST_OPS:
+        raise SimulationError(
+            f"{schedule.name}: got {num_ops} ops to order, expected at most {_MOST_OPS}; try "
+            f"{max(1, schedule.num_microbatches * _MOST_OPS // num_ops)} micro-batches"
+        )
+
 
 def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
     """Return the lists as F, B, I, W, R and Steps alone, backwards all whole or all split.

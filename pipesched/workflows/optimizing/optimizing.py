@@ -9,7 +9,7 @@ from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue
 from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.optimum import most_in_flight, schedule_of_times
+from pipesched.simulator.optimum import most_in_flight, require_orderable_length, schedule_of_times
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -150,6 +150,7 @@ def optimize_source(
         raise ArgumentError(
             "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
         )
+    require_orderable_length(source.schedule)
     given = predict_source(source, conditions)
     search = order_search(
         source.schedule,

@@ -27,6 +27,7 @@ from pipesched.simulator.optimum import (
     orders_of_choices,
     prove_order,
     recomputing_stages,
+    require_orderable_length,
     split_backwards,
 )
 
@@ -177,6 +178,7 @@ def order_search(
         SimulationError: The schedule is of another kind, or a rank has no room for one micro-batch.
         ProfileError: The costs do not say the seconds of an op.
     """
+    require_orderable_length(schedule)
     lists = orderable(schedule, costs)
     if is_split:
         lists = split_backwards(lists)

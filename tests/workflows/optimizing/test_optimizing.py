@@ -72,6 +72,9 @@ def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatc
     assert pipesched.simulate("v_half", costs, **counts, bound_seconds=0).least.gap > 0
     with pytest.raises(pipesched.SimulationError, match="got 96 ops to search, expected at most 90; try 3 micro-"):
         pipesched.simulate("v_half", costs, **counts, bound_seconds=1)
+    monkeypatch.setattr("pipesched.simulator.optimum.orderable_lists._MOST_OPS", 90)
+    with pytest.raises(pipesched.SimulationError, match="got 104 ops to order, expected at most 90; try 3 micro-"):
+        pipesched.optimize("v_half", costs, **counts)
 
 
 @pytest.mark.parametrize(
