@@ -67,7 +67,7 @@ def _begin(folder: Path, scheme: str) -> Command:
     kept = ["--resume" if any(folder.glob("run/*/index.json")) else "--checkpoint", "run", "--every", str(EVERY)]
     name, *chunks = scheme.split()
     options = ["-s", name, *chunks, "-p", "2", "-m", "4", "--batch-size", "16", "--steps", str(STEPS)]
-    costs = ["--uniform", "f=1ms,b=2ms", "--partition", "uniform"]
+    costs = ["--uniform", "f=1ms,i=1ms,w=1ms", "--partition", "uniform"]
     command = ["train", "mlp:layers=8,width=16", *options, *costs, *kept, "--export", "model.safetensors"]
     return Command(command, folder)
 
