@@ -16,7 +16,15 @@ from functools import partial
 from math import isqrt
 from typing import NoReturn
 
-from pipesched.schedules import NotRunnableError, OpColumns, Schedule, ScheduleError, machine_code, shown
+from pipesched.schedules import (
+    NotRunnableError,
+    OpColumns,
+    Schedule,
+    ScheduleError,
+    machine_code,
+    shown,
+    stages_of_op,
+)
 from pipesched.schedules.lowering.recv_places import DONE, FULL, find_meetings, work_through, write_lowered
 from pipesched.schedules.semantics import explain, progress
 
@@ -68,10 +76,19 @@ def _refuse(schedule: Schedule) -> NoReturn:
     """Say why lists cannot be lowered."""
     outcome = progress(schedule)
     if not outcome.blocked:
-        raise NotRunnableError(f"{schedule.name}: cannot be lowered: an op is there twice, or outside; check the lists")
+        raise NotRunnableError(f"{schedule.name}: cannot be lowered: {_unknown_op(schedule)}; check the lists")
     deadlock = explain(schedule, outcome)[0]
     where = f"rank {deadlock.links[0].rank} op {deadlock.links[0].index}"
     raise NotRunnableError(f"{schedule.name}: cannot be lowered: {where}: {deadlock}; reorder these ops")
+
+
+def _unknown_op(schedule: Schedule) -> str:
+    """Say which op of lists that do come to their end is none that a message could be put beside."""
+    for rank, row in enumerate(schedule.ops):
+        for op in row:
+            if any(not 0 <= stage < schedule.num_stages for stage in stages_of_op(op)):
+                return f"rank {rank}: {op}: expected a stage below {schedule.num_stages}"
+    return "an op is there twice, or its micro-batch is none"
 
 
 def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpColumns | None:

@@ -8,7 +8,6 @@ import os, signal, subprocess
 from ray.cluster_utils import Cluster
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search import make_ray_runner, ray_runner
-from tests.simulator.search.test_ray_runner import squared
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -19,6 +18,9 @@ def kill(machine):
         workers = subprocess.run(listed, capture_output=True, text=True).stdout.split()
         for pid in (raylet.process.pid, *map(int, workers)):
             os.kill(pid, signal.SIGKILL)
+
+def squared(number):
+    return number**2
 
 numbers = iter(range(10**9))
 answers = make_ray_runner(cluster.address)(squared, lambda: [next(numbers)])
@@ -35,14 +37,10 @@ except SimulationError as error:
 """
 
 
-def squared(number: int) -> int:
-    return number**2
-
-
 def test_what_a_killed_machine_had_not_finished_another_does_and_where_none_is_left_it_is_said():
     """In a process of its own: Ray leaves some of its own behind."""
     done = subprocess.run([sys.executable, "-P", "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("Ray: got no core at ")
-    assert last.endswith("and go on with what --resume has kept")
+    assert last.endswith("and go on with what `resume` has kept")
