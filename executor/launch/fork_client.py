@@ -48,8 +48,7 @@ class Forked:
 
     def kill(self) -> None:
         """End it, if it runs."""
-        self._server.go_on()
-        self._server.tell({"kill": self._number})
+        self._server.kill(self._number)
 
     def wait(self) -> int:
         """Return its exit code, when it is over."""
@@ -123,6 +122,9 @@ class _Server:
         self._lock = threading.Lock()
         self._unread = b""
         self._codes: dict[int, int | None] = {}
+        self._killed: set[int] = set()
+        self._is_loaded = False
+        self._has_fresh = False
         self._owner = os.getpid()
         self.end_seen: str | None = None
 
@@ -134,8 +136,24 @@ class _Server:
         with self._lock:
             number = len(self._codes)
             self._codes[number] = None
+            self._has_fresh = self._has_fresh or bool(what["fresh"])
         self.tell({"start": number, **what})
         return Forked(self, number)
+
+    def kill(self, number: int) -> None:
+        """End a process; with the last of those that wait for the server's imports the server, which reads nothing."""
+        self.go_on()
+        with self._lock:
+            self._listen()
+            self._killed.add(number)
+            going_on = {n for n, code in self._codes.items() if code is None}
+            is_last = number in going_on <= self._killed and not (self._is_loaded or self._has_fresh)
+            if is_last:
+                self._process.kill()
+                self._process.wait()
+                self._listen()
+        if not is_last:
+            self.tell({"kill": number})
 
     def tell(self, what: Mapping[str, object]) -> None:
         line = json.dumps(what).encode() + b"\n"
@@ -178,8 +196,11 @@ class _Server:
                 return  # and nothing is read any more
             *lines, self._unread = (self._unread + told).split(b"\n")
             for line in lines:
-                ended = json.loads(line)
-                self._codes[ended["ended"]] = ended["code"]
+                match json.loads(line):
+                    case {"ended": number, "code": code}:
+                        self._codes[number] = code
+                    case _:
+                        self._is_loaded = True
 
     def end(self) -> None:
         """Kill it, and so what was forked, if this process has started it; let go of it in any case."""

@@ -44,7 +44,8 @@ class Server:
 
     Args:
         connection: Connection to the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``,
-            ``{"kill": number}`` and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
+            ``{"kill": number}`` and ``{"remove": folder}`` from it, ``{"loaded": true}`` and
+            ``{"ended": number, "code": exit code}`` to it. While it loads, it reads none.
         launcher: Process id of the launcher.
         load: Imports what the work needs, once.
     """
@@ -119,7 +120,9 @@ class Server:
                 self._start(asked)
 
     def _loaded(self) -> ModuleRunner:
-        self._work = self._work or self._load()
+        if self._work is None:
+            self._work = self._load()
+            self._tell({"loaded": True})
         return self._work
 
     def _start(self, asked: dict[str, Any]) -> None:
@@ -128,7 +131,7 @@ class Server:
             pid = os.fork()
         except OSError as error:
             Path(asked["log"]).write_text(f"cannot be started: {error}")
-            self._tell(asked["start"], 1)
+            self._tell({"ended": asked["start"], "code": 1})
             return
         if not pid:
             self._become(asked, work)
@@ -145,11 +148,11 @@ class Server:
         if not self._numbers:
             end_children()
         for number, code in ended.items():
-            self._tell(number, code)
+            self._tell({"ended": number, "code": code})
 
-    def _tell(self, number: int, code: int) -> None:
+    def _tell(self, what: dict[str, Any]) -> None:
         try:
-            self._connection.sendall(json.dumps({"ended": number, "code": code}).encode() + b"\n")
+            self._connection.sendall(json.dumps(what).encode() + b"\n")
         except ConnectionError:
             return  # the launcher is gone, as its connection will show
 

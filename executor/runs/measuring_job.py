@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
 import torch.distributed as dist
 from torch import Tensor

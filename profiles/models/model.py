@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
 from torch import Tensor, nn
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
 from torch import nn
 

@@ -81,6 +81,16 @@ def test_a_fork_can_be_killed_and_the_others_go_on(tmp_path):
     assert second.wait() == -signal.SIGKILL
 
 
+def test_who_waits_for_the_imports_of_the_server_is_killed_at_once_and_the_server_with_the_last(tmp_path):
+    end_server()
+    first, second = waiting(tmp_path, 1), waiting(tmp_path, 2)
+    first.kill()
+    assert first.servers_end is None
+    second.kill()
+    assert first.poll() == second.poll() == -signal.SIGKILL
+    assert "was killed by signal 9" in second.servers_end
+
+
 def test_a_server_that_somebody_has_stopped_ends_its_processes_all_the_same(tmp_path):
     rank = waiting(tmp_path, 0)
     assert eventually((tmp_path / "log0").exists)
