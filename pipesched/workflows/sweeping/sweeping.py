@@ -255,12 +255,12 @@ def sweep_settings(
 
 
 def _groups(settings: Sequence[SweptSetting]) -> list[Sequence[SweptSetting]]:
-    """Return settings of the same lists together, the longest lists first."""
+    """Return settings of the same lists together, the shortest lists first, so that the first are known at once."""
     by_order: dict[SweptSetting, list[SweptSetting]] = {}
     for setting in settings:
         by_order.setdefault(setting.order, []).append(setting)
-    longest_first = sorted(by_order.items(), key=lambda item: -_length(item[0]))
-    return [alike[start : start + _TOGETHER] for _, alike in longest_first for start in range(0, len(alike), _TOGETHER)]
+    shortest_first = sorted(by_order.items(), key=lambda item: _length(item[0]))
+    return [alike[at : at + _TOGETHER] for _, alike in shortest_first for at in range(0, len(alike), _TOGETHER)]
 
 
 def _length(setting: SweptSetting) -> int:

@@ -1,5 +1,6 @@
 """A sweep says of every setting what `simulate` says of it, in any order and however it is shared out."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -142,6 +143,14 @@ def test_a_frame_has_a_row_for_each_setting():
     assert frame["s_per_microbatch"].is_monotonic_increasing
     missing = frame[["pipelines", "num_chunks", "microbatch_size", "s_per_sample"]]  # of one setting, or of all
     assert set(map(str, missing.dtypes)) == {"float64"}
+
+
+def test_short_lists_come_first_so_that_the_file_grows_at_once(tmp_path):
+    file = tmp_path / "kept.jsonl"
+    small(num_ranks=[3, 2], num_microbatches=[16, 4, 64], resume=file)
+    kept = [json.loads(line)["setting"] for line in file.read_text().splitlines()[1:]]
+    lengths = [setting["num_ranks"] * setting["num_microbatches"] for setting in kept]
+    assert lengths == sorted(lengths)
 
 
 SWEEP = """
