@@ -2,6 +2,9 @@ from .activation_room import ActivationRoom as ActivationRoom
 from .activation_room import bytes_room as bytes_room
 from .activation_room import counted_room as counted_room
 from .activation_room import most_in_flight as most_in_flight
+from .excess_bytes import Excess as Excess
+from .excess_bytes import excess_in as excess_in
+from .fitting_proof import prove_fitting_order as prove_fitting_order
 from .known_orders import PLANNER as PLANNER
 from .known_orders import KnownOrder as KnownOrder
 from .known_orders import known_orders as known_orders

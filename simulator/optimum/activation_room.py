@@ -6,7 +6,11 @@
                        F ───────────── R ─── B      inputs, from the start of R on saved
 
 All are whole numbers of one unit: bytes, or shares of the micro-batches that `simulator.memory` counts in flight.
-What a rank holds changes with its own ops alone, so a list holds the same at most whatever its ops take.
+Of bytes there is more, of which a list holds at least this, whatever its ops take and wherever its Recvs stand:
+
+    gradients of a stage     the end of the first B or W to the end of its Step
+    gradient that arrived    while B or I uses it
+    output, or a gradient    from its making until the other stage has used it; on one rank an output until F starts
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Op, Phase, Schedule, stage_share
+from pipesched.schedules import ENDS_MICROBATCH, Compute, Message, Op, Payload, Phase, Schedule, Step, stage_share
 from pipesched.simulator import SimulationError
 from pipesched.simulator.memory import Part, activation_bytes
 from pipesched.simulator.optimum.orderable_lists import is_split, recomputing_stages
@@ -38,30 +43,56 @@ class ActivationRoom:
         kept: What it holds there from the end of I to the end of W; where the backward is whole, as saved.
         inputs: What it holds there from F to R, where the stage recomputes.
         limits: The most that each rank may hold.
+        gradients: What each stage's gradients hold.
+        arriving: What B or I of each stage holds of a gradient from another rank.
+        outputs: What is held of each stage's output until the next stage has used it.
+        handed: What is held of the gradient that each stage makes until the stage before has used it.
+        unit_bytes: Bytes of a unit; 0 where micro-batches are counted.
     """
 
     saved: tuple[int, ...]
     kept: tuple[int, ...]
     inputs: tuple[int, ...]
     limits: tuple[int, ...]
+    gradients: tuple[int, ...]
+    arriving: tuple[int, ...]
+    outputs: tuple[int, ...]
+    handed: tuple[int, ...]
+    unit_bytes: int = 0
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it is in bytes, so that there is more than activations."""
+        return self.unit_bytes > 0
 
     def most_held(self, ops: Iterable[Op]) -> int:
-        """Return the most that a rank holds at once which works through these ops."""
+        """Return what a rank holds at once at least, at most, which works through these ops."""
         held = most = 0
-        parts = [op for op in ops if isinstance(op, Compute)]
-        rebuilt = {op.stage for op in parts if op.phase is Phase.RECOMPUTE}
+        parts = [op for op in ops if isinstance(op, Compute | Step)]
+        rebuilt = {op.stage for op in parts if isinstance(op, Compute) and op.phase is Phase.RECOMPUTE}
+        with_gradients = set[int]()
         for op in parts:
+            stage = op.stage
+            if isinstance(op, Step):
+                held -= self.gradients[stage] if stage in with_gradients else 0
+                with_gradients.discard(stage)
+                continue
+            if op.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
+                most = max(most, held + self.arriving[stage])
             match op.phase:
                 case Phase.FORWARD:
-                    held += (self.inputs if op.stage in rebuilt else self.saved)[op.stage]
+                    held += (self.inputs if stage in rebuilt else self.saved)[stage]
                 case Phase.RECOMPUTE:
-                    held += self.saved[op.stage] - self.inputs[op.stage]
+                    held += self.saved[stage] - self.inputs[stage]
                 case Phase.BACKWARD:
-                    held -= self.saved[op.stage]
+                    held -= self.saved[stage]
                 case Phase.BACKWARD_INPUT:
-                    held += self.kept[op.stage] - self.saved[op.stage]
+                    held += self.kept[stage] - self.saved[stage]
                 case Phase.BACKWARD_WEIGHT:
-                    held -= self.kept[op.stage]
+                    held -= self.kept[stage]
+            if op.phase in ENDS_MICROBATCH and stage not in with_gradients:
+                with_gradients.add(stage)
+                held += self.gradients[stage]
             most = max(most, held)
         return most
 
@@ -69,13 +100,22 @@ class ActivationRoom:
         """Whether no rank of a schedule of these stages and ranks ever holds more than it may."""
         return all(self.most_held(row) <= limit for row, limit in zip(schedule.ops, self.limits, strict=True))
 
-    def least_held(self, schedule: Schedule, rank: int) -> int:
-        """Return the most that a rank holds at once which has one micro-batch, its W right after I."""
+    def least_held(self, schedule: Schedule, rank: int) -> tuple[int, int]:
+        """Return what a rank holds at once at least, at some time, in any order, and how much of it is no activations.
+
+        With more micro-batches than fit at first, the last of them is there together with the gradients.
+        """
         rebuilt = recomputing_stages(schedule)
-        held = most = 0
+        held = beside = 0
+        most = 0, 0
         for stage in sorted(schedule.stages_on(rank)):
-            most = max(most, held + max(self.saved[stage], self.kept[stage]))
-            held += (self.inputs if stage in rebuilt else self.saved)[stage]
+            waiting = (self.inputs if stage in rebuilt else self.saved)[stage]
+            size = min(waiting, self.kept[stage])
+            if size and schedule.num_microbatches > self.limits[rank] // size:
+                beside += self.gradients[stage]
+            also = beside + self.arriving[stage]
+            most = max(most, (held + max(self.saved[stage] + also, self.kept[stage] + beside), also))
+            held += waiting
         return most
 
 
@@ -86,20 +126,20 @@ def counted_room(schedule: Schedule, costs: StageCosts, in_flight: float) -> Act
         SimulationError: It is less than one micro-batch.
     """
     limit = round(Fraction(in_flight) / stage_share(schedule) * _UNIT)
-    return _reduced(schedule, ActivationRoom(*_counted(costs), (limit,) * schedule.num_ranks))
+    return _reduced(schedule, _counted_room(costs, (limit,) * schedule.num_ranks))
 
 
 def most_in_flight(schedule: Schedule, costs: StageCosts) -> float:
     """Return the micro-batches that are in flight at most, on the rank with most, as its list orders them."""
-    room = ActivationRoom(*_counted(costs), ())
+    room = _counted_room(costs, ())
     most = max(map(room.most_held, schedule.ops), default=0)
     return float(Fraction(most, _UNIT) * stage_share(schedule))
 
 
 def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> ActivationRoom | None:
-    """Return the room that weights, gradients and the optimizer's state leave on each device, in bytes.
+    """Return the room that weights and the optimizer's state leave on each device, in bytes.
 
-    Messages on their way, of which `simulator.memory` knows when they are held, are not in it.
+    Of gradients and messages it knows what any list holds; `simulator.memory` knows what a list does.
 
     Returns:
         None where a device has no limit, or the costs say no bytes.
@@ -113,13 +153,35 @@ def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Activ
         if memory_bytes is None or not costs.has_bytes:
             return None
         own = [costs.stages[stage] for stage in schedule.stages_on(rank)]
-        limits.append(memory_bytes - sum(2 * cost.weight_bytes + cost.optimizer_bytes for cost in own))
+        limits.append(memory_bytes - sum(cost.weight_bytes + cost.optimizer_bytes for cost in own))
     stages = range(schedule.num_stages)
     saved, kept, inputs = (
         tuple(activation_bytes(costs, part, stage) for stage in stages)
         for part in (Part.SAVED, Part.SAVED_FOR_WEIGHT, Part.INPUT)
     )
-    return _reduced(schedule, ActivationRoom(saved, kept, tuple(map(min, inputs, saved)), tuple(limits)))
+    gradients = tuple(cost.weight_bytes for cost in costs.stages)
+    messages = _messages(schedule, costs)
+    room = ActivationRoom(saved, kept, tuple(map(min, inputs, saved)), tuple(limits), gradients, *messages, 1)
+    return _reduced(schedule, room)
+
+
+def _messages(schedule: Schedule, costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return what `ActivationRoom` says of messages: `arriving`, `outputs` and `handed` [bytes]."""
+    arriving, outputs, handed = ([0] * schedule.num_stages for _ in range(3))
+    for stage in range(schedule.num_stages - 1):
+        cost = costs.stages[stage]
+        is_sent = schedule.homes[stage] != schedule.homes[stage + 1]
+        gradient_bytes = costs.message_bytes(Message(Payload.GRADIENT, stage + 1, 0)) if is_sent else cost.output_bytes
+        arriving[stage] = gradient_bytes if is_sent else 0
+        handed[stage + 1] = gradient_bytes
+        if not cost.output_is_saved or (is_sent and costs.compression is not None):
+            outputs[stage] = gradient_bytes
+    return tuple(arriving), tuple(outputs), tuple(handed)
+
+
+def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:
+    nothing = (0,) * costs.num_stages
+    return ActivationRoom(*_counted(costs), limits, nothing, nothing, nothing, nothing)
 
 
 def _counted(costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -139,15 +201,20 @@ def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
     """Return the room in the largest unit, after it was seen to be enough for a micro-batch; B keeps nothing for W."""
     room = room if is_split(schedule) else replace(room, kept=room.saved)
     for rank, limit in enumerate(room.limits):
-        least = room.least_held(schedule, rank)
+        least, beside = room.least_held(schedule, rank)
         if limit < least:
-            share = limit / least
+            share = max(0.0, (limit - beside) / (least - beside))
             raise SimulationError(
                 f"rank {rank}: got room for {share:.3g} micro-batches, expected room for one at least; give it more "
                 "memory, or smaller micro-batches"
             )
     inputs = room.inputs if recomputing_stages(schedule) else room.saved
-    unit = math.gcd(*room.saved, *room.kept, *inputs) or 1
+    sizes = room.saved, room.kept, inputs, room.gradients, room.arriving, room.outputs, room.handed
+    unit = math.gcd(*chain.from_iterable(sizes)) or 1
+    saved, kept, inputs, gradients, arriving, outputs, handed = (
+        tuple(size // unit for size in of_stages) for of_stages in sizes
+    )
+    limits = tuple(limit // unit for limit in room.limits)
     return ActivationRoom(
-        *(tuple(size // unit for size in sizes) for sizes in (room.saved, room.kept, inputs, room.limits))
+        saved, kept, inputs, limits, gradients, arriving, outputs, handed, unit_bytes=unit * room.unit_bytes
     )

@@ -8,6 +8,7 @@ from itertools import accumulate, chain
 from pipesched.schedules import Compute, Phase, Step
 from pipesched.simulator.optimum.due_scheduling import DueArrays, DueState
 from pipesched.simulator.optimum.op_times import OpTimes
+from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 
@@ -41,7 +42,7 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
         peaks=[peak for peak, _, _ in held],
         changes=[change for _, change, _ in held],
         lasting=[lasting for _, _, lasting in held],
-        limits=[*problem.room.limits],
+        limits=_limits(problem, held),
     )
 
 
@@ -67,18 +68,31 @@ def recomputed_before(problem: OrderProblem) -> dict[int, int]:
     """Return the kind of R that comes before each kind of backward that has one."""
     phases = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
     index_of = problem.index_of
-    pairs = ((index_of.get(Compute(Phase.RECOMPUTE, op.stage, 0)), i) for op, i in index_of.items() if _is(op, phases))
+    pairs = (
+        (index_of.get(Compute(Phase.RECOMPUTE, op.stage, 0)), i) for op, i in index_of.items() if is_phase(op, *phases)
+    )
     return {kind: rebuilt for rebuilt, kind in pairs if rebuilt is not None}
 
 
-def _is(op: Compute | Step, phases: Iterable[Phase]) -> bool:
-    return isinstance(op, Compute) and op.phase in phases
+def _limits(problem: OrderProblem, held: list[tuple[int, int, int]]) -> list[int]:
+    """Return what ranks may hold beside gradients, held from the start on; at least one micro-batch after the other."""
+    room, limits = problem.room, list[int]()
+    for rank, kinds in enumerate(problem.of_rank):
+        now = least = 0
+        forwards = [kind for kind in kinds if is_phase(problem.kinds[kind].op, Phase.FORWARD)]
+        backwards = [kind for kind in kinds if is_phase(problem.kinds[kind].op, Phase.BACKWARD, Phase.BACKWARD_INPUT)]
+        for kind in (*forwards, *sorted(backwards, key=lambda kind: -problem.kinds[kind].op.stage)):
+            peak, _, lasting = held[kind]
+            now, least = now + lasting, max(least, now + peak)
+        gradients = sum(room.gradients[problem.kinds[kind].op.stage] for kind in forwards)
+        limits.append(max(least, room.limits[rank] - gradients))
+    return limits
 
 
 def _held(problem: OrderProblem, op: Compute | Step) -> tuple[int, int, int]:
     """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done."""
     room = problem.room
-    saved, kept = room.saved[op.stage], room.kept[op.stage]
+    saved, kept, arriving = room.saved[op.stage], room.kept[op.stage], room.arriving[op.stage]
     waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
     if isinstance(op, Step):
         return 0, 0, 0
@@ -86,9 +100,9 @@ def _held(problem: OrderProblem, op: Compute | Step) -> tuple[int, int, int]:
         case Phase.FORWARD:
             return waiting, waiting, waiting
         case Phase.BACKWARD:
-            return saved - waiting, -waiting, -waiting
+            return saved - waiting + arriving, -waiting, -waiting
         case Phase.BACKWARD_INPUT:
-            return max(saved, kept) - waiting, kept - waiting, -waiting
+            return max(saved + arriving, kept) - waiting, kept - waiting, -waiting
         case _:
             return 0, -kept, 0
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pipesched.simulator.optimum.held_parts import HeldPart, held_parts
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, objective_ticks
-from pipesched.simulator.optimum.order_problem import OrderArc, OrderProblem
+from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _BUSIEST = 0.99
 """Ranks count that work so much of what the busiest does."""
@@ -29,14 +29,12 @@ class _End(NamedTuple):
     Attributes:
         heads: When ops start at the earliest.
         hint: When those of a known order start.
-        arcs: What comes before what.
         parts: What each rank holds.
         is_last: Whether it is the last end.
     """
 
     heads: OpTimes
     hint: OpTimes
-    arcs: tuple[OrderArc, ...]
     parts: tuple[tuple[HeldPart, ...], ...]
     is_last: bool
 
@@ -83,11 +81,10 @@ def _ends(problem: OrderProblem, starts: OpTimes) -> tuple[_End, _End]:
     backwards = [
         [end - start - kind.ticks for start in reversed(row)] for row, kind in zip(starts, problem.kinds, strict=True)
     ]
-    arcs = tuple(arc._replace(before=arc.after, after=arc.before) for arc in problem.arcs)
     tails = [row[::-1] for row in least_tails(problem)]
     turned = tuple(tuple(_turned(part) for part in of_rank) for of_rank in parts)
-    first = _End(earliest_starts(problem), starts, problem.arcs, parts, is_last=False)
-    return first, _End(tails, backwards, arcs, turned, is_last=True)
+    first = _End(earliest_starts(problem), starts, parts, is_last=False)
+    return first, _End(tails, backwards, turned, is_last=True)
 
 
 def _turned(part: HeldPart) -> HeldPart:
@@ -131,23 +128,21 @@ def _program(cp_model: Any, problem: OrderProblem, end: _End, ticks: int, busies
 
 def _add_arcs(model: Any, problem: OrderProblem, end: _End, begun: _Begun) -> None:
     """Let ops begin only if what they wait for has, and is over."""
-    for arc in end.arcs:
-        length = problem.kinds[arc.before].ticks + arc.ticks
-        for microbatch in range(problem.num_microbatches - arc.distance):
-            after = begun.get((arc.after, microbatch + arc.distance))
-            if after is None:
+    size = problem.num_microbatches
+    for arc in problem.arcs:
+        for microbatch in range(problem.since(arc), size - arc.distance):
+            earlier, later = (arc.before, microbatch), (arc.after, microbatch + arc.distance)
+            if end.is_last:
+                earlier, later = (arc.after, size - 1 - later[1]), (arc.before, size - 1 - microbatch)
+            if later not in begun:
                 continue
-            before = begun.get((arc.before, microbatch))
-            if before is not None:
-                model.add_implication(after[1], before[1])
-                model.add(after[0] >= before[0] + length).only_enforce_if(after[1])
-            elif _has(problem, end, arc.before, microbatch):
-                model.add(after[1] == 0)
-
-
-def _has(problem: OrderProblem, end: _End, kind: int, microbatch: int) -> bool:
-    there = problem.num_microbatches - 1 - microbatch if end.is_last else microbatch
-    return there >= problem.first(kind)
+            start, is_begun = begun[later]
+            if earlier in begun:
+                length = problem.kinds[earlier[0]].ticks + arc.ticks
+                model.add_implication(is_begun, begun[earlier][1])
+                model.add(start >= begun[earlier][0] + length).only_enforce_if(is_begun)
+            else:
+                model.add(is_begun == 0)
 
 
 def _limit(model: Any, problem: OrderProblem, end: _End, rank: int, ticks: int, begun: _Begun) -> None:
@@ -156,14 +151,14 @@ def _limit(model: Any, problem: OrderProblem, end: _End, rank: int, ticks: int, 
     longest = ticks + 2 * max(kind.ticks for kind in problem.kinds)
     for part in end.parts[rank]:
         (since, from_end), (until, to_end) = part.since, part.until
-        for microbatch in range(problem.num_microbatches):
-            if (since, microbatch) not in begun:
+        for first, last in part.pairs(problem.num_microbatches):
+            if (since, first) not in begun:
                 continue
-            start, is_begun = begun[since, microbatch]
+            start, is_begun = begun[since, first]
             close = model.new_int_var(0, longest, "")
-            if (until, microbatch) in begun:
-                last, is_over = begun[until, microbatch]
-                model.add(close >= last + (problem.kinds[until].ticks if to_end else 0)).only_enforce_if(is_over)
+            if (until, last) in begun:
+                closing, is_over = begun[until, last]
+                model.add(close >= closing + (problem.kinds[until].ticks if to_end else 0)).only_enforce_if(is_over)
                 model.add(close >= ticks).only_enforce_if(is_over.negated())
             else:
                 model.add(close >= ticks)

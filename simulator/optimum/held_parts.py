@@ -1,11 +1,13 @@
-"""What a rank holds of a micro-batch: from which op to which, how much, and whether that depends on a choice."""
+"""What a rank holds: from which op to which, how much, and whether that depends on a choice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
-from pipesched.schedules import Compute, Phase
+from pipesched.schedules import Compute, Phase, Step
+from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 
@@ -18,6 +20,7 @@ class HeldPart(NamedTuple):
         size: How much.
         rebuilt: The R of the stage; None: it has none.
         is_rebuilt: Whether it is held if the R is done; else if it is not.
+        is_shared: Whether all micro-batches hold it together, from the op of the first to that of the last.
     """
 
     since: tuple[int, bool]
@@ -25,22 +28,27 @@ class HeldPart(NamedTuple):
     size: int
     rebuilt: int | None = None
     is_rebuilt: bool = False
+    is_shared: bool = False
+
+    def pairs(self, num_microbatches: int) -> Iterator[tuple[int, int]]:
+        """Yield the micro-batch whose op it is held from, and the one whose op it is held to."""
+        return iter([(0, num_microbatches - 1)]) if self.is_shared else ((k, k) for k in range(num_microbatches))
 
 
 def held_parts(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
-    """Yield what a micro-batch holds on a rank."""
+    """Yield what is held on a rank, without what takes nothing."""
+    return (part for part in chain(_activations(problem, rank), _beside(problem, rank)) if part.size)
+
+
+def _activations(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
     room = problem.room
     for kind in problem.of_rank[rank]:
         op = problem.kinds[kind].op
-        if not isinstance(op, Compute) or op.phase is not Phase.FORWARD:
+        if not is_phase(op, Phase.FORWARD):
             continue
         saved, kept = room.saved[op.stage], room.kept[op.stage]
-        whole, first, last, rebuilt = (
-            problem.index_of.get(Compute(phase, op.stage, 0))
-            for phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
-        )
-        used = whole if first is None else first
-        assert used is not None, "a backward is whole or split"
+        used, last = _backward(problem, op.stage), _kind(problem, Phase.BACKWARD_WEIGHT, op.stage)
+        rebuilt = _kind(problem, Phase.RECOMPUTE, op.stage)
         freed = last if last is not None and saved == kept else used
         if freed is not last and last is not None:
             yield HeldPart((used, True), (last, True), kept)
@@ -49,3 +57,34 @@ def held_parts(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
         if rebuilt is not None:
             yield HeldPart((kind, False), (rebuilt, False), room.inputs[op.stage], rebuilt, is_rebuilt=True)
             yield HeldPart((rebuilt, False), (freed, True), saved, rebuilt, is_rebuilt=True)
+
+
+def _beside(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
+    """Yield what a rank holds beside activations, whatever its list is."""
+    room, index_of = problem.room, problem.index_of
+    for kind in problem.of_rank[rank]:
+        op = problem.kinds[kind].op
+        if not is_phase(op, Phase.FORWARD):
+            continue
+        stage, used = op.stage, _backward(problem, op.stage)
+        last = _kind(problem, Phase.BACKWARD_WEIGHT, stage)
+        ended = used if last is None else last
+        yield HeldPart((ended, True), (index_of.get(Step(stage), ended), True), room.gradients[stage], is_shared=True)
+        yield HeldPart((used, False), (used, True), room.arriving[stage])
+        following = _kind(problem, Phase.FORWARD, stage + 1)
+        if following is not None:
+            is_sent = problem.kinds[following].rank != rank
+            yield HeldPart((kind, True), (following, is_sent), room.outputs[stage])
+        if stage:
+            yield HeldPart((used, True), (_backward(problem, stage - 1), True), room.handed[stage])
+
+
+def _backward(problem: OrderProblem, stage: int) -> int:
+    whole, first = (_kind(problem, phase, stage) for phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT))
+    used = whole if first is None else first
+    assert used is not None, "a backward is whole or split"
+    return used
+
+
+def _kind(problem: OrderProblem, phase: Phase, stage: int) -> int | None:
+    return problem.index_of.get(Compute(phase, stage, 0))

@@ -11,6 +11,7 @@ from pipesched.schedules import Compute, Phase, Schedule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE, Entry, ParameterValue, build
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
+from pipesched.simulator.optimum.excess_bytes import Excess
 from pipesched.simulator.optimum.list_planner import planned_times
 from pipesched.simulator.optimum.op_times import (
     OpTimes,
@@ -24,6 +25,8 @@ from pipesched.simulator.optimum.orderable_lists import is_split, orderable, rec
 
 PLANNER = "list planner"
 """The name of the order that `planned_times` makes."""
+_MOST_ROOMS = 6
+"""Rooms, each smaller than the one before, in which the planner tries to find lists that are not too large."""
 
 
 class KnownOrder(NamedTuple):
@@ -40,26 +43,42 @@ class KnownOrder(NamedTuple):
     ticks: int
 
 
-def known_orders(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -> list[KnownOrder]:
+def known_orders(
+    problem: OrderProblem, schedule: Schedule, costs: StageCosts, excess: Excess | None = None
+) -> list[KnownOrder]:
     """Return the known orders of the ops of a schedule that hold no more than they may, the shortest first.
 
     Args:
         problem: The schedule's order problem.
         schedule: As `orderable` returns it; it is among them where it holds no more than it may.
         costs: The costs of its stages.
+        excess: Says by how much lists are above the limits beyond what the room knows; None: by nothing.
     """
-    lists = [schedule, *_of_catalogue(problem, schedule, costs)]
-    planned = tightened_times(problem, planned_times(problem))
-    orders = [_known(problem, known) for known in lists if problem.room.holds(known)]
-    name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
-    orders.append(
-        KnownOrder(schedule_of_times(problem, schedule, planned, name), planned, objective_ticks(problem, planned))
-    )
+    lists = (known for known in (schedule, *_of_catalogue(problem, schedule, costs)) if problem.room.holds(known))
+    orders = [_known(problem, known) for known in lists if excess is None or not any(excess(known))]
+    orders += _planned(problem, schedule, excess)
     return sorted(orders, key=lambda order: order.ticks)
 
 
+def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -> Iterator[KnownOrder]:
+    """Yield the planner's order; where its lists are too large, one of a room that is so much smaller."""
+    name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
+    left_aside = (0,) * problem.num_ranks
+    for count in range(_MOST_ROOMS):
+        starts = tightened_times(problem, planned_times(problem.less(left_aside)))
+        lists = schedule_of_times(problem, schedule, starts, name)
+        over = (0,) if excess is None else excess(lists)
+        if not any(over):
+            yield KnownOrder(lists, starts, objective_ticks(problem, starts))
+            return
+        left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
+
+
 def orders_of_choices(
-    problem: OrderProblem, choices: Iterable[tuple[OrderProblem, Schedule]], costs: StageCosts
+    problem: OrderProblem,
+    choices: Iterable[tuple[OrderProblem, Schedule]],
+    costs: StageCosts,
+    excess: Excess | None = None,
 ) -> list[KnownOrder]:
     """Return the known orders of a problem in which some R may be left out, the shortest of each name.
 
@@ -67,10 +86,11 @@ def orders_of_choices(
         problem: With all that may be left out.
         choices: The same without some of it, and the lists of that.
         costs: The costs of the stages.
+        excess: As `known_orders` takes it.
     """
     orders = dict[str, KnownOrder]()
     for choice, schedule in choices:
-        for order in known_orders(choice, schedule, costs):
+        for order in known_orders(choice, schedule, costs, excess):
             index_of = choice.index_of
             starts = [order.starts[index_of[kind.op]] if kind.op in index_of else [] for kind in problem.kinds]
             best = orders.get(order.schedule.name)

@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from pipesched.schedules import Compute, Op, Schedule, ScheduleTraits, Step
-from pipesched.simulator.optimum.order_problem import OrderProblem, of_one_kind
+from pipesched.simulator.optimum.order_kinds import OrderArc, of_one_kind
+from pipesched.simulator.optimum.order_problem import OrderProblem
 
 OpTimes: TypeAlias = list[list[int]]
 """``times[kind][microbatch]``, in ticks; where a kind has no op of a micro-batch it means nothing. A kind that is left
@@ -32,11 +33,12 @@ def earliest_starts(problem: OrderProblem, rank: int | None = None) -> OpTimes:
             starts at no time in particular, far below 0.
     """
     starts = _begun(problem, rank)
+    incoming = _incoming(problem)
     for microbatch in range(problem.num_microbatches):
-        for kind, arcs in enumerate(problem.incoming):
-            for arc in arcs:
+        for kind, arcs in enumerate(incoming):
+            for arc, since in arcs:
                 before = microbatch - arc.distance
-                if before >= problem.first(arc.before) and microbatch >= problem.first(kind):
+                if before >= since:
                     ready = starts[arc.before][before] + problem.kinds[arc.before].ticks + arc.ticks
                     starts[kind][microbatch] = max(starts[kind][microbatch], ready)
     return starts
@@ -50,14 +52,20 @@ def least_tails(problem: OrderProblem, rank: int | None = None) -> OpTimes:
         rank: The rank whose last end counts; None: that of all.
     """
     tails = _begun(problem, rank)
+    incoming = _incoming(problem)
     for microbatch in reversed(range(problem.num_microbatches)):
         for kind in reversed(range(len(problem.kinds))):
-            for arc in problem.incoming[kind]:
+            for arc, since in incoming[kind]:
                 before = microbatch - arc.distance
-                if before >= problem.first(arc.before) and microbatch >= problem.first(kind):
+                if before >= since:
                     behind = arc.ticks + problem.kinds[kind].ticks + tails[kind][microbatch]
                     tails[arc.before][before] = max(tails[arc.before][before], behind)
     return tails
+
+
+def _incoming(problem: OrderProblem) -> list[list[tuple[OrderArc, int]]]:
+    """Return the arcs that each kind waits for, each with the first micro-batch whose op comes first."""
+    return [[(arc, problem.since(arc)) for arc in arcs] for arcs in problem.incoming]
 
 
 def _begun(problem: OrderProblem, rank: int | None) -> OpTimes:
@@ -171,15 +179,25 @@ def _end(problem: OrderProblem, starts: OpTimes, rank: int) -> int:
 
 
 def schedule_of_times(problem: OrderProblem, schedule: Schedule, starts: OpTimes, name: str) -> Schedule:
-    """Return the lists of `schedule` with their ops in the order of their starts; Steps without time come last."""
+    """Return the lists of `schedule` with their ops in the order of their starts.
+
+    Steps without time come as soon as they can, so that gradients are let go of.
+    """
     rows: list[tuple[Op, ...]] = []
     for rank, row in enumerate(_rank_orders(problem, starts)):
         ops: list[Op] = [problem.op(kind, microbatch) for kind, microbatch in row]
-        left = (op for op in schedule.ops[rank] if isinstance(op, Step) and op not in problem.index_of)
-        rows.append((*ops, *left))
+        for op in schedule.ops[rank]:
+            if isinstance(op, Step) and op not in problem.index_of:
+                last = max(place for place, other in enumerate(ops) if _of_stage(other, op.stage))
+                ops.insert(last + 1, op)
+        rows.append(tuple(ops))
     return replace(
         schedule, name=name, lists=tuple(rows), is_lowered=False, origin=None, traits=ScheduleTraits(), layout=None
     )
+
+
+def _of_stage(op: Op, stage: int) -> bool:
+    return isinstance(op, Compute) and op.stage == stage
 
 
 def _nothing(problem: OrderProblem) -> OpTimes:

@@ -70,6 +70,7 @@ def prove_order(
     seconds: float,
     num_workers: int | None = None,
     progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
+    bounds_ends: bool = True,
 ) -> OrderProof:
     """Look for a shorter order than one that is known, and for a proof that there is none.
 
@@ -80,6 +81,7 @@ def prove_order(
         seconds: How long to look at most [s]; 0: not at all.
         num_workers: Threads; None: one for each core.
         progress: Told how far it is, now and then.
+        bounds_ends: Whether both ends of the batch are looked at, too, where that may give a better bound.
 
     Raises:
         ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
@@ -97,9 +99,10 @@ def prove_order(
     cp_model: Any = import_module("ortools.sat.python.cp_model")
     factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
     solving = _Solving(cp_model, seconds, num_workers or os.cpu_count() or 1, progress, factor, [known, bound])
-    starts, bound, is_optimal = _solve_whole(solving, problem, starts)
+    has_ends = bounds_ends and not problem.is_repeated and not problem.optional
+    starts, bound, is_optimal = _solve_whole(solving, problem, starts, seconds * (_WHOLE_SHARE if has_ends else 1.0))
     ticks = objective_ticks(problem, starts)
-    if not is_optimal and _has_ends(problem):
+    if not is_optimal and has_ends:
         coarse = [[start // factor for start in row] for row in starts]
         for least in bound_by_ends(cp_model, problem.coarser(factor), coarse, bound // factor, solving.solve_end):
             solving.learn(ticks // factor, least)
@@ -160,18 +163,16 @@ class _Solving:
         return solver if status in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE) else None
 
 
-def _has_ends(problem: OrderProblem) -> bool:
-    return not problem.is_repeated and not problem.optional
-
-
-def _solve_whole(solving: _Solving, problem: OrderProblem, starts: OpTimes) -> tuple[OpTimes, int, bool]:
+def _solve_whole(
+    solving: _Solving, problem: OrderProblem, starts: OpTimes, seconds: float
+) -> tuple[OpTimes, int, bool]:
     """Return the best order of the whole batch that is found in its time, the best bound, and whether they are one."""
     cp_model, factor, (known, bound) = solving.cp_model, solving.factor, solving.best
     coarse = [[start // factor for start in row] for row in starts]
     model, variables, is_there = _model(cp_model, problem.coarser(factor), coarse)
     solver, status = solving.solve(
         model,
-        solving.seconds * (_WHOLE_SHARE if _has_ends(problem) else 1.0),
+        seconds,
         _on_solution(cp_model, lambda ticks: solving.learn(ticks, 0)),
         lambda least: solving.learn(known, round(least)),
     )
@@ -226,9 +227,8 @@ def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, li
                 model.add_hint(starts[-1][-1], hint[index][microbatch])
     for arc in problem.arcs:
         length = problem.kinds[arc.before].ticks + arc.ticks
-        first = max(problem.first(arc.before), problem.first(arc.after) - arc.distance)
         needed = [is_there[end] for end in (arc.before, arc.after) if end in is_there]
-        for microbatch in range(first, problem.num_microbatches - arc.distance):
+        for microbatch in range(problem.since(arc), problem.num_microbatches - arc.distance):
             after, before = starts[arc.after][microbatch + arc.distance], starts[arc.before][microbatch]
             model.add(after >= before + length).only_enforce_if(needed)
     for rank, kinds in enumerate(problem.of_rank):
@@ -281,11 +281,11 @@ def _limit(
         is_held: Any = True
         if part.rebuilt in is_there:
             is_held = is_there[part.rebuilt] if part.is_rebuilt else is_there[part.rebuilt].negated()
-        for microbatch in range(problem.num_microbatches):
-            since, until = starts[begin][microbatch] + since_ticks, starts[end][microbatch] + until_ticks
+        for first, last in part.pairs(problem.num_microbatches):
+            since, until = starts[begin][first] + since_ticks, starts[end][last] + until_ticks
             length = model.new_int_var(0, horizon, "")
             if hint[begin] and hint[end]:
-                hinted = hint[end][microbatch] + until_ticks - hint[begin][microbatch] - since_ticks
+                hinted = hint[end][last] + until_ticks - hint[begin][first] - since_ticks
                 model.add_hint(length, max(0, hinted))
             intervals.append(model.new_optional_interval_var(since, length, until, is_held, ""))
             sizes.append(part.size)

@@ -15,16 +15,18 @@ Times are whole ticks, rounded down. An order of the real ops is then one of the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Compute, Message, Phase, Schedule, Step, gives, needs
 from pipesched.simulator.optimum.activation_room import ActivationRoom
+from pipesched.simulator.optimum.order_kinds import OrderArc, OrderKind, is_phase, of_one_kind
+from pipesched.simulator.optimum.room_arcs import room_arcs
 
 _FINEST, _MOST_PARTS, _TICKS = 1000, 100_000, 10**12
 """Parts of the shortest time that others are tried to be multiples of; the most ticks of a time that is; ticks of the
@@ -33,36 +35,6 @@ _MOST_RANKS = 10
 """Ranks for which ticks are made so fine that a period, the mean of a cycle through some of them, is a whole number."""
 _NOISE, _SAME = 1e-9, 1e-12
 """Ticks by which a quotient may be below a whole number that it is; how far apart equal times may be, relatively."""
-
-
-class OrderKind(NamedTuple):
-    """The ops of one phase on one stage, one of every micro-batch; a Step is of the last one alone.
-
-    Attributes:
-        op: The op of micro-batch 0, or the Step.
-        rank: Rank of the stage.
-        ticks: How long each takes.
-    """
-
-    op: Compute | Step
-    rank: int
-    ticks: int
-
-
-class OrderArc(NamedTuple):
-    """Each op of a kind after one of another.
-
-    Attributes:
-        before: Index of the kind that comes first.
-        after: Index of the kind that waits.
-        ticks: Ticks from the end of one to the start of the other, at least.
-        distance: The op of micro-batch k + `distance` waits for that of micro-batch k.
-    """
-
-    before: int
-    after: int
-    ticks: int
-    distance: int
 
 
 @final
@@ -124,6 +96,15 @@ class OrderProblem:
         kinds = (kind._replace(ticks=0) if i in self.optional else kind for i, kind in enumerate(self.kinds))
         return replace(self, kinds=tuple(kinds)) if self.optional else self
 
+    def less(self, sizes: Sequence[int]) -> OrderProblem:
+        """Return the problem with so much less room on each rank."""
+        limits = tuple(limit - size for limit, size in zip(self.room.limits, sizes, strict=True))
+        return replace(self, room=replace(self.room, limits=limits))
+
+    def since(self, arc: OrderArc) -> int:
+        """Return the first micro-batch whose op comes first by an arc."""
+        return max(arc.since, self.first(arc.before), self.first(arc.after) - arc.distance)
+
     def first(self, kind: int) -> int:
         """Return the first micro-batch that has an op of a kind."""
         return self.num_microbatches - 1 if isinstance(self.kinds[kind].op, Step) else 0
@@ -165,7 +146,7 @@ def order_problem(
     ops = sorted({op for op in rows if costs.seconds(op) > 0 or isinstance(op, Compute)}, key=_depth_in(schedule))
     speeds = [cluster.devices[device].speed for device in schedule.rank_to_device]
     of_all = {op: costs.seconds(op) / speeds[schedule.homes[op.stage][0]] for op in ops}
-    ops = [op for op in ops if op.stage not in left_out or not _is(op, Phase.RECOMPUTE)]
+    ops = [op for op in ops if op.stage not in left_out or not is_phase(op, Phase.RECOMPUTE)]
     ranks = [schedule.homes[op.stage][0] for op in ops]
     seconds = [of_all[op] for op in ops]
     waits = list(_waits(ops, ranks, schedule, costs, cluster))
@@ -179,7 +160,7 @@ def order_problem(
     kinds = tuple(OrderKind(op, rank, _ticks(op_s, tick_s)) for op, rank, op_s in zip(ops, ranks, seconds, strict=True))
     arcs = [OrderArc(before, after, _ticks(wait_s, tick_s), 0) for before, after, wait_s in waits]
     arcs += [OrderArc(kind, kind, 0, 1) for kind, op in enumerate(ops) if isinstance(op, Compute)]
-    arcs += _room_arcs(kinds, room)
+    arcs += room_arcs(kinds, room)
     counting = frozenset(rank for rank in range(schedule.num_ranks) if _counts(kinds, rank, room))
     return OrderProblem(
         kinds,
@@ -191,13 +172,8 @@ def order_problem(
         tick_s,
         is_exact,
         is_repeated,
-        frozenset(i for i, op in enumerate(ops) if op.stage in optional and _is(op, Phase.RECOMPUTE)),
+        frozenset(i for i, op in enumerate(ops) if op.stage in optional and is_phase(op, Phase.RECOMPUTE)),
     )
-
-
-def of_one_kind(op: Compute | Step) -> Compute | Step:
-    """Return the op that stands for all of its kind: that of micro-batch 0, or the Step."""
-    return op if isinstance(op, Step) else Compute(op.phase, op.stage, 0)
 
 
 def _depth_in(schedule: Schedule) -> Callable[[Compute | Step], tuple[int, int]]:
@@ -230,8 +206,8 @@ def _waits(
             ends = (before for before, o in enumerate(ops) if isinstance(o, Compute) and o.stage == op.stage)
             yield from ((before, after, 0.0) for before in ends)
             continue
-        if _is(op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
-            own = (before for before, o in enumerate(ops) if o.stage == op.stage and _is(o, Phase.RECOMPUTE))
+        if is_phase(op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            own = (before for before, o in enumerate(ops) if o.stage == op.stage and is_phase(o, Phase.RECOMPUTE))
             yield from ((before, after, 0.0) for before in own)
         for message in needs(op, schedule.num_stages):
             before = maker[message]
@@ -265,42 +241,10 @@ def _ticks(seconds: float, tick_s: float) -> int:
     return math.floor(seconds / tick_s + _NOISE)
 
 
-def _room_arcs(kinds: tuple[OrderKind, ...], room: ActivationRoom) -> Iterator[OrderArc]:
-    """Yield what a limit says of one stage, and of two on a rank: the forward of k + n after a backward of k.
-
-    With n + 1 micro-batches on a stage there must be room for the oldest of them on the stages further down, unless it
-    has come back from there already: it lets go of nothing before.
-    """
-    stages = {kind.op.stage: index for index, kind in enumerate(kinds) if _is(kind.op, Phase.FORWARD)}
-    rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if _is(kind.op, Phase.RECOMPUTE)}
-    for stage, index in stages.items():
-        limit, saved, kept = room.limits[kinds[index].rank], room.saved[stage], room.kept[stage]
-        least = held = room.inputs[stage] if stage in rebuilding else saved
-        for before, kind in enumerate(kinds):
-            if kind.op.stage == stage and _is(kind.op, Phase.BACKWARD_WEIGHT):
-                least = min(held, kept)
-                yield from _room_arc(before, index, limit, least)
-            elif kind.op.stage == stage and _is(kind.op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
-                yield from _room_arc(before, index, limit, held)
-                if stage in rebuilding:
-                    yield from _room_arc(before, rebuilding[stage], limit, saved)
-        for before, kind in enumerate(kinds):
-            is_deeper = kind.op.stage > stage and kind.rank == kinds[index].rank
-            if is_deeper and _is(kind.op, Phase.BACKWARD, Phase.BACKWARD_INPUT):
-                yield from _room_arc(before, index, limit - room.saved[kind.op.stage], least)
-
-
-def _room_arc(before: int, after: int, limit: int, size: int) -> Iterator[OrderArc]:
-    if size:
-        yield OrderArc(before, after, 0, limit // size)
-
-
-def _is(op: Compute | Step, *phases: Phase) -> bool:
-    return isinstance(op, Compute) and op.phase in phases
-
-
 def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
     """Whether a rank's limit says more than the arcs of its stages: it has several, or what is held changes."""
+    if room.counts_bytes:
+        return True
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}
-    is_rebuilt = any(kind.rank == rank and _is(kind.op, Phase.RECOMPUTE) for kind in kinds)
+    is_rebuilt = any(kind.rank == rank and is_phase(kind.op, Phase.RECOMPUTE) for kind in kinds)
     return len(stages) > 1 or is_rebuilt or any(room.saved[stage] != room.kept[stage] for stage in stages)

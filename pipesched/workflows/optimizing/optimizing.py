@@ -9,7 +9,7 @@ from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue
 from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.optimum import most_in_flight, require_orderable_length, schedule_of_times
+from pipesched.simulator.optimum import most_in_flight, require_orderable_length
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -162,7 +162,7 @@ def optimize_source(
         may_recompute=may_recompute,
     )
     proof = search.prove(seconds, workers, progress)
-    ordered = schedule_of_times(search.problem, search.lists, proof.starts, OPTIMUM)
+    ordered = search.lists_of(proof.starts, OPTIMUM)
 
     def judged(schedule: Schedule) -> OrderedSchedule:
         predicted = predict_source(replace(source, schedule=schedule, longer=None), conditions)
@@ -176,7 +176,7 @@ def optimize_source(
     least = search.least_time(best.time_s, proof)
     lists = replace(best.schedule, name=BEST_KNOWN if least.gap else OPTIMUM, origin=None)
     simulation = simulate_source(replace(source, schedule=lists, longer=None), conditions)
-    over_limit = None if search.problem.room.holds(search.lists) else judged(search.lists)
+    over_limit = None if search.fits else judged(search.lists)
     return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit)
 
 

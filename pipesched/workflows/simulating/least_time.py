@@ -11,23 +11,28 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import SAME
+from pipesched.simulator import SAME, SimulationError
 from pipesched.simulator.analysis import readable_s, readable_share
 from pipesched.simulator.optimum import (
+    Excess,
     KnownOrder,
+    OpTimes,
     OrderProblem,
     OrderProof,
     bytes_room,
     counted_room,
+    excess_in,
     known_orders,
     least_ticks,
     most_in_flight,
     order_problem,
     orderable,
     orders_of_choices,
+    prove_fitting_order,
     prove_order,
     recomputing_stages,
     require_orderable_length,
+    schedule_of_times,
     split_backwards,
 )
 
@@ -101,6 +106,7 @@ class OrderSearch:
         costs: Costs of its stages.
         problem: What is to be ordered.
         in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
+        excess: Says by how much lists are above what the devices hold.
         choices: Where stages may recompute, the problem of some choices of those that do, with their lists.
     """
 
@@ -108,14 +114,35 @@ class OrderSearch:
     costs: StageCosts
     problem: OrderProblem
     in_flight: float | None
+    excess: Excess
     choices: tuple[tuple[OrderProblem, Schedule], ...] = ()
 
     @cached_property
     def orders(self) -> tuple[KnownOrder, ...]:
-        """The orders that are known and keep to the limits, the shortest first."""
+        """The orders that are known and keep to the limits, the shortest first.
+
+        Raises:
+            SimulationError: There is none.
+        """
         if self.choices:
-            return tuple(orders_of_choices(self.problem, self.choices, self.costs))
-        return tuple(known_orders(self.problem, self.lists, self.costs))
+            orders = orders_of_choices(self.problem, self.choices, self.costs, self.excess)
+        else:
+            orders = known_orders(self.problem, self.lists, self.costs, self.excess)
+        if not orders:
+            raise SimulationError(
+                f"{self.lists.name}: got devices that hold one micro-batch, but not its gradients and messages too in "
+                "any order that is known; give them more memory, or smaller micro-batches"
+            )
+        return tuple(orders)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the schedule's lists keep to the limits."""
+        return self.problem.room.holds(self.lists) and not any(self.excess(self.lists))
+
+    def lists_of(self, starts: OpTimes, name: str) -> Schedule:
+        """Return the lists of an order of these starts [ticks]."""
+        return schedule_of_times(self.problem, self.lists, starts, name)
 
     def prove(
         self,
@@ -132,14 +159,24 @@ class OrderSearch:
 
         Raises:
             ModuleNotFoundError: OR-tools is not installed, and the simple bounds leave something open.
+            SimulationError: No order is known that keeps to the limits.
         """
-        return prove_order(
+
+        def tell(passed_s: float, ticks: int, bound: int) -> None:  # noqa: ARG001
+            progress(min(1.0, passed_s / seconds))
+
+        known, least = self.orders[0].starts, least_ticks(self.problem)
+        if not self.problem.room.counts_bytes:
+            return prove_order(self.problem, known, least, seconds=seconds, num_workers=num_workers, progress=tell)
+        return prove_fitting_order(
             self.problem,
-            self.orders[0].starts,
-            least_ticks(self.problem),
+            known,
+            least,
+            lambda starts: self.lists_of(starts, self.lists.name),
+            self.excess,
             seconds=seconds,
             num_workers=num_workers,
-            progress=lambda passed_s, ticks, bound: progress(min(1.0, passed_s / seconds)),  # noqa: ARG005
+            progress=tell,
         )
 
     def least_time(self, time_s: float, proof: OrderProof | None) -> LeastTime:
@@ -193,8 +230,8 @@ def order_search(
     choices = list[tuple[OrderProblem, Schedule]]()
     for count in sorted({round(len(optional) * part / _CHOICES) for part in range(_CHOICES + 1)} if optional else ()):
         chosen = lists if not count else recompute(lists, optional[:count])
-        if all(room.least_held(chosen, rank) <= limit for rank, limit in enumerate(room.limits)):
+        if all(room.least_held(chosen, rank)[0] <= limit for rank, limit in enumerate(room.limits)):
             left_out = optional[count:]
             choice = order_problem(all_of_it, costs, cluster, room, is_repeated=is_repeated, left_out=left_out)
             choices.append((choice, chosen))
-    return OrderSearch(lists, costs, problem, in_flight, tuple(choices))
+    return OrderSearch(lists, costs, problem, in_flight, excess_in(room, costs, cluster), tuple(choices))

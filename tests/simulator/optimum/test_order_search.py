@@ -17,7 +17,6 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory import in_flight, peak_in_flight
 from pipesched.simulator.optimum import (
-    bytes_room,
     counted_room,
     known_orders,
     least_ticks,
@@ -228,9 +227,15 @@ def test_what_is_proven_is_never_above_what_takes_place(name, p, m, chunks, monk
             assert bound_s <= order.ticks * problem.tick_s
             assert not find_faults(order.schedule)
             assert most_in_flight(order.schedule, costs) <= most_in_flight(lists, costs)
-            for before, after, ticks, distance in problem.arcs:  # what memory says of two ops holds in every such list
+            for (
+                before,
+                after,
+                ticks,
+                distance,
+                since,
+            ) in problem.arcs:  # what memory says of two ops holds in every such list
                 ended = [start + problem.kinds[before].ticks + ticks for start in order.starts[before]]
-                first = max(problem.first(before), problem.first(after) - distance)
+                first = max(since, problem.first(before), problem.first(after) - distance)
                 assert all(
                     ended[microbatch] <= order.starts[after][microbatch + distance]
                     for microbatch in range(first, m - distance)
@@ -244,17 +249,6 @@ def test_a_list_holds_what_its_timeline_shows(name, chunks):
     timeline = simulate_arrays(lower(schedule), costs, flat(4))
     peaks = peak_in_flight(in_flight(timeline, costs, schedule)).values()
     assert most_in_flight(schedule, costs) == max(peak.microbatches for peak in peaks)
-
-
-def test_bytes_leave_room_for_activations_beside_weights_gradients_and_state():
-    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=3, optimizer_bytes=4),) * 2)
-    lists = orderable(build("1f1b", 2, 4), costs)
-    room = bytes_room(lists, costs, Machines((Device(memory_bytes=31), Device(memory_bytes=30))))
-    assert [limit * 10 // room.saved[0] for limit in room.limits] == [20, 20]
-    assert room.holds(lists)
-    assert bytes_room(lists, costs, flat(2)) is None
-    with pytest.raises(SimulationError, match=r"rank 1: got room for 0.9 micro-batches, expected room for one"):
-        bytes_room(lists, costs, Machines((Device(memory_bytes=31), Device(memory_bytes=19))))
 
 
 OVERLAPPING = make_schedule("pair", 1, 2, [[Overlap(Compute(Phase.FORWARD, 0, 0), Compute(Phase.FORWARD, 0, 1))]])

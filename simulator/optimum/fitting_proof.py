@@ -1,0 +1,77 @@
+"""The proof of an order whose lists hold what the devices have, where an order problem does not know all of it.
+
+The problem knows what every list holds at least, so that its bound is one of all lists that fit. Where the lists that
+are found there are too large, a problem with so much less room is asked for others, but for no bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from pipesched.schedules import Schedule
+from pipesched.simulator.optimum.excess_bytes import Excess
+from pipesched.simulator.optimum.op_times import OpTimes, objective_ticks
+from pipesched.simulator.optimum.order_model import OnOrder, OrderProof, prove_order
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+_FIRST_SHARE = 0.6
+"""Share of the time for the problem itself."""
+_LEAST_S = 0.1
+"""Seconds in which it is not worth while to look once more."""
+
+
+def prove_fitting_order(
+    problem: OrderProblem,
+    starts: OpTimes,
+    bound: int,
+    lists_of: Callable[[OpTimes], Schedule],
+    excess: Excess,
+    *,
+    seconds: float,
+    num_workers: int | None = None,
+    progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
+) -> OrderProof:
+    """Do what `prove_order` does, of lists that hold no more than the devices have.
+
+    Args:
+        problem: What is to be ordered, with a room in bytes.
+        starts: Starts of an order whose lists fit [ticks].
+        bound: Ticks that no order is shorter than.
+        lists_of: Makes lists of starts.
+        excess: Says by how much lists are too large.
+        seconds: How long to look at most [s]; 0: not at all.
+        num_workers: Threads; None: one for each core.
+        progress: Told how far it is, now and then.
+
+    Raises:
+        As `prove_order` does.
+    """
+    begun_s = time.monotonic()
+
+    def tell(_: float, ticks: int, least: int) -> None:
+        progress(time.monotonic() - begun_s, ticks, least)
+
+    proof = prove_order(problem, starts, bound, seconds=seconds * _FIRST_SHARE, num_workers=num_workers, progress=tell)
+    faster, left_aside, count = proof.starts, (0,) * problem.num_ranks, 0
+    while objective_ticks(problem, faster) < objective_ticks(problem, starts):
+        over = excess(lists_of(faster))
+        if not any(over):
+            starts = faster
+            break
+        left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
+        left_s = seconds - (time.monotonic() - begun_s)
+        if left_s < _LEAST_S:
+            break
+        faster = prove_order(
+            problem.less(left_aside),
+            starts,
+            proof.bound,
+            seconds=left_s,
+            num_workers=num_workers,
+            progress=tell,
+            bounds_ends=False,
+        ).starts
+        count += 1
+    return replace(proof, starts=starts, ticks=objective_ticks(problem, starts))

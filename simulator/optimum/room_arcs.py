@@ -1,0 +1,62 @@
+"""What the memory of a rank says of two ops of different micro-batches: which of them comes first.
+
+F of k + n comes after B of k where n + 1 micro-batches, and what a B holds beside them, are more than there is room
+for. From that F on for which micro-batch 0 must be over for the same reason, gradients are held as well, so that n is
+less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipesched.schedules import Phase
+from pipesched.simulator.optimum.activation_room import ActivationRoom
+from pipesched.simulator.optimum.order_kinds import OrderArc, OrderKind, is_phase
+
+_BACKWARDS, _WEIGHT = (Phase.BACKWARD, Phase.BACKWARD_INPUT), Phase.BACKWARD_WEIGHT
+
+
+def room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[OrderArc]:
+    """Yield what a limit says of one stage, and of two on a rank: the forward of k + n after a backward of k.
+
+    With n + 1 micro-batches on a stage there must be room for the oldest of them on the stages further down, unless it
+    has come back from there already: it lets go of nothing before.
+    """
+    stages = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.FORWARD)}
+    rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.RECOMPUTE)}
+    for stage, index in stages.items():
+        rank, saved = kinds[index].rank, room.saved[stage]
+        limit, arriving = room.limits[rank], room.arriving[stage]
+        held = room.inputs[stage] if stage in rebuilding else saved
+        weights = [before for before, k in enumerate(kinds) if k.op.stage == stage and is_phase(k.op, _WEIGHT)]
+        least = min(held, room.kept[stage]) if weights else held
+        begun = _most(limit if weights else limit - arriving, least)
+        for before in weights:
+            yield from _arcs(before, index, limit, least, room.gradients[stage], begun)
+        for before, kind in enumerate(kinds):
+            if kind.rank != rank or not is_phase(kind.op, *_BACKWARDS):
+                continue
+            other = kind.op.stage
+            if other == stage:
+                yield from _arcs(before, index, limit - arriving, held, room.gradients[stage], begun)
+                if stage in rebuilding:
+                    rebuilt = rebuilding[stage]
+                    yield from _arcs(before, rebuilt, limit - arriving, saved, room.gradients[stage], begun)
+            elif other > stage:
+                free = limit - room.saved[other] - room.arriving[other]
+                yield from _arcs(before, index, free, least, room.gradients[stage], begun)
+
+
+def _most(limit: int, size: int) -> int | None:
+    return limit // size if size else None
+
+
+def _arcs(before: int, after: int, limit: int, size: int, gradients: int, begun: int | None) -> Iterator[OrderArc]:
+    """Yield what a limit says, and what it says when gradients are held, as they are from micro-batch `begun` on."""
+    most = _most(limit, size)
+    if most is None:
+        return
+    yield OrderArc(before, after, 0, most)
+    fewer = (limit - gradients) // size
+    if begun is not None and 1 <= fewer < most:
+        yield OrderArc(before, after, 0, fewer, max(0, begun - fewer))

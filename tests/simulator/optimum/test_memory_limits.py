@@ -1,0 +1,128 @@
+"""Orders in the memory of devices: lists that are found fit, as the simulator counts, and none that fits is faster."""
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import pipesched
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Compute, NotRunnableError, Phase, Step, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.optimum import bytes_room, excess_in, orderable
+
+
+def orders_of(ops):
+    """Yield all orders of a rank's ops in which none comes before what it needs on the rank."""
+    if not ops:
+        yield ()
+    for op in ops:
+        if not any(comes_first(other, op) for other in ops if other is not op):
+            yield from ((op, *rest) for rest in orders_of([other for other in ops if other is not op]))
+
+
+def comes_first(before, after):
+    if before.stage != after.stage:
+        return False
+    if before.phase is after.phase:
+        return before.microbatch < after.microbatch
+    ranks = {Phase.FORWARD: 0, Phase.BACKWARD: 1, Phase.BACKWARD_INPUT: 1, Phase.BACKWARD_WEIGHT: 2}
+    return before.microbatch == after.microbatch and ranks[before.phase] < ranks[after.phase]
+
+
+def with_steps(order):
+    """Return an order with the Step of each stage right behind its last op."""
+    row = [*order]
+    for stage in sorted({op.stage for op in order}):
+        row.insert(1 + max(i for i, op in enumerate(row) if isinstance(op, Compute) and op.stage == stage), Step(stage))
+    return row
+
+
+def all_lists(schedule, costs, cluster):
+    """Return the makespan of all lists of a schedule's ops that can run, and the most bytes that a device holds."""
+    rows = [[*orders_of([op for op in row if isinstance(op, Compute)])] for row in schedule.ops]
+    known = []
+    for orders in product(*rows):
+        try:
+            counts = schedule.num_stages, schedule.num_microbatches
+            lowered = lower(make_schedule("one", *counts, [with_steps(order) for order in orders]))
+        except NotRunnableError:
+            continue
+        timeline = simulate_lists(lowered, costs, cluster)
+        peaks = peak_memory(memory(timeline, costs, lowered))
+        known.append((timeline.makespan_s, max(peak.total_bytes for peak in peaks.values())))
+    return known
+
+
+@pytest.mark.parametrize(("name", "p", "m", "seed"), [("1f1b", 2, 3, 0), ("zb_h1", 2, 2, 3), ("interleaved", 1, 2, 2)])
+def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found_fits(name, p, m, seed):
+    draw = random.Random(seed)
+    schedule = build(name, p, m, 2 if name == "interleaved" else None)
+    parts = (None, 1.0, 0.5) if name == "zb_h1" else (draw.choice([1.0, 1.5]),)
+    costs = StageCosts(
+        tuple(
+            StageCost(
+                draw.choice([0.5, 1.0]),
+                *parts,
+                saved_bytes=draw.randint(2, 6),
+                weight_bytes=draw.randint(0, 6),
+                output_bytes=draw.randint(0, 2),
+                step_s=draw.choice([0.0, 0.5]),
+            )
+            for _ in range(schedule.num_stages)
+        )
+    )
+    link = Link(0.25)
+    known = all_lists(schedule, costs, Cluster((Device(),) * p, link))
+    peaks = sorted({num_bytes for _, num_bytes in known})
+    for limit in (peaks[0], peaks[len(peaks) // 2], peaks[-1]):
+        least_s = min(makespan_s for makespan_s, num_bytes in known if num_bytes <= limit)
+        cluster = Cluster((Device(memory_bytes=limit),) * p, link)
+        result = pipesched.optimize(schedule, costs, cluster, seconds=1, num_workers=1)
+        assert result.simulation.fits
+        assert result.least.bound_s <= least_s <= result.makespan_s
+        if limit == peaks[-1]:
+            assert result.least.bound_s == least_s == result.makespan_s
+    with pytest.raises(SimulationError, match="give"):
+        pipesched.optimize(schedule, costs, Cluster((Device(memory_bytes=peaks[0] - 1),) * p, link), seconds=0)
+
+
+def test_gradients_take_no_room_before_the_first_backward_has_ended():
+    """Two forwards of 1 byte fit beside 1 byte of weights, before there is the byte of gradients: 3 (F + B)."""
+    costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=1, weight_bytes=1)
+    devices = pipesched.Cluster((pipesched.Device(memory_bytes=3),) * 2)
+    result = pipesched.optimize("1f1b", costs, devices, num_ranks=2, num_microbatches=2, seconds=0)
+    assert (result.makespan_s, result.gap, result.simulation.fits) == (9.0, 0.0, True)
+
+
+def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():
+    """Beside weights and gradients of 2 bytes there are 4: too few for 4 of 1F1B's micro-batches and a message."""
+    costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, output_bytes=1)
+    devices = pipesched.Cluster((pipesched.Device(memory_bytes=60),) * 4)
+    counts = {"num_ranks": 4, "num_microbatches": 8}
+    assert not pipesched.simulate("1f1b", costs, devices, **counts).fits
+    result = pipesched.optimize("1f1b", costs, devices, **counts, seconds=0)
+    assert result.simulation.fits
+    assert result.over_limit is not None
+    assert all(pipesched.simulate(order.schedule, costs, devices).fits for order in result.known)
+
+
+def test_bytes_leave_room_for_activations_beside_weights_and_state():
+    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=3, optimizer_bytes=4),) * 2)
+    lists = orderable(build("1f1b", 2, 4), costs)
+    machines = Cluster((Device(memory_bytes=30), Device(memory_bytes=29)))
+    room = bytes_room(lists, costs, machines)
+    assert (room.limits, room.gradients) == ((23, 22), (3, 3))
+    assert room.holds(lists), "two micro-batches and gradients are 23 bytes"
+    assert not replace(room, limits=(22, 22)).holds(lists)
+    fewer = Cluster((Device(memory_bytes=28), Device(memory_bytes=29)))
+    assert (excess_in(room, costs, machines)(lists), excess_in(room, costs, fewer)(lists)) == ((0, 0), (2, 0))
+    assert bytes_room(lists, costs, flat(2)) is None
+    with pytest.raises(SimulationError, match=r"rank 1: got room for 0.9 micro-batches, expected room for one"):
+        bytes_room(lists, costs, Cluster((Device(memory_bytes=31), Device(memory_bytes=19))))
