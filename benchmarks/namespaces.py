@@ -2,7 +2,7 @@
 
     node 0  10.77.0.1 ── veth, token bucket on both ends ── 10.77.0.2  node 1
 
-Needs Linux, iproute2 and root.
+Each has a host name of its own. Needs Linux, iproute2, util-linux and root.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _BURST_BYTES = 4096
 _QUEUE_BYTES = 8 * 1024 * 1024
 _PORT = 29511
 _TORCHRUN_S = 600.0
+_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"')
+"""Runs what comes behind a name on a host of that name."""
 
 
 class NotAllowed(Exception):  # noqa: N818 -- named for what happened
@@ -98,7 +100,7 @@ def _agent(
         "--master-addr", nodes[0].address, "--master-port", str(_PORT), *words,
     ]  # fmt: skip
     return subprocess.Popen(
-        ["ip", "netns", "exec", nodes[index].name, *command],  # noqa: S607 -- wherever iproute2 is
+        ["ip", "netns", "exec", nodes[index].name, *_NAMED, f"node{index}", *command],  # noqa: S607 -- wherever they are
         env=dict(environment, GLOO_SOCKET_IFNAME=nodes[index].interface, OMP_NUM_THREADS="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

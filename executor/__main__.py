@@ -19,7 +19,7 @@ from pathlib import Path
 from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED, STACKS
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, ending
 from pipesched.executor.launch import (
-    PeerWatch,
+    GuardedRank,
     ProgressPage,
     RunSpec,
     Train,
@@ -109,14 +109,14 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
 
 
 def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
-    """Run the rank of a process without a launcher of ours; under torchrun its peers and it watch each other."""
+    """Run the rank of a process without a launcher of ours; under torchrun a guard runs beside it."""
     with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how the agent ends all ranks
         if not is_under_agent():
             return run_rank(spec, RankListener(is_asked=is_asked))
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
             spec, _ = going_on(spec)
-        watch = PeerWatch(spec.timeout_s)
-        return run_rank(_patient(spec), RankListener(watch.at, is_asked=is_asked), watch=watch)
+        guarded = GuardedRank(spec.timeout_s)
+        return run_rank(_patient(spec), RankListener(guarded.at, is_asked=is_asked), guarded=guarded)
 
 
 def _has_checkpoints(spec: RunSpec) -> bool:
@@ -142,7 +142,7 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     from pipesched.executor.runs import pause_file, phase_line, phases_file, scores_file, scores_line
 
-    at, meet = ProgressPage(folder / "progress").writer(number), f"file://{folder}/store"
+    at, meet = ProgressPage.open(folder / "progress").writer(number), f"file://{folder}/store"
     if not isinstance(spec.job, Train):
         return run_rank(spec, RankListener(at), meet)
 

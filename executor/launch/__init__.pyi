@@ -6,13 +6,13 @@ from .control import share as share
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare
+from .guarded_rank import GuardedRank as GuardedRank
+from .guarded_rank import is_under_agent as is_under_agent
 from .injected_fault import InjectedFault as InjectedFault
 from .injected_fault import named_in_step as named_in_step
 from .injected_fault import read_fault as read_fault
 from .injected_fault import require_there as require_there
 from .pause_request import pause_requests as pause_requests
-from .peer_watch import PeerWatch as PeerWatch
-from .peer_watch import is_under_agent as is_under_agent
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as

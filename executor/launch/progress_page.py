@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 from pipesched.executor import NOBODY, listen_to_waits
 
-LEFT = 0
-"""In place of a process that ends by itself."""
-
 
 class Whereabouts(NamedTuple):
     """Where a rank is.
@@ -25,7 +22,7 @@ class Whereabouts(NamedTuple):
         since_ns: When it began the last one [ns of the monotonic clock].
         waits_since_ns: Since when it waits; written before `whom`, so that no wait is taken for a longer one.
         whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
-        pid: Its process; -1 before that has come to its work, `LEFT` when it is about to end, and has said why.
+        pid: Its process; -1 before that has come to its work.
     """
 
     place: int = -1
@@ -43,15 +40,28 @@ class ProgressPage:
     `struct.pack_into` first writes in its place.
     """
 
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._map = memory
         self._cells = memoryview(self._map).cast("q")
 
     @classmethod
+    def open(cls, path: Path) -> ProgressPage:
+        """Return the page that a process has created in a file."""
+        with path.open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), 0))
+
+    @classmethod
     def create(cls, path: Path, num_ranks: int) -> ProgressPage:
-        path.write_bytes(struct.pack(f"={_WIDTH}q", *Whereabouts()) * num_ranks)
-        return cls(path)
+        """Return a page in a file, where all processes of this machine find it."""
+        path.write_bytes(_NOWHERE * num_ranks)
+        return cls.open(path)
+
+    @classmethod
+    def of_one(cls) -> ProgressPage:
+        """Return a page without a name for one rank, which this process shares with those that it forks."""
+        memory = mmap.mmap(-1, len(_NOWHERE))
+        memory[:] = _NOWHERE
+        return cls(memory)
 
     def __enter__(self) -> ProgressPage:
         return self
@@ -79,10 +89,6 @@ class ProgressPage:
         cells[first + _PID] = os.getpid()
         return write
 
-    def leave(self, number: int) -> None:
-        """Note that process `number` is about to end."""
-        self._cells[number * _WIDTH + _PID] = LEFT
-
     def read(self, number: int) -> Whereabouts:
         """Return where process `number` is."""
         first = number * _WIDTH
@@ -92,3 +98,4 @@ class ProgressPage:
 
 _WIDTH = len(Whereabouts._fields)
 _PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(_WIDTH)
+_NOWHERE = struct.pack(f"={_WIDTH}q", *Whereabouts())

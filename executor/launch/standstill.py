@@ -12,7 +12,7 @@ from typing import final
 
 from pipesched.executor import EVERYBODY, NOBODY, START_S, RankFailed, failed
 from pipesched.executor.launch.progress_page import Whereabouts
-from pipesched.profiles.processes import is_gone, is_stopped
+from pipesched.profiles.processes import is_stopped
 from pipesched.schedules import Compute, Message, Op, Overlap, Send, computes, needs_from_others
 
 _SHOWN_RANKS = 8
@@ -66,11 +66,17 @@ class Stillness:
         self._seen = -1
         self._changed_s = time.monotonic()
 
-    def is_over(self, places: Sequence[Whereabouts], is_stopped_all: Callable[[], bool] = lambda: False) -> bool:
+    def is_over(
+        self,
+        places: Sequence[Whereabouts],
+        is_one_stopped: Callable[[], bool],
+        is_stopped_all: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """Return whether one has waited for another for too long, or none has moved.
 
         Args:
             places: Where all ranks are.
+            is_one_stopped: Says whether the process of one is stopped by a signal.
             is_stopped_all: Says whether none can move.
         """
         if longest_wait_s(places) > self._timeout_s:
@@ -78,11 +84,11 @@ class Stillness:
         if num_begun(places) != self._seen:
             self._seen, self._changed_s = num_begun(places), time.monotonic()
         still_s = time.monotonic() - self._changed_s
-        return still_s > self._timeout_s and (is_stopped_all() or still_s > self._patience_s(places))
+        if still_s <= self._timeout_s:
+            return False
+        return is_stopped_all() or is_one_stopped() or still_s > self._patience_s(places)
 
     def _patience_s(self, places: Sequence[Whereabouts]) -> float:
-        if any(place.pid > 0 and is_stopped(place.pid) for place in places):
-            return self._timeout_s
         if not num_begun(places):
             return max(START_S, self._timeout_s)
         return self._timeout_s + (SLACK_S if any(place.whom != NOBODY for place in places) else _NO_WAIT_S)
@@ -99,7 +105,14 @@ def longest_wait_s(places: Sequence[Whereabouts]) -> float:
     return (time.monotonic_ns() - min(begun_ns)) / 1e9 if begun_ns else 0.0
 
 
-def state_of(rank: int, op: Op | None, where: Whereabouts, ending: str | None = None) -> RankState:
+def is_stopped_at(where: Whereabouts) -> bool:
+    """Return whether the process of a rank of this machine is stopped by a signal."""
+    return where.pid > 0 and is_stopped(where.pid)
+
+
+def state_of(
+    rank: int, op: Op | None, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False
+) -> RankState:
     """Return what is known of a rank, now."""
     now_ns = time.monotonic_ns()
     return RankState(
@@ -108,7 +121,7 @@ def state_of(rank: int, op: Op | None, where: Whereabouts, ending: str | None = 
         (now_ns - where.since_ns) / 1e9 if where.since_ns > 0 else 0.0,
         where.whom,
         (now_ns - where.waits_since_ns) / 1e9 if where.waits_since_ns > 0 else 0.0,
-        ending is None and where.pid > 0 and is_stopped(where.pid),
+        ending is None and is_stopped,
         ending,
     )
 
@@ -116,19 +129,6 @@ def state_of(rank: int, op: Op | None, where: Whereabouts, ending: str | None = 
 def op_at(ops: Iterable[Op], place: int) -> Op | None:
     """Return the op at a place of a list; None before its first one, and behind its end."""
     return None if place < 0 else next(islice(ops, place, None), None)
-
-
-def death(places: Mapping[int, Whereabouts], ops_of: Callable[[int], Iterable[Op]]) -> RankFailed | None:
-    """Return the error that names a rank whose process has ended without a word; None if there is none.
-
-    Args:
-        places: Where every rank is.
-        ops_of: Returns the lowered list of a rank.
-    """
-    for rank, where in places.items():
-        if where.pid > 0 and is_gone(where.pid):
-            return failed(rank, op_at(ops_of(rank), where.place), "its process ended before its list did")
-    return None
 
 
 def lost_messages(

@@ -31,24 +31,22 @@ def reported_standstill(
     states: Mapping[int, RankState],
     places: Mapping[int, Whereabouts],
     ops_of: Callable[[int], Iterable[Op]],
-    stack_files: Mapping[int, StackFile],
+    stacks: Mapping[int, str],
     *,
     is_on_cpus: bool,
 ) -> RankFailed:
     """Return the error that says at which rank all stand still, with the name of a report if one could be written.
 
-    Processes that a signal has stopped go on: else they could not say where they are. Who asks ends them.
-
     Args:
         states: What is known of every rank.
         places: Where every rank is.
         ops_of: Returns the lowered list of a rank.
-        stack_files: The files of those ranks whose process is there.
+        stacks: What ranks have said of the stacks of their threads.
         is_on_cpus: Whether what was posted has been sent: a GPU may not have come to it.
     """
     error = standstill(states, lost_messages(states, places, ops_of) if is_on_cpus else {})
     parts = [f"{error}\n", standstill_table(states)]
-    parts += [f"rank {rank}:\n{stacks}" for rank, stacks in _stacks(stack_files).items()]
+    parts += [f"rank {rank}:\n{text}" for rank, text in stacks.items()]
     try:
         descriptor, name = mkstemp(prefix="pipesched-standstill-", suffix=".txt")
         os.close(descriptor)
@@ -58,8 +56,11 @@ def reported_standstill(
     return RankFailed(f"{error}; the stacks of all ranks are in {name}")
 
 
-def _stacks(stack_files: Mapping[int, StackFile]) -> dict[int, str]:
-    """Return what each process says; nothing of one that does not come to it."""
+def stacks_in(stack_files: Mapping[int, StackFile]) -> dict[int, str]:
+    """Return what the process of each rank says of its threads; nothing of one that does not come to it.
+
+    Processes that a signal has stopped go on: else they could not say where they are. Who asks ends them.
+    """
     with ExitStack() as stack:
         files = {}
         for rank, (_, path) in stack_files.items():  # before any goes on: it may come to its end, and be gone

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -22,12 +23,13 @@ from pipesched.executor.launch.standstill import (
     SLACK_S,
     RankState,
     Stillness,
+    is_stopped_at,
     longest_wait_s,
     num_begun,
     op_at,
     state_of,
 )
-from pipesched.executor.launch.standstill_report import StackFile, reported_standstill
+from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import can_fork, environment, num_cores
 from pipesched.schedules import Op, shortened
@@ -147,9 +149,13 @@ class Processes:
             if done != seen:
                 seen = done
                 on_move(done)
-            if stillness.is_over(self._places(), lambda: self._processes[0].servers_end is not None):
+            places = self._places()
+            if stillness.is_over(places, partial(_is_one_stopped, places), self._is_server_gone):
                 raise self._standstill()
             time.sleep(_POLL_S)
+
+    def _is_server_gone(self) -> bool:
+        return self._processes[0].servers_end is not None
 
     def _places(self) -> list[Whereabouts]:
         return [self._progress_page.read(number) for number in range(len(self._ranks))]
@@ -195,7 +201,8 @@ class Processes:
         for number, rank in enumerate(self._ranks):
             code = self._processes[number].poll()
             ending = None if code is None else self._last_words(number, code)
-            states[rank] = state_of(rank, self._op_of(number), self._progress_page.read(number), ending)
+            where = self._progress_page.read(number)
+            states[rank] = state_of(rank, self._op_of(number), where, ending, is_stopped=is_stopped_at(where))
         return dict(sorted(states.items()))
 
     def _standstill(self) -> RankFailed:
@@ -209,7 +216,8 @@ class Processes:
             if process.poll() is None and (pid := self._progress_page.read(number).pid) > 0
         }
         places = dict(zip(self._ranks, self._places(), strict=True))
-        return reported_standstill(self._states(), places, self._ops_of, files, is_on_cpus=self._is_on_cpus)
+        states = self._states()  # before those that are stopped go on
+        return reported_standstill(states, places, self._ops_of, stacks_in(files), is_on_cpus=self._is_on_cpus)
 
     def _servers_end(self, fate: str) -> RankFailed:
         return RankFailed(f"the process that all ranks are forked from {fate}")
@@ -232,6 +240,10 @@ class Processes:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _READ_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
         return f"the process ended with exit code {code}" + (f": {shortened(lines[-1], _LONGEST)}" if lines else "")
+
+
+def _is_one_stopped(places: Sequence[Whereabouts]) -> bool:
+    return any(map(is_stopped_at, places))
 
 
 def _require_few(num_processes: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from pipesched.executor.launch import Measure, PeerWatch, RunSpec, connected_as, ranks_of_processes, share
+from pipesched.executor.launch import GuardedRank, Measure, RunSpec, connected_as, ranks_of_processes, share
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.result_text import result_from_text, result_to_text
@@ -20,7 +22,7 @@ def run_rank(
     meet: str = "env://",
     *,
     is_shared: bool = False,
-    watch: PeerWatch | None = None,
+    guarded: GuardedRank | None = None,
     model: Model | None = None,
 ) -> Measured | Trained | None:
     """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
@@ -34,7 +36,7 @@ def run_rank(
         listener: Told how far the rank is.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
         is_shared: Whether every process is told what came out, and not only the first.
-        watch: Notes where this rank is, beside its peers; in a process that is a rank and nothing else.
+        guarded: Notes where this rank is, for its guard; in a process that is a rank and nothing else.
         model: The model that the run names; None: the name is looked up.
 
     Returns:
@@ -47,12 +49,25 @@ def run_rank(
     """
     kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
     job: RankJob[Any] = kind(spec, listener, model)
+    ranks = ranks_of_processes(job.lists.rank_to_device)
     with (
+        nullcontext() if guarded is None else _beside(guarded, spec, job, ranks),
         connected_as(spec, job.lists, meet) as context,
-        nullcontext() if watch is None else watch.beside(context, job.ops_of),
     ):
         result: Measured | Trained | None = job.run(context)
+        if guarded is not None:
+            guarded.done()
         if is_shared:
             text = "" if result is None else result_to_text(result)
-            result = result_from_text(share(text, ranks_of_processes(job.lists.rank_to_device)[0], context.control))
+            result = result_from_text(share(text, ranks[0], context.control))
     return result
+
+
+def _beside(
+    guarded: GuardedRank, spec: RunSpec, job: RankJob[Any], ranks: Sequence[int]
+) -> AbstractContextManager[None]:
+    """Return what lets a guard run beside this process, if it is one of the run."""
+    process = int(os.environ["RANK"])
+    if process >= len(ranks):
+        return nullcontext()  # it is refused
+    return guarded.guarded(ranks[process], len(ranks), job.ops_of, is_on_cpus=spec.device == "cpu")

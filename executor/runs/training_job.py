@@ -55,13 +55,12 @@ class TrainingJob(RankJob[Trained]):
         super().__init__(spec, self._lists, listener)
         self._scores = array("d")  # micro-batch, loss and accuracy, in turn
         self._ahead: AdvanceTrials | None = None
-        self._parts: TrainingParts | None = None
+        self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
         self._history = LossHistory(self._run.microbatches_per_step)
         self._is_paused = False
 
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         self._training = training_of(self.spec, context.device, self._model)
-        self._parts = self._training.parts()
         stages = self._training.stages(self._lists, self._on_loss)(context.rank)
         if self._parts is not None:
             if context.is_first:

@@ -5,7 +5,7 @@ from .child_process import command as command
 from .child_process import end_children as end_children
 from .child_process import end_with as end_with
 from .child_process import environment as environment
-from .child_process import is_gone as is_gone
+from .child_process import exit_code_of as exit_code_of
 from .child_process import is_stopped as is_stopped
 from .connections import open_sockets as open_sockets
 from .connections import strangers as strangers

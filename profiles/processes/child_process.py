@@ -19,6 +19,8 @@ _END_WITH_PARENT = 1
 """Linux: ``PR_SET_PDEATHSIG``."""
 _ADOPT_ORPHANS = 36
 """Linux: ``PR_SET_CHILD_SUBREAPER``."""
+_EXIT_STATUS = 49
+"""Linux: which of the fields of ``/proc/PID/stat``, from the state on, has the status of a process that has ended."""
 _LOOK_S = 0.5
 """How often a process looks whether its parent is there, where the system cannot tell it."""
 
@@ -96,16 +98,25 @@ def is_stopped(pid: int) -> bool:
     return _state(pid) in ("T", "t")
 
 
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended, of a system that says it (Linux)."""
-    return _state(pid) in ("", "Z", "X")
+def exit_code_of(pid: int) -> int | None:
+    """Return how a process of this user has ended for which its parent has not asked yet; negative: by which signal.
+
+    None where it has asked, the process runs, or the system does not say.
+    """
+    fields = _fields(pid)
+    return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS])) if fields[0] == "Z" else None
 
 
 def _state(pid: int) -> str:
+    return _fields(pid)[0]
+
+
+def _fields(pid: int) -> list[str]:
+    """Return what Linux says of a process, from its state on."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return [""]
 
 
 def can_fork() -> bool:

@@ -281,7 +281,7 @@ def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkey
     specs = []
     monkeypatch.setattr("pipesched.executor.__main__.run_rank", lambda spec, *_, **__: specs.append(spec))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setattr("pipesched.executor.__main__.PeerWatch", lambda timeout_s: SimpleNamespace(at=None))
+    monkeypatch.setattr("pipesched.executor.__main__.GuardedRank", lambda timeout_s: SimpleNamespace(at=None))
     for restart in (0, 1):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
         _run_unlaunched(a_job("1f1b", written))

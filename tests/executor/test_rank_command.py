@@ -137,7 +137,8 @@ def test_ranks_end_with_torchruns_agent_also_one_that_is_stopped(tmp_path):
         ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
         assert processes.eventually(lambda: len(ranks.read_text().split()) == 2)
         pids = [int(pid) for pid in ranks.read_text().split()]
-        assert processes.eventually(lambda: "pipesched-progress" in Path(f"/proc/{pids[1]}/maps").read_text())
+        guards = Path(f"/proc/{pids[1]}/task/{pids[1]}/children")
+        assert processes.eventually(lambda: len(guards.read_text().split()) == 1)
         os.kill(pids[1], signal.SIGSTOP)
         agent.kill()
         agent.wait()

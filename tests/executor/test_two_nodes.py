@@ -1,15 +1,17 @@
 """Two nodes: network namespaces joined by a shaped link, each with an agent of torchrun."""
 
 import json
+import re
 
 import pytest
 
-from benchmarks.namespaces import NotAllowed, torchrun, two_nodes
+from benchmarks.namespaces import NotAllowed, start_torchrun, torchrun, two_nodes
 from pipesched.executor.launch import job_to_json
 from pipesched.profiles.io import load_cluster
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import read_timeline
 from tests.executor.pipelines import MLP, job, whole_model
+from tests.processes import PATIENCE_S, processes_in
 
 BANDWIDTH_BYTES_PER_S = 12.5e6
 
@@ -44,3 +46,31 @@ def test_links_between_nodes_are_measured_as_slow_as_they_are_made(nodes, tmp_pa
     assert [device.node for device in cluster.devices] == [0, 1]
     # a busy machine delays messages, and may tilt the line through both; none is faster than the bucket lets it pass
     assert cluster.link(0, 1).transfer_s(524288) > 0.95 * 262144 / BANDWIDTH_BYTES_PER_S
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (
+            "kill:rank=1,op=1B2",
+            r"rank 1 failed at 1B2 \(micro-batch 2\): (the process was|its process) .*",
+        ),
+        ("stop:rank=0,op=0F3", r"rank 0 failed at 0F3 \(micro-batch 3\): its process is stopped by a signal, .*"),
+        ("nan:rank=1,op=1F2", r"rank 1 failed at 1F2 \(micro-batch 2\): got NaN in the (output|loss) of .*"),
+    ],
+)
+def test_a_rank_alone_on_its_node_is_named_with_its_op_on_both(nodes, tmp_path, fault, told):
+    """Nobody else on its machine could say where a rank was that is killed or stopped."""
+    path = tmp_path / "job.json"
+    spec = job(build("1f1b", 2, 4), is_pinned=False, timeout_s=2.0, inject=(fault,), is_finite_checked=True)
+    path.write_text(job_to_json(spec))
+    agents = start_torchrun(nodes, 1, ["-m", "pipesched.executor", str(path)], {"TMPDIR": str(tmp_path)})
+    for agent, (_, errors) in [(agent, agent.communicate(timeout=PATIENCE_S)) for agent in agents]:
+        lines = [line.removeprefix("executor: ") for line in errors.splitlines() if line.startswith("executor: ")]
+        assert (agent.returncode, len(lines)) == (1, 1), errors
+        assert re.fullmatch(told, lines[0])
+    assert processes_in(tmp_path) == []
+    reports = [*tmp_path.glob("pipesched-standstill-*")]
+    assert len(reports) == fault.startswith("stop")
+    for report in reports:
+        assert len(re.findall(r"^rank \d:\n.*File ", report.read_text(), re.MULTILINE | re.DOTALL)) > 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipesched.executor import waiting_for
 from pipesched.executor.launch.progress_page import ProgressPage
 
-write = ProgressPage(Path(sys.argv[1])).writer(1)
+write = ProgressPage.open(Path(sys.argv[1])).writer(1)
 while not Path(sys.argv[2]).exists():
     for index in range(100):
         write(index)

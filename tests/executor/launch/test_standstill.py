@@ -1,16 +1,12 @@
 """Who is named when nobody moves: the rank at which all waits end, or a circle."""
 
-import os
-import signal
-import subprocess
 from dataclasses import replace
 
 import pytest
 
 from pipesched.executor import EVERYBODY, NOBODY, PeerLost, waiting_for
 from pipesched.executor.launch import RankState, lost_messages, standstill, standstill_table
-from pipesched.executor.launch.progress_page import LEFT, Whereabouts
-from pipesched.executor.launch.standstill import death
+from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.schedules import Message, Payload, Send, backward, forward
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -102,18 +98,6 @@ def test_where_a_message_was_sent_and_has_not_come_the_link_is_named():
     assert lost_messages(not_sent, {**where, 0: Whereabouts(place=place)}, ops.__getitem__) == {}
     stopped = {**states, 0: replace(states[0], is_stopped=True)}
     assert lost_messages(stopped, where, ops.__getitem__) == {}
-
-
-def test_of_ranks_that_are_gone_the_one_without_a_word_is_named():
-    lists = lower(build("1f1b", 2, 2))
-    with subprocess.Popen(["sleep", "100"]) as process:
-        places = {0: Whereabouts(place=0, pid=os.getpid()), 1: Whereabouts(place=0, pid=process.pid)}
-        assert death(places, lists.ops.__getitem__) is None
-        process.send_signal(signal.SIGKILL)
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        error = death(places, lists.ops.__getitem__)
-        assert str(error) == "rank 1 failed at 1RECV_F0 (micro-batch 0): its process ended before its list did"
-        assert death(places | {1: places[1]._replace(pid=LEFT)}, lists.ops.__getitem__) is None
 
 
 def test_what_gloo_says_is_told_without_where_in_gloo_and_its_advice():

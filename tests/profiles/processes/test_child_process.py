@@ -6,6 +6,7 @@ from subprocess import PIPE
 
 import pytest
 
+from pipesched.profiles.processes import exit_code_of
 from tests.processes import eventually, processes_in, run, started
 
 ROOT = Path(__file__).parents[3]
@@ -56,3 +57,14 @@ assert (said.stdout.strip(), said.stderr) == (pipesched.__file__, ""), said"""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = python(code, env=environment)  # found in the folder where it is started
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_how_a_process_ended_is_known_until_its_parent_has_asked():
+    for code, expected in (("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)):
+        with started([sys.executable, "-c", f"import os, signal; {code}"]) as process:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            assert exit_code_of(process.pid) == expected
+            process.wait()
+            assert exit_code_of(process.pid) is None
+    assert exit_code_of(os.getpid()) is None

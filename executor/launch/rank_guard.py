@@ -1,0 +1,301 @@
+"""The guard of a rank under torchrun: a process beside it, which says how it ended, and where it stands still.
+
+    rank 0 ── guard 0 ─┐                          ┌─ guard 2 ── rank 2
+                       ├── board in torchrun's ───┤
+    rank 1 ── guard 1 ─┘         store            └─ guard 3 ── rank 3
+
+A rank that is killed, stopped or hangs in a library can say nothing, so its guard does: it shares a page with the
+rank, notices its end at once, and puts where the rank is on the board, several times a second. What is said first of
+why the run has ended is the verdict; every guard then ends its rank. The guard of rank 0 sees whether all stand still.
+A guard ends with its rank.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, final
+
+from pipesched.executor import NOBODY, failed
+from pipesched.executor.launch.guard_board import EndingCause, GuardBoard, Sighting
+from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
+from pipesched.executor.launch.standstill import Stillness, is_stopped_at, op_at, state_of
+from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
+from pipesched.profiles.processes import end_with, exit_code_of
+from pipesched.schedules import Op
+
+LEFT, FAILED, LOST, TOLD = "left", "failed", "lost", "told"
+"""What a rank says to its guard: it is done; why it ends; whom it has lost; which signal tells it to end."""
+END = b"end"
+"""What a guard says to its rank."""
+MESSAGE_BYTES = 2**16
+"""Of what they say."""
+VERDICT_S = 0.7
+"""How long a rank that has lost a peer waits for somebody to say why [s]."""
+
+_TICK_S = 0.1
+_NOT_HEARD_S = 1.0
+"""After so long a rank whose guard says nothing is taken for one that waits for nobody [s]."""
+_STACKS_S = 1.2
+_ENDING_S = 0.3
+"""How long a rank may take to end by itself [s]."""
+_LEASH_S = 2.0
+"""How long a guard may outlive its rank where the store does not answer [s]."""
+_AGENT_S = 0.05
+"""How long an agent may take to be gone after its ranks, which the system ends with it [s]."""
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What a guard knows of its rank, and of the run.
+
+    Attributes:
+        rank: The rank.
+        pid: Its process.
+        agent: The process of torchrun that has started it.
+        page: Where it writes where it is.
+        stacks: The file where it writes what its threads are doing.
+        connection: To the rank; messages, not a stream.
+        num_ranks: Ranks of the run.
+        ops_of: Returns the lowered list of a rank.
+        timeout_s: How long one message may keep a rank waiting.
+        is_on_cpus: Whether what was posted has been sent.
+    """
+
+    rank: int
+    pid: int
+    agent: int
+    page: ProgressPage
+    stacks: int
+    connection: socket.socket
+    num_ranks: int
+    ops_of: Callable[[int], Iterable[Op]]
+    timeout_s: float
+    is_on_cpus: bool
+
+
+def be_guard(guarded: Guarded) -> NoReturn:
+    """Guard the rank that has forked this process, until it is over."""
+    try:
+        for told in _IGNORED:
+            signal.signal(told, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        agent, rank = os.pidfd_open(guarded.agent), os.pidfd_open(guarded.pid)
+        end_with(guarded.pid, signal.SIGCONT)  # one that is stopped goes on when its rank has ended
+        threading.Thread(target=_leash, args=(rank,), daemon=True).start()
+        _Guard(guarded, rank, agent).watch()
+    except ProcessLookupError:
+        pass  # it was gone at once
+    finally:
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def heard(connection: socket.socket) -> str:
+    """Return the next message; nothing where the other end is closed."""
+    try:
+        return connection.recv(MESSAGE_BYTES).decode()
+    except ConnectionError:
+        return ""
+
+
+def _leash(rank: int) -> NoReturn:
+    select.select([rank], [], [])
+    time.sleep(_LEASH_S)
+    os._exit(0)
+
+
+@final
+class _Guard:
+    """Watches one rank.
+
+    Args:
+        guarded: What is known of it.
+        process: A descriptor of its process.
+        agent: A descriptor of its agent's.
+    """
+
+    def __init__(self, guarded: Guarded, process: int, agent: int) -> None:
+        self._guarded, self._process, self._agent = guarded, process, agent
+        self._board: GuardBoard | None = None
+        self._lost: str | None = None
+        self._lost_s = 0.0
+        self._count = 0
+        self._has_written_stacks = False
+        self._stillness = Stillness(guarded.timeout_s)
+        self._heard: dict[int, tuple[int, float]] = {}
+        self._is_over = False
+        self._node = int(os.environ.get("GROUP_RANK", "0"))
+        self._is_first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+    def watch(self) -> None:
+        """Watch until the rank is over."""
+        connection = self._guarded.connection
+        with suppress(RuntimeError):
+            self._board = GuardBoard()
+        while not self._is_over:
+            ready = select.select([connection.fileno(), self._process], [], [], _TICK_S)[0]
+            if connection.fileno() in ready:
+                self._hear(heard(connection))
+            elif self._process in ready:
+                self._say_its_end()
+            else:
+                self._look()
+
+    def _hear(self, message: str) -> None:
+        kind, _, text = message.partition(" ")
+        match kind:
+            case "":  # the other end is closed: with the process, or behind its work
+                self._say_its_end()
+            case "left":
+                self._is_over = True
+            case "failed":
+                self._decide(text)  # which the rank prints
+                self._is_over = True
+            case "told":
+                self._is_over = True
+                self._tell(self._named(f"torchrun's agent has ended it by {text}"))
+            case "lost":
+                self._lost, self._lost_s = text, time.monotonic()
+
+    def _decide(self, text: str) -> EndingCause | None:
+        """Say why the run has ended; return what was said first, None where nobody can be told."""
+        with suppress(RuntimeError):
+            return None if self._board is None else self._board.decide(text)
+        return None
+
+    def _tell(self, text: str) -> EndingCause:
+        """Say why the run has ended, and print it if nobody has said so before; return what was said first."""
+        verdict = self._decide(text) or EndingCause(-1, text)
+        if verdict.text == text:
+            _print(text)
+        return verdict
+
+    def _named(self, reason: str) -> str:
+        where = self._guarded.page.read(0)
+        return str(failed(self._guarded.rank, op_at(self._guarded.ops_of(self._guarded.rank), where.place), reason))
+
+    def _say_its_end(self) -> None:
+        """Say how the rank's process ended, unless the run has ended before."""
+        self._is_over = True
+        select.select([self._process], [], [], _ENDING_S)
+        code = exit_code_of(self._guarded.pid)  # before the agent has asked for it, which comes soon
+        if code == -signal.SIGKILL and select.select([self._agent], [], [], _AGENT_S)[0]:
+            reason = "torchrun's agent, which has started it, is gone"
+        elif code is None:
+            reason = "its process ended before its list did"
+        elif code < 0:
+            reason = f"the process was killed by signal {-code}"
+        else:
+            reason = f"the process ended with exit code {code} before its list did"
+        self._tell(self._named(reason))
+
+    def _look(self) -> None:
+        """See and say where the rank is, and whether the run has ended."""
+        try:
+            if self._board is not None:
+                verdict = self._exchanged(self._board)
+                if verdict is not None:
+                    if self._is_first and verdict.node != self._node:
+                        _print(verdict.text)
+                    self._end()
+                    return
+        except RuntimeError:
+            self._board = None
+        if self._lost is not None and time.monotonic() > self._lost_s + VERDICT_S:
+            self._tell(self._lost)
+            self._end()
+        elif self._board is None:
+            where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            self._tell(self._named(f"torchrun's store at {where} is gone, and with it an agent"))
+            self._end()
+
+    def _exchanged(self, board: GuardBoard) -> EndingCause | None:
+        board.write(self._guarded.rank, self._seen())
+        verdict = board.verdict()
+        if verdict is not None:
+            return verdict
+        if board.are_stacks_asked_for():
+            self._write_stacks(board)
+        elif self._guarded.rank == 0 and self._lost is None:
+            return self._judged(board)
+        return None
+
+    def _seen(self) -> Sighting:
+        where = self._guarded.page.read(0)
+        state = state_of(self._guarded.rank, None, where, is_stopped=is_stopped_at(where))
+        self._count += 1
+        return Sighting(
+            self._count, where.place, where.num_ops, state.at_op_s, state.whom, state.waits_s, state.is_stopped
+        )
+
+    def _write_stacks(self, board: GuardBoard) -> None:
+        if not self._has_written_stacks:
+            self._has_written_stacks = True
+            own = {0: StackFile(self._guarded.pid, Path(f"/proc/self/fd/{self._guarded.stacks}"))}
+            board.write_stacks(self._guarded.rank, stacks_in(own).get(0, ""))
+
+    def _judged(self, board: GuardBoard) -> EndingCause | None:
+        """Return at which rank all stand still, with a report; None if they move."""
+        ranks = range(self._guarded.num_ranks)
+        sightings = {rank: Sighting() for rank in ranks} | board.read(ranks)
+        places = {rank: self._place(rank, sighting) for rank, sighting in sightings.items()}
+        is_one_stopped = any(sighting.is_stopped for sighting in sightings.values())
+        if not self._stillness.is_over([*places.values()], lambda: is_one_stopped):
+            return None
+        states = {
+            rank: state_of(
+                rank,
+                op_at(self._guarded.ops_of(rank), where.place),
+                where,
+                is_stopped=sightings[rank].is_stopped,
+            )
+            for rank, where in places.items()
+        }
+        error = reported_standstill(
+            states, places, self._guarded.ops_of, self._all_stacks(board), is_on_cpus=self._guarded.is_on_cpus
+        )
+        return self._tell(str(error))
+
+    def _place(self, rank: int, sighting: Sighting) -> Whereabouts:
+        """Return where a rank is, by the clock of this machine."""
+        now_s = time.monotonic()
+        count, heard_s = self._heard.get(rank, (-1, now_s))
+        if count != sighting.number:
+            heard_s = now_s
+        self._heard[rank] = sighting.number, heard_s
+        is_heard = now_s - heard_s < _NOT_HEARD_S
+        since_ns, waits_since_ns = ((heard_s - age_s) * 1e9 for age_s in (sighting.at_op_s, sighting.waits_s))
+        whom = sighting.whom if is_heard else NOBODY
+        return Whereabouts(sighting.place, sighting.num_ops, int(since_ns), int(waits_since_ns), whom)
+
+    def _all_stacks(self, board: GuardBoard) -> Mapping[int, str]:
+        ranks, until_s = range(self._guarded.num_ranks), time.monotonic() + _STACKS_S
+        board.ask_for_stacks()
+        self._write_stacks(board)
+        while len(stacks := board.read_stacks(ranks)) < len(ranks) and time.monotonic() < until_s:
+            time.sleep(_TICK_S / 5)
+        return stacks
+
+    def _end(self) -> None:
+        """Let the rank end, as the run has ended."""
+        self._is_over = True
+        with suppress(OSError):
+            self._guarded.connection.sendall(END)
+        if not select.select([self._process], [], [], _ENDING_S)[0]:
+            with suppress(ProcessLookupError):
+                os.kill(self._guarded.pid, signal.SIGKILL)
+
+
+def _print(text: str) -> None:
+    print(f"executor: {text}", file=sys.stderr, flush=True)
