@@ -13,6 +13,7 @@ from .equal_pipelines import EqualPipelines as EqualPipelines
 from .equal_pipelines import predict_drifting as predict_drifting
 from .exact_estimate import predict_scenario as predict_scenario
 from .list_compiler import compile_lists as compile_lists
+from .loaded_program import LoadedProgram as LoadedProgram
 from .program import Program as Program
 from .program_memory import HeldBytes as HeldBytes
 from .program_memory import held_on_devices as held_on_devices

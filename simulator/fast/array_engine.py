@@ -15,16 +15,13 @@ from typing import Any, final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, ScheduleError, Timeline, machine_code
+from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable, simulate_lists
 from pipesched.simulator.fast.list_compiler import compile_lists
-from pipesched.simulator.fast.loop_arrays import LoopArrays
-from pipesched.simulator.fast.loop_runner import times_of
+from pipesched.simulator.fast.loaded_program import LoadedProgram
 from pipesched.simulator.fast.program import Program
-from pipesched.simulator.fast.program_costs import instructions_of
-from pipesched.simulator.fast.program_network import network_of
 
 _UNABLE = (ScheduleError, SimulationError, ProfileError)
 
@@ -76,6 +73,7 @@ class CompiledLists:
         if given is not None:
             require_given(given, self._lowered)
         self._program: Program | None = None  # where SimPy has to say what is wrong
+        self._loaded: LoadedProgram | None = None
         with suppress(*_UNABLE):
             has_hand_over = cluster.has_hand_over
             self._program = compile_lists(self._lowered, network, has_hand_over=has_hand_over, given=given)
@@ -99,7 +97,9 @@ class CompiledLists:
         require_simulable(self._lowered, self._costs, self._cluster, self._network, jitter)
         if self._program is not None:
             with suppress(*_UNABLE):
-                return program_times(self._program, self._costs, self._cluster, self._network, jitter=jitter, seed=seed)
+                if self._loaded is None:
+                    self._loaded = LoadedProgram(self._program, self._costs, self._cluster, self._network)
+                return self._loaded.times(jitter, seed)
         return []
 
     def _simpys(self, jitter: float, seed: int) -> Timeline:
@@ -135,17 +135,4 @@ def program_times(
         ProfileError: The costs do not say the seconds of a phase that the lists have.
         SimulationError: A rank waits forever.
     """
-    if cluster.has_hand_over and not program.has_hand_over:
-        raise SimulationError(
-            f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected one "
-            "where it does not; compile the lists with `has_hand_over`"
-        )
-    columns = program.in_numpy if machine_code.is_hot() else program
-    wiring = network_of(columns, costs, cluster, network)
-    instructions = instructions_of(columns, costs, cluster, wiring.sharers, jitter, seed, num_pipelines)
-    shares = [bandwidth / num_pipelines for bandwidth in wiring.transfers.bandwidths]
-    transfers = wiring.transfers._replace(bandwidths=shares)
-    times = times_of(LoopArrays(instructions, transfers, wiring.reductions, wiring.rules))
-    if not len(times) and len(program.kinds):
-        raise SimulationError(f"{program.schedule.name}: deadlock: some rank waits forever; check the schedule")
-    return times
+    return LoadedProgram(program, costs, cluster, network, num_pipelines).times(jitter, seed)

@@ -48,7 +48,7 @@ from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.drifting_pace import Pace, drifting_pace
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, extent_s
-from pipesched.simulator.fast.loop_runner import run_loop
+from pipesched.simulator.fast.loop_runner import Loop
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
 from pipesched.simulator.fast.program_network import network_of
@@ -132,17 +132,18 @@ class EqualPipelines:
         arrays = side_by_side(self._arrays(num_pipelines), num_pipelines, iterations)
         instructions: Any = arrays.instructions
         if jitter:
+            instructions = instructions.each_its_own()
             is_work = instructions.kinds == WORK
             num_works = int(np.count_nonzero(is_work))
             instructions.seconds[is_work] *= _factors(jitter, seed, 1 << num_works.bit_length())[:num_works]
-        state = run_loop(arrays)
-        if state is None:
+        times_s = Loop(arrays._replace(instructions=instructions)).times()
+        if not len(times_s):
             name = self._program.schedule.name
             raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
         begins = np.array(instructions.begins)
         lengths = (np.diff(begins) - 1) // iterations
         ends = begins[:-1, None] + lengths[:, None] * np.arange(1, iterations + 1)
-        by_rank = np.asarray(state.at_s)[ends].reshape(num_pipelines, -1, iterations)
+        by_rank = np.asarray(times_s)[ends].reshape(num_pipelines, -1, iterations)
         ends_s: list[list[float]] = by_rank.max(axis=1).tolist()
         return ends_s
 
@@ -200,13 +201,14 @@ class EqualPipelines:
         instructions: Any = arrays.instructions
         transfers: Any = arrays.transfers
         ranks = np.repeat(np.arange(len(instructions.sharers)), np.diff(instructions.begins))
+        instructions = instructions.each_its_own()
         work_s = np.where(instructions.kinds <= OWN, instructions.seconds, 0.0)
         most_s = [*np.bincount(ranks, work_s)]
         if num_pipelines > 1:
             devices = np.array(instructions.sharers)[ranks]
             most_s += [*(num_pipelines * np.bincount(devices, work_s * instructions.utilisations))]
         wires = np.array(transfers.wires, np.int64)[transfers.channels]
-        occupied_s = transfers.bytes / np.array(transfers.bandwidths)[wires]
+        occupied_s = np.array(transfers.load_seconds)[transfers.loads]
         most_s += [*(num_pipelines * np.bincount(wires, occupied_s))]
         return float(max(most_s, default=0.0))
 

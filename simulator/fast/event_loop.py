@@ -15,8 +15,7 @@ instructions:
     END      the list is over
 
 An event is (when, number, who): a rank from 0 on, and below that `loop_parts.event` says what happens to which. Where
-no two ranks ever want the same but the two ends of a channel, which are in order anyway, ranks run ahead: each has a
-clock of its own, goes on until it has to wait for another, and no event is needed.
+no two ranks ever want the same but the two ends of a channel, no event is needed: `simulator.fast.run_ahead`.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ from pipesched.simulator.fast.loop_parts import (
     tell_end,
     tell_start,
     wait,
-    woken,
 )
+from pipesched.simulator.fast.uncounted import uncounted
 
 
 def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -67,12 +66,14 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     Returns:
         Whether all ranks came to the end of their lists; else one waits forever.
     """
-    _, kinds, targets, seconds, utilisations, sharers = instructions
-    channels, following, num_bytes, wires, modes, wire_sharers, latencies, bandwidths = transfers[:8]
-    queues, slowed_begins, slowed = transfers[8:]
+    instructions, transfers, reductions = uncounted(instructions), uncounted(transfers), uncounted(reductions)
+    state, events = uncounted(state), uncounted(events)
+    _, kinds, targets, takes, seconds, utilisations, sharers = instructions
+    channels, following, loads, load_bytes, load_s, _, wires, modes, wire_sharers, latencies = transfers[:10]
+    bandwidths, queues, slowed_begins, slowed = transfers[10:]
     members, way_begins, way_queues, way_untils, way_seconds, round_begins = reductions[:6]
     round_counts, round_occupied, round_seconds, round_queue_begins, round_queues = reductions[6:]
-    is_eager, chunk_bytes, slowdown, _, _, runs_ahead = rules
+    is_eager, chunk_bytes, slowdown, _, _, _ = rules
     at, at_s, start_s, end_s, late_s, posted, first_waiters, next_waiters = state[:8]
     due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
     virtual_s, read_s, rates, alarms, num_transfers, first_runs, next_runs, run_ends, run_shares = state[14:]
@@ -133,9 +134,9 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     number = tell_start(target, now, now, number, slowdown, start_s, events)
                     number += 1
                     begins, runs = wire_sharers[wire], num_ranks + departs
-                    takes_s, run_shares[runs] = num_bytes[target] / bandwidths[wire], 1.0
+                    takes_s, run_shares[runs] = load_s[loads[target]], 1.0
                 else:
-                    left_bytes[departs] = num_bytes[target]
+                    left_bytes[departs] = load_bytes[loads[target]]
                     passes = departs
                 departs = -1
             if passes >= 0:  # the next chunk of the message
@@ -231,8 +232,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if who >= num_ranks:
                     awaits, who = who - num_ranks, -1
                     continue
-                if runs_ahead:
-                    now = at_s[at[who]]
             rank, i = who, at[who]
             while who >= 0:
                 kind = kinds[i]
@@ -247,21 +246,17 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         break
                     if late_s[target]:
                         over_s = max(start_s[target], over_s + late_s[target])
-                    over_s -= seconds[i]
+                    over_s -= seconds[takes[i]]
                     i += 1
                     if over_s > now:
-                        if runs_ahead:
-                            now += over_s - now
-                            continue
                         number += 1
                         put(events, now + (over_s - now), number, rank)
                         at[rank], who = i, -1
                     continue
                 at_s[i] = now
                 if kind <= PAUSE:  # one of the three that take the rank's time
-                    takes_s = seconds[i]
-                    if runs_ahead or (kind == OWN and takes_s == 0.0):
-                        now += takes_s
+                    takes_s = seconds[takes[i]]
+                    if kind == OWN and takes_s == 0.0:
                         i += 1
                         continue
                     number += 1
@@ -269,25 +264,19 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                     if kind == PAUSE or sharers[rank] < 0:
                         put(events, now + takes_s, number, rank)
                     else:
-                        begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[i]
+                        begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[takes[i]]
                 elif kind <= RECV:  # or SEND
                     target = targets[i]
                     posted[target] += 1
                     if kind == RECV:
-                        late_s[target] = seconds[i]
+                        late_s[target] = seconds[takes[i]]
                     i += 1
                     if (kind == SEND) if is_eager else (posted[target] == 2):
                         channel = channels[target]
                         wire = wires[channel]
                         if modes[wire] == ALONE:
-                            occupied_s = num_bytes[target] / bandwidths[wire]
-                            begin_s = max(now, start_s[target])  # the other side may have been ahead
-                            begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, begin_s, occupied_s, free_s)
-                            if runs_ahead:
-                                start_s[target] = begin_s
-                                end_s[target] = begin_s + occupied_s + latencies[wire]
-                                waiter = woken(target, waiter, first_waiters, next_waiters)
-                                continue
+                            occupied_s = load_s[loads[target]]
+                            begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
                             number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
                             number = tell_end(
                                 target,
@@ -304,15 +293,11 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                                 due[channel], departs = target, channel
                                 at[rank] = i
                                 break
-                    elif runs_ahead and not is_eager:
-                        start_s[target] = now
                 elif kind == REDUCE:
                     target = targets[i]
-                    late_s[target] = seconds[i]
+                    late_s[target] = seconds[takes[i]]
                     posted[target] += 1
                     i += 1
-                    if runs_ahead:
-                        start_s[target] = max(now, start_s[target])
                     if posted[target] == members[target - num_sent]:
                         way = channels[target] - num_channels
                         if round_begins[way] < round_begins[way + 1]:
@@ -320,16 +305,12 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             goes_on = target
                             at[rank] = i
                             break
-                        begin_s = start_s[target] if runs_ahead else now
+                        begin_s = now
                         for at_queue in range(way_begins[way], way_begins[way + 1]):
                             begin_s = max(begin_s, free_s[way_queues[at_queue]])
                         for at_queue in range(way_begins[way], way_begins[way + 1]):
                             queue = way_queues[at_queue]
                             free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
-                        if runs_ahead:
-                            start_s[target], end_s[target] = begin_s, begin_s + way_seconds[way]
-                            waiter = woken(target, waiter, first_waiters, next_waiters)
-                            continue
                         number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
                         number = tell_end(target, begin_s + way_seconds[way], now, number, end_s, first_waiters, events)
                 elif kind == MARK:

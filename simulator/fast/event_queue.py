@@ -1,8 +1,9 @@
 """The events that are to come, in SimPy's order: by time, and at the same time by number.
 
 Those of this very time stand in a row, the others in a heap. Plain Python has lists of tuples for that, whose heap is
-written in C. Machine code would count references of every tuple: it has columns of numbers, a heap in them, and a place
-for the newest alarm of each of what is shared, where plain Python leaves older ones in the heap.
+written in C. Machine code would count references of every tuple: it has columns of numbers. A rank, a channel and an
+alarm have one event each at most: these stand in slots, and a tournament between the slots says which is next. The
+others, which are few, are in a heap. Plain Python leaves older alarms in its heap.
 
 The queue is (heap, row) or an `EventColumns`; the loop calls the same functions for both, and numba is told which are
 meant by `compiled`.
@@ -24,29 +25,37 @@ slows, begins to slow them, has slowed them."""
 INFINITE = math.inf
 NOBODY = 1 << 60
 """Who the event is of when there is none."""
+EMPTY = 1 << 62
+"""Number of the event in a slot that has none."""
 
 
 class EventColumns(NamedTuple):
     """A queue for machine code.
 
     Attributes:
-        heap_s: When each event of the heap is [s]; the first is the next.
+        slot_s: When the one event of each rank, channel and alarm is [s]; infinite where there is none.
+        slot_numbers: Their numbers.
+        slot_whos: Who they are of.
+        tree: A tournament: node k is the slot whose event comes before that of the other of nodes 2 k and 2 k + 1;
+            node 1 is the next of all. Its second half are the slots themselves.
+        heap_s: When each event of others is [s]; the first is the next.
         heap_numbers: Their numbers.
         heap_whos: Who they are of.
         row_numbers: Numbers of the events of this very time, a ring.
         row_whos: Who they are of.
-        alarms_s: When the newest alarm of each of what is shared is [s]; never is infinite.
-        alarm_numbers: Their numbers.
-        counts: How many are in the heap, where the ring begins, how many are in it, and which alarm is the first.
+        counts: How many are in the heap, where the ring begins, how many are in it; the slots of the first channel and
+            the first alarm; and the slot whose event was taken last, and which is still in the tree, or -1.
     """
 
+    slot_s: Any
+    slot_numbers: Any
+    slot_whos: Any
+    tree: Any
     heap_s: Any
     heap_numbers: Any
     heap_whos: Any
     row_numbers: Any
     row_whos: Any
-    alarms_s: Any
-    alarm_numbers: Any
     counts: Any
 
 
@@ -55,20 +64,30 @@ def new_queue() -> Any:
     return [], deque()
 
 
-def new_columns(num_waiting: int, num_instants: int, num_shared: int) -> EventColumns:
+def new_columns(num_ranks: int, num_channels: int, num_shared: int, num_others: int, num_instants: int) -> EventColumns:
     """Return an empty queue for machine code.
 
     Args:
-        num_waiting: The most events that are to come, but for alarms.
-        num_instants: The most of one time that are not in the heap.
+        num_ranks: Number of ranks.
+        num_channels: Number of channels, if messages have events: 0 if none has.
         num_shared: Number of devices and wires that are shared.
+        num_others: The most events of others that are to come.
+        num_instants: The most of one time that are in no slot.
     """
     import numpy as np
 
-    heap, row = num_waiting + 1, num_instants + 1
-    integers = [np.empty(size, np.int64) for size in (heap, heap, row, row, num_shared)]
-    columns = np.empty(heap), *integers[:4], np.full(num_shared, np.inf), integers[4], np.zeros(4, np.int64)
-    return EventColumns._make(columns)
+    num_slots, heap, row = num_ranks + num_channels + num_shared, num_others + 1, num_instants + 1
+    num_leaves = 1 << max(1, num_slots - 1).bit_length()
+    tree = np.zeros(2 * num_leaves, np.int32)
+    tree[num_leaves:] = np.arange(num_leaves)
+    for node in range(num_leaves - 1, 0, -1):
+        tree[node] = tree[2 * node]
+    counts = np.array([0, 0, 0, num_ranks, num_ranks + num_channels, -1])
+    return EventColumns(
+        *(np.full(num_leaves, INFINITE), np.full(num_leaves, EMPTY), np.zeros(num_leaves, np.int64), tree),
+        *(np.empty(heap), np.empty(heap, np.int64), np.empty(heap, np.int64)),
+        *(np.empty(row, np.int64), np.empty(row, np.int64), counts),
+    )
 
 
 def put(events: Any, when: float, number: int, who: int) -> None:
@@ -96,7 +115,15 @@ def take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: ARG001 -- 
 
 
 def _put(events: Any, when: float, number: int, who: int) -> None:
-    heap_s, numbers, whos, counts = events[0], events[1], events[2], events[7]
+    counts = events[9]
+    if who >= 0:
+        _put_slot(events, when, number, who, who)
+        return
+    what, which = (-1 - who) % 8, (-1 - who) // 8
+    if what in (CHUNK, LEFT):
+        _put_slot(events, when, number, who, counts[3] + which)
+        return
+    heap_s, numbers, whos = events[4], events[5], events[6]
     at = counts[0]
     counts[0] += 1
     while at > 0:
@@ -109,22 +136,28 @@ def _put(events: Any, when: float, number: int, who: int) -> None:
 
 
 def _put_alarm(events: Any, when: float, number: int, which: int) -> None:
-    alarms_s, alarm_numbers, counts = events[5:]
-    alarms_s[which], alarm_numbers[which] = when, number
-    first = counts[3]
-    if first == which:
-        for other in range(len(alarms_s)):
-            if alarms_s[other] < alarms_s[first] or (
-                alarms_s[other] == alarms_s[first] and alarm_numbers[other] < alarm_numbers[first]
-            ):
-                first = other
-        counts[3] = first
-    elif when < alarms_s[first] or (when == alarms_s[first] and number < alarm_numbers[first]):
-        counts[3] = which
+    _put_slot(events, when, number, -1 - (which * 8 + ALARM), events[9][4] + which)
+
+
+def _put_slot(events: Any, when: float, number: int, who: int, slot: int) -> None:
+    slot_s, numbers, whos, tree, counts = events[0], events[1], events[2], events[3], events[9]
+    slot_s[slot], numbers[slot], whos[slot] = when, number, who
+    if counts[5] == slot:
+        counts[5] = -1
+    node = (len(slot_s) + slot) >> 1
+    while node:
+        first, second = tree[2 * node], tree[2 * node + 1]
+        first_s, second_s = slot_s[first], slot_s[second]
+        if second_s < first_s or (second_s == first_s and numbers[second] < numbers[first]):
+            first = second
+        if first != slot and tree[node] == first:
+            break
+        tree[node] = first
+        node >>= 1
 
 
 def _put_now(events: Any, now: float, number: int, who: int) -> None:  # noqa: ARG001 -- the row is of now
-    numbers, whos, counts = events[3], events[4], events[7]
+    numbers, whos, counts = events[7], events[8], events[9]
     at = counts[1] + counts[2]
     if at >= len(numbers):
         at -= len(numbers)
@@ -132,29 +165,28 @@ def _put_now(events: Any, now: float, number: int, who: int) -> None:  # noqa: A
     counts[2] += 1
 
 
-def _take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: C901 -- a call would count references
-    heap_s, numbers, whos, row_numbers, row_whos, alarms_s, alarm_numbers, counts = events
-    size, first = counts[0], counts[1]
-    next_s, number, alarm = INFINITE, 0, -1
-    if size:
-        next_s, number = heap_s[0], numbers[0]
-    if len(alarms_s):
-        which = counts[3]
-        if alarms_s[which] < next_s or (alarms_s[which] == next_s and alarm_numbers[which] < number):
-            next_s, number, alarm = alarms_s[which], alarm_numbers[which], which
-    if counts[2] and not (next_s <= now and number < row_numbers[first]):
-        counts[1] = first + 1 if first + 1 < len(row_numbers) else 0
+def _take(events: Any, now: float) -> tuple[float, int, int]:
+    slot_s, slot_numbers, slot_whos, tree, heap_s, numbers, whos, row_numbers, row_whos, counts = events
+    if counts[5] >= 0:
+        _put_slot(events, INFINITE, EMPTY, 0, counts[5])
+    size, row = counts[0], counts[1]
+    slot = tree[1]
+    next_s, number = slot_s[slot], slot_numbers[slot]
+    if size and (heap_s[0] < next_s or (heap_s[0] == next_s and numbers[0] < number)):
+        next_s, number, slot = heap_s[0], numbers[0], -1
+    if counts[2] and not (next_s <= now and number < row_numbers[row]):
+        counts[1] = row + 1 if row + 1 < len(row_numbers) else 0
         counts[2] -= 1
-        return now, row_numbers[first], row_whos[first]
-    if alarm >= 0:
-        put_alarm(events, INFINITE, 0, alarm)
-        return next_s, number, -1 - (alarm * 8 + ALARM)
-    if not size:
-        return 0.0, 0, NOBODY
-    event = heap_s[0], numbers[0], whos[0]
+        return now, row_numbers[row], row_whos[row]
+    if slot >= 0:
+        if number == EMPTY:
+            return 0.0, 0, NOBODY
+        counts[5] = slot
+        return next_s, number, slot_whos[slot]
+    who = whos[0]
     size -= 1
     counts[0] = size
-    when, number, who = heap_s[size], numbers[size], whos[size]
+    when, last, who_last = heap_s[size], numbers[size], whos[size]
     at, below = 0, 1
     while below < size:
         other = below + 1
@@ -162,13 +194,13 @@ def _take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: C901 -- a
             heap_s[other] < heap_s[below] or (heap_s[other] == heap_s[below] and numbers[other] < numbers[below])
         ):
             below = other
-        if when < heap_s[below] or (when == heap_s[below] and number < numbers[below]):
+        if when < heap_s[below] or (when == heap_s[below] and last < numbers[below]):
             break
         heap_s[at], numbers[at], whos[at] = heap_s[below], numbers[below], whos[below]
         at, below = below, 2 * below + 1
     if size:
-        heap_s[at], numbers[at], whos[at] = when, number, who
-    return event
+        heap_s[at], numbers[at], whos[at] = when, last, who_last
+    return next_s, number, who
 
 
 IN_COLUMNS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -178,3 +210,5 @@ IN_COLUMNS: dict[Callable[..., Any], Callable[..., Any]] = {
     take: _take,
 }
 """Of each function the one for machine code."""
+QUEUE_PARTS = (_put_slot,)
+"""What these call."""

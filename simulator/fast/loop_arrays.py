@@ -26,18 +26,28 @@ class Instructions(NamedTuple):
         begins: R + 1 indices: where each rank's instructions begin, and at last n.
         kinds: n kinds, as above.
         targets: n numbers: the transfer or reduction that is posted or waited for; else 0.
-        seconds: n durations on the rank's device [s]; of a WAIT how long before the end, of a RECV or REDUCE how much
-            later than the network says it is over.
-        utilisations: n shares of the device, in (0, 1].
+        takes: n indices into the next two.
+        seconds: Durations on a rank's device [s]; of a WAIT how long before the end, of a RECV or REDUCE how much later
+            than the network says it is over.
+        utilisations: Their shares of the device, in (0, 1].
         sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
     """
 
     begins: Integers
     kinds: Integers
     targets: Integers
+    takes: Integers
     seconds: Reals
     utilisations: Reals
     sharers: Integers
+
+    def each_its_own(self) -> Instructions:
+        """Return the same, but that each has a duration of its own: number i is of instruction i."""
+        return self._replace(
+            takes=_indices_like(self.takes),
+            seconds=gathered(self.seconds, self.takes),
+            utilisations=gathered(self.utilisations, self.takes),
+        )
 
 
 class Transfers(NamedTuple):
@@ -46,7 +56,10 @@ class Transfers(NamedTuple):
     Attributes:
         channels: T numbers of channels; then, for each reduction, C plus the number of its way.
         following: T numbers: the next transfer of the channel; -1 behind the last.
-        bytes: T sizes.
+        loads: T indices into the next two: what is sent over which channel.
+        load_bytes: Sizes.
+        load_seconds: How long each occupies its wire, when it has the whole of it [s].
+        lates: T times: how much later than the network says each is over [s]; nothing where none is.
         wires: C numbers.
         modes: W of `ALONE`, `SHARED`, `CHUNKED`: how messages pass the wire.
         sharers: W numbers of the wires among what is shared; -1 for others.
@@ -59,7 +72,10 @@ class Transfers(NamedTuple):
 
     channels: Integers
     following: Integers
-    bytes: Reals
+    loads: Integers
+    load_bytes: Reals
+    load_seconds: Reals
+    lates: Reals
     wires: Integers
     modes: Integers
     sharers: Integers
@@ -121,7 +137,7 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes while the loop runs, beginning as zeros, or as the value in brackets.
+    """What changes while the event loop runs, beginning as zeros, or as the value in brackets.
 
     Attributes:
         at: Of each rank its next instruction [where its instructions begin].
@@ -175,21 +191,30 @@ class State(NamedTuple):
 
 
 class LoopArrays(NamedTuple):
-    """All that the loop is given."""
+    """All that the loops are given."""
 
     instructions: Instructions
     transfers: Transfers
     reductions: Reductions
     rules: Rules
 
+    @property
+    def num_posted(self) -> int:
+        """How many transfers and reductions there are."""
+        return len(self.transfers.following) + len(self.reductions.members)
+
+    @property
+    def num_times(self) -> int:
+        """How many times there are: of instructions, and two of all that is posted."""
+        return len(self.instructions.kinds) + 2 * self.num_posted
+
     def state(self, full: Callable[[int, float], Any]) -> State:
-        """Return the beginning; `full` makes so many of a number."""
+        """Return the beginning of the event loop; `full` makes so many of a number."""
         instructions, transfers, reductions, rules = self
-        num_ranks, num_channels = len(instructions.sharers), len(transfers.wires)
-        num_reductions, num_shared = len(reductions.members), rules.num_shared
-        num_posted, num_runs = len(transfers.following) + num_reductions, num_ranks + num_channels
+        num_ranks, num_channels, num_posted = len(instructions.sharers), len(transfers.wires), self.num_posted
+        num_reductions, num_shared, num_runs = len(reductions.members), rules.num_shared, num_ranks + num_channels
         start = len(instructions.kinds)
-        times = full(start + 2 * num_posted, UNKNOWN)  # side by side where slices are views
+        times = full(self.num_times, UNKNOWN)  # side by side where slices are views
         return State(
             [*instructions.begins[:-1]],
             *(times[:start], times[start : start + num_posted], times[start + num_posted :]),
@@ -203,14 +228,21 @@ class LoopArrays(NamedTuple):
             *(full(num_runs, -1), full(num_runs, 0.0), full(num_runs, 0.0)),
         )
 
-    def queue_sizes(self) -> tuple[int, int, int]:
-        """Return how many events may be to come, how many of one time, and how many alarms."""
-        if self.rules.runs_ahead:
-            return len(self.instructions.sharers), 0, 0
-        num_runs = len(self.instructions.sharers) + len(self.transfers.wires)
-        num_posted = len(self.transfers.following) + len(self.reductions.members)
-        num_told = num_posted if self.rules.slowdown else len(self.reductions.members)
-        return num_runs + num_told, num_runs + num_posted, self.rules.num_shared
+    def ahead_state(self, empty: Callable[[int, Any], Any]) -> tuple[Any, ...]:
+        """Return what `run_ahead` changes beside the times; `empty` makes so many numbers of a type."""
+        num_ranks, num_channels = len(self.instructions.sharers), len(self.transfers.wires)
+        return (
+            *(empty(num_ranks, int), empty(num_ranks, int), empty(num_channels, float)),
+            *(empty(len(self.reductions.members), int), empty(self.rules.num_queues, float)),
+        )
+
+    def queue_sizes(self) -> tuple[int, int, int, int, int]:
+        """Return how many ranks, channels and alarms have an event each, how many more may be to come, of one time."""
+        num_ranks, num_channels, num_posted = len(self.instructions.sharers), len(self.transfers.wires), self.num_posted
+        num_told = len(self.reductions.members) + (num_posted if self.rules.slowdown else 0)
+        has_turns = self.transfers.modes.count(ALONE) < len(self.transfers.modes)
+        num_instants = num_ranks + num_channels + num_posted
+        return num_ranks, num_channels if has_turns else 0, self.rules.num_shared, num_told, num_instants
 
 
 def in_numpy(group: Any) -> tuple[Any, ...]:
@@ -230,6 +262,15 @@ def _hints(group_type: Any) -> tuple[Any, ...]:
 def in_lists(group: Any) -> tuple[Any, ...]:
     """Return one of these tuples as lists."""
     return tuple(numbers if isinstance(numbers, list) else numbers.tolist() for numbers in group)
+
+
+def _indices_like(numbers: Any) -> Any:
+    """Return as many indices, 0 first, in what the numbers are in."""
+    if isinstance(numbers, list):
+        return list(range(len(numbers)))
+    import numpy as np
+
+    return np.arange(len(numbers), dtype=np.int32)
 
 
 def gathered(numbers: list[float], indices: Any) -> Any:

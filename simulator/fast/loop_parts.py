@@ -57,13 +57,5 @@ def wait(waiter: int, which: int, first_waiters: Any, next_waiters: Any) -> None
     next_waiters[last] = waiter
 
 
-def woken(which: int, waiter: int, first_waiters: Any, next_waiters: Any) -> int:
-    """Put those who wait for a transfer or reduction before who goes on next; return the first of all."""
-    following, first_waiters[which] = first_waiters[which], -1
-    while following >= 0:
-        waiter, next_waiters[following], following = following, waiter, next_waiters[following]
-    return waiter
-
-
-LOOP_PARTS = (event, take_queues, tell_start, tell_end, wait, woken)
+LOOP_PARTS = (event, take_queues, tell_start, tell_end, wait)
 """All of them, for numba."""

@@ -1,60 +1,95 @@
-"""Run the event loop, in plain Python until loading machine code pays, from then on compiled by numba where it is."""
+"""Run the loops, in plain Python until loading machine code pays, from then on compiled by numba where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, final
 
 from pipesched.schedules import machine_code
 from pipesched.simulator.fast.event_loop import run_events
-from pipesched.simulator.fast.event_queue import IN_COLUMNS, new_columns, new_queue
+from pipesched.simulator.fast.event_queue import IN_COLUMNS, QUEUE_PARTS, new_columns, new_queue
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
+from pipesched.simulator.fast.run_ahead import run_ahead
+from pipesched.simulator.fast.uncounted import teach_numba
 
 
-def times_of(arrays: LoopArrays) -> Any:
-    """Return when each instruction is reached, each transfer and reduction starts, and each is over [s].
+@final
+class Loop:
+    """Arrays that are run any number of times; they are made lists, or NumPy's, once."""
 
-    Returns:
-        One behind the other, in a list or in an array of NumPy; an empty list if a rank waits forever.
-    """
-    state = run_loop(arrays)
-    if state is None:
-        return []
-    if isinstance(state.at_s, list):
-        return [*state.at_s, *state.start_s, *state.end_s]
-    return state.at_s.base
+    def __init__(self, arrays: LoopArrays) -> None:
+        self._arrays = arrays
 
+    def times(self) -> Any:
+        """Return when each instruction is reached, each transfer and reduction starts, and each is over [s].
 
-def run_loop(arrays: LoopArrays) -> State | None:
-    """Return the state at the end, in lists or in NumPy's arrays; None if a rank waits forever."""
-    instructions, transfers, reductions, rules = arrays
-    if machine_code.is_hot(len(instructions.kinds) * (2 if rules.num_shared else 1)):
-        import numpy as np
+        Returns:
+            One behind the other, in a list or in an array of NumPy; an empty list if a rank waits forever.
+        """
+        arrays = self._arrays
+        is_hot = machine_code.is_hot(len(arrays.instructions.kinds) * (2 if arrays.rules.num_shared else 1))
+        return (self._ahead if arrays.rules.runs_ahead else self._by_events)(is_hot)
 
-        state, queue = State(*in_numpy(arrays.state(np.full))), new_columns(*arrays.queue_sizes())
-        numbers = in_numpy(instructions), in_numpy(transfers), in_numpy(reductions)
-        is_over = compiled_loop()(*numbers, rules, state, queue)
-    else:
+    def _ahead(self, is_hot: bool) -> Any:
+        arrays = self._arrays
+        if is_hot:
+            import numpy as np
+
+            times_s: Any = np.empty(arrays.num_times)
+            is_over = compiled_ahead()(*self._in_numpy, arrays.rules.is_eager, times_s, arrays.ahead_state(np.empty))
+        else:
+            times_s, state = [0.0] * arrays.num_times, arrays.ahead_state(lambda count, number: [number()] * count)
+            is_over = run_ahead(*self._in_lists, arrays.rules.is_eager, times_s, state)
+        return times_s if is_over else []
+
+    def _by_events(self, is_hot: bool) -> Any:
+        arrays = self._arrays
+        if is_hot:
+            import numpy as np
+
+            state, queue = State(*in_numpy(arrays.state(np.full))), new_columns(*arrays.queue_sizes())
+            is_over = compiled_loop()(*self._in_numpy, arrays.rules, state, queue)
+            return state.at_s.base if is_over else []  # type: ignore[attr-defined]  # an array of NumPy
         state = arrays.state(lambda count, number: [number] * count)
-        lists = in_lists(instructions), in_lists(transfers), in_lists(reductions)
-        is_over = run_events(*lists, rules, state, new_queue())
-    return state if is_over else None
+        is_over = run_events(*self._in_lists, arrays.rules, state, new_queue())
+        return [*state.at_s, *state.start_s, *state.end_s] if is_over else []
+
+    @cached_property
+    def _in_numpy(self) -> tuple[Any, Any, Any]:
+        instructions, transfers, reductions, _ = self._arrays
+        return in_numpy(instructions), in_numpy(transfers), in_numpy(reductions)
+
+    @cached_property
+    def _in_lists(self) -> tuple[Any, Any, Any]:
+        instructions, transfers, reductions, _ = self._arrays
+        return in_lists(instructions), in_lists(transfers), in_lists(reductions)
+
+
+@cache
+def compiled_ahead() -> Callable[..., bool]:
+    """Return the loop of ranks that run ahead as machine code.
+
+    Raises:
+        ImportError: There is no numba.
+    """
+    return machine_code.compiled(run_ahead)
 
 
 @cache
 def compiled_loop() -> Callable[..., bool]:
-    """Return the loop as machine code, whose events are columns of numbers.
+    """Return the event loop as machine code, whose events are columns of numbers.
 
     Raises:
         ImportError: There is no numba.
     """
     from numba.extending import overload
 
+    teach_numba()
     for function, in_columns in IN_COLUMNS.items():
         overload(function, strict=False, jit_options={"forceinline": True})(_always(in_columns))
-    return machine_code.compiled(run_events, LOOP_PARTS)
+    return machine_code.compiled(run_events, (*LOOP_PARTS, *QUEUE_PARTS))
 
 
 def _always(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:

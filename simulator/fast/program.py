@@ -19,7 +19,7 @@ from pipesched.profiles.clusters import Hop
 from pipesched.schedules import HandOver, Message, Op, Schedule, Span, Timeline, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
-from pipesched.simulator.fast.loop_arrays import extent_s, in_lists
+from pipesched.simulator.fast.loop_arrays import RECV, extent_s, in_lists
 
 _LONG = "kinds", "targets", "takes", "channel_of", "following", "sizes"
 """Columns of a Program that are lists, or NumPy's arrays."""
@@ -127,6 +127,34 @@ class Program:
 
         columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int32) for name in _LONG}
         return replace(self, **columns)
+
+    @cached_property
+    def loads(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """What is sent over which channel: of each transfer a number, and of each number its channel and size."""
+        numbers: dict[tuple[int, int], int] = {}
+        if isinstance(self.sizes, list):
+            load_of = [numbers.setdefault(load, len(numbers)) for load in zip(self.channel_of, self.sizes, strict=True)]
+            return load_of, list(numbers)
+        import numpy as np
+
+        num_sizes = max(1, len(self.messages))
+        keys = self.channel_of * np.int64(num_sizes) + self.sizes
+        is_there = np.zeros(len(self.channels) * num_sizes, np.bool_)
+        is_there[keys] = True
+        array_of: Any = (np.cumsum(is_there, dtype=np.int32) - 1)[keys]
+        return array_of, [divmod(key, num_sizes) for key in is_there.nonzero()[0].tolist()]
+
+    @cached_property
+    def lates(self) -> list[float]:
+        """How much later than the network says each transfer is over, as it is given [s]; nothing where none is."""
+        late_s = [duration if isinstance(duration, float) else 0.0 for duration in self.durations]
+        if not any(late_s):
+            return []
+        lates = [0.0] * len(self.following)
+        for kind, target, takes in zip(*in_lists((self.kinds, self.targets, self.takes)), strict=True):
+            if kind == RECV:
+                lates[target] = late_s[takes]
+        return lates
 
     @cached_property
     def works(self) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from pipesched.profiles.costs import StageCosts, WorkPiece, shared_slowdown
 from pipesched.schedules import Overlap
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.engine import first_factors
-from pipesched.simulator.fast.loop_arrays import Instructions, gathered
+from pipesched.simulator.fast.loop_arrays import Instructions
 from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, WorkTime
 
 
@@ -38,13 +38,12 @@ def instructions_of(
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     pieces = [duration_piece(duration, costs, cluster) for duration in program.durations]
-    table_s = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
-    seconds = gathered(table_s, program.takes)
-    if jitter:
-        _vary(seconds, program, costs, cluster, jitter, seed)
-    has_sharers = any(sharer >= 0 for sharer in sharers)
-    utilisations = gathered([piece.utilisation for piece in pieces], program.takes) if has_sharers else seconds
-    return Instructions(program.begins, program.kinds, program.targets, seconds, utilisations, sharers)
+    seconds = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
+    utilisations = [piece.utilisation for piece in pieces]
+    instructions = Instructions(
+        program.begins, program.kinds, program.targets, program.takes, seconds, utilisations, sharers
+    )
+    return _varied(instructions, program, costs, cluster, jitter, seed) if jitter else instructions
 
 
 def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluster) -> WorkPiece:
@@ -71,10 +70,12 @@ def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluste
     return WorkPiece(piece.seconds / cluster.devices[device].speed, piece.utilisation)
 
 
-def _vary(
-    seconds: list[float], program: Program, costs: StageCosts, cluster: Cluster, jitter: float, seed: int
-) -> None:
-    """Let works take longer or shorter, each op by a factor of its own."""
+def _varied(
+    instructions: Instructions, program: Program, costs: StageCosts, cluster: Cluster, jitter: float, seed: int
+) -> Instructions:
+    """Return instructions whose works take longer or shorter, each op by a factor of its own."""
+    varied_instructions = instructions.each_its_own()
+    seconds = varied_instructions.seconds
     parts: dict[int, list[WorkPiece]] = {}  # of each duration that varies the ops in it
     for number, duration in enumerate(program.durations):
         if isinstance(duration, WorkTime | GivenTime) and duration.op is not None:
@@ -100,3 +101,4 @@ def _vary(
                 pieces = costs.beside(first, second)
             if isinstance(duration, WorkTime):
                 seconds[index] = pieces[piece].seconds / speed
+    return varied_instructions

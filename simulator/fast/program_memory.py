@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby, zip_longest
 from operator import itemgetter
-from typing import Any
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SimulationError
@@ -49,14 +48,11 @@ class HeldBytes:
 
     def peak_bytes(self, times_s: Sequence[float], num_pipelines: int) -> int:
         """Return the most that so many hold together."""
-        if isinstance(times_s, Sequence):
-            most = max(held_bytes for _, held_bytes in self._states(times_s))
-        else:
-            numbers, totals, inside = self._columns
-            since_s = times_s[numbers]
-            is_held = inside.copy()
-            is_held[:-1] |= since_s[:-1] < since_s[1:]
-            most = int(totals[is_held].max())
+        most, doubtful = self._peaks
+        for number, following, total in doubtful:
+            if times_s[number] < times_s[following]:
+                most = total
+                break
         return num_pipelines * most + self._always_bytes(num_pipelines)
 
     def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
@@ -74,13 +70,15 @@ class HeldBytes:
         raise SimulationError(f"device {self.device}: got {capacity_bytes} bytes, expected less than it ever holds")
 
     @cached_property
-    def _columns(self) -> tuple[Any, Any, Any]:
-        """The numbers of times, the totals, and whether they are held even if it is for no time, as NumPy's arrays."""
-        import numpy as np
+    def _peaks(self) -> tuple[int, list[tuple[int, int, int]]]:
+        """The most that is held whatever the times are, and what is more, the most first, if its time lasts.
 
-        inside = np.array(self.inside)
-        inside[-1] = True
-        return np.array(self.times), np.array(self.totals), inside
+        Of these the number of the time, that at which it is over, and the bytes.
+        """
+        spans = [*zip(self.times, self.times[1:], self.totals, self.inside, strict=False)]
+        certain = max([self.totals[-1], *(total for _, _, total, is_inside in spans if is_inside)])
+        doubtful = [span[:3] for span in spans if span[2] > certain and not span[3]]
+        return certain, sorted(doubtful, key=itemgetter(2), reverse=True)
 
     def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
         """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""

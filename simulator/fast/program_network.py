@@ -12,7 +12,7 @@ from pipesched.profiles.clusters import AllReduce, Cluster, Hop, all_reduce
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import LinkQueue, Wire, Wires
-from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers, gathered
+from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers
 from pipesched.simulator.fast.program import Program
 
 
@@ -30,19 +30,40 @@ class ProgramNetwork(NamedTuple):
 
 
 def network_of(
-    program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions, num_pipelines: int = 1
+    program: Program,
+    costs: StageCosts,
+    cluster: Cluster,
+    network: NetworkOptions,
+    num_pipelines: int = 1,
+    num_equal: int = 1,
 ) -> ProgramNetwork:
-    """Return the network of a program on a cluster, as it is for one of several pipelines on the same devices."""
-    return _Network(program, costs, cluster, network, num_pipelines).numbers()
+    """Return the network of a program on a cluster.
+
+    Args:
+        program: The program.
+        costs: Say the bytes of messages.
+        cluster: Devices and links.
+        network: How messages go.
+        num_pipelines: On the same devices, of which this is one; each message is told of.
+        num_equal: That do the same at the same time, of which these are the messages of one: links are divided.
+    """
+    return _Network(program, costs, cluster, network, num_pipelines, num_equal).numbers()
 
 
 @final
 class _Network:
     def __init__(
-        self, program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions, num_pipelines: int
+        self,
+        program: Program,
+        costs: StageCosts,
+        cluster: Cluster,
+        network: NetworkOptions,
+        num_pipelines: int,
+        num_equal: int,
     ) -> None:
         self._program = program
         self._costs = costs
+        self._num_equal = num_equal
         self._cluster = cluster
         self._options = network
         self._devices = program.schedule.rank_to_device
@@ -69,17 +90,27 @@ class _Network:
         way_of = {stage: number for number, stage in enumerate(stages)}
         groups: list[Iterable[int]] = [*hops, *(_devices(plan.hops) for plan in plans.values())]
         slowed = [[self._sharers[device] for device in group if device in self._sharers] for group in groups]
+        loads, numbers_of = program.loads
         sizes = [float(costs.message_bytes(message)) for message in program.messages]
+        load_bytes = [sizes[size] for _, size in numbers_of]
+        bandwidths = [wire.link.bandwidth_bytes_per_s / self._num_equal for wire in wires]
+        wire_numbers = [wire_of[hop] for hop in hops]
         ways = [len(hops) + way_of[stage] for stage in program.reductions]
         transfers = Transfers(
             [*program.channel_of, *ways] if ways else program.channel_of,
             program.following,
-            gathered(sizes, program.sizes),
-            [wire_of[hop] for hop in hops],
+            loads,
+            load_bytes,
+            [
+                num_bytes / bandwidths[wire_numbers[channel]]
+                for num_bytes, (channel, _) in zip(load_bytes, numbers_of, strict=True)
+            ],
+            program.lates,
+            wire_numbers,
             modes,
             sharers,
             [wire.link.latency_s for wire in wires],
-            [wire.link.bandwidth_bytes_per_s for wire in wires],
+            bandwidths,
             queues,
             _begins(slowed),
             [device for group in slowed for device in group],

@@ -51,8 +51,7 @@ def _instructions(alone: Instructions, num_sent: int, num_pipelines: int, iterat
         begins=[*accumulate(lengths * num_pipelines, initial=0)],
         kinds=several(alone.kinds),
         targets=(targets + num_sent * np.arange(num_pipelines)[:, None]).ravel(),
-        seconds=several(alone.seconds),
-        utilisations=several(alone.utilisations),
+        takes=several(alone.takes),
         sharers=alone.sharers * num_pipelines,
     )
 
@@ -70,7 +69,8 @@ def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfe
     columns: dict[str, Any] = {
         "channels": np.tile(several_channels, iterations),
         "following": all_following.ravel(),
-        "bytes": np.tile(np.asarray(alone.bytes, np.float64), times),
+        "loads": np.tile(np.asarray(alone.loads), times),
+        "lates": np.tile(np.asarray(alone.lates, np.float64), times),
     }
     return alone._replace(
         wires=alone.wires * num_pipelines,

@@ -1,0 +1,78 @@
+"""A program with what it takes on one cluster: all that its loop is given, made once for any number of runs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, final
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import machine_code
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
+from pipesched.simulator.fast.loop_arrays import LoopArrays
+from pipesched.simulator.fast.loop_runner import Loop
+from pipesched.simulator.fast.program import Program
+from pipesched.simulator.fast.program_costs import instructions_of
+from pipesched.simulator.fast.program_network import network_of
+
+
+@final
+class LoadedProgram:
+    """A program under given costs and on given machines.
+
+    Args:
+        program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
+        costs: What each op takes when it is alone on its device.
+        cluster: Devices and links.
+        network: How messages go.
+        num_pipelines: Equal ones that do the same at the same time, of which these are the times of one: where nothing
+            but their devices and links is shared.
+
+    Raises:
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        SimulationError: Handing over takes time on the cluster, and the program has no instructions for that.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        costs: StageCosts,
+        cluster: Cluster,
+        network: NetworkOptions = USUAL_NETWORK,
+        num_pipelines: int = 1,
+    ) -> None:
+        if cluster.has_hand_over and not program.has_hand_over:
+            raise SimulationError(
+                f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected "
+                "one where it does not; compile the lists with `has_hand_over`"
+            )
+        self._program = program.in_numpy if machine_code.is_hot() else program
+        self._costs, self._cluster, self._num_pipelines = costs, cluster, num_pipelines
+        self._network = network_of(self._program, costs, cluster, network, num_equal=num_pipelines)
+
+    def times(self, jitter: float = 0.0, seed: int = 0) -> Any:
+        """Return the times of the program by number [s]: a list, or an array of NumPy where machine code made them.
+
+        Args:
+            jitter: As `simulate_lists` takes it.
+            seed: As `simulate_lists` takes it.
+
+        Raises:
+            SimulationError: A rank waits forever.
+        """
+        times_s = (self._loop(jitter, seed) if jitter else self._usual).times()
+        if not len(times_s) and len(self._program.kinds):
+            name = self._program.schedule.name
+            raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
+        return times_s
+
+    @cached_property
+    def _usual(self) -> Loop:
+        return self._loop(0.0, 0)
+
+    def _loop(self, jitter: float, seed: int) -> Loop:
+        network = self._network
+        instructions = instructions_of(
+            self._program, self._costs, self._cluster, network.sharers, jitter, seed, self._num_pipelines
+        )
+        return Loop(LoopArrays(instructions, network.transfers, network.reductions, network.rules))
