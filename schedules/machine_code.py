@@ -32,7 +32,9 @@ def has_numba() -> bool:
 
 @cache
 def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> Callable[..., Any]:
-    """Return a loop as machine code, which is kept on disk; without fast mathematics, so that sums are the same.
+    """Return a loop as machine code, which is kept on disk, and beside which other threads run.
+
+    It has no fast mathematics, so that sums are the same.
 
     Args:
         loop: The loop.
@@ -46,7 +48,7 @@ def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (
 
     for part in parts:
         register_jitable(forceinline=True)(part)
-    result: Callable[..., Any] = numba.njit(cache=True)(loop)
+    result: Callable[..., Any] = numba.njit(cache=True, nogil=True)(loop)
     return result
 
 

@@ -22,6 +22,7 @@ from .run_time import loss_times_s as loss_times_s
 from .run_time import run_time as run_time
 from .steady_state import batch_pace as batch_pace
 from .steady_state import idle_share as idle_share
+from .steady_state import longer_times as longer_times
 from .steady_state import predict_repeated as predict_repeated
 from .steady_state import predict_unflushed as predict_unflushed
 from .steady_state import repeated_pace as repeated_pace

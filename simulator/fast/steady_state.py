@@ -113,10 +113,16 @@ def _simulated(scenario: Scenario, lists: Schedule) -> Timeline:
 
 def _longer_runs(scenario: Scenario, longer: Callable[[int], Schedule]) -> Iterator[tuple[Schedule, Timeline]]:
     """Yield runs twice, four times, eight times as long, at least one."""
-    times, cells = 2, 2 * scenario.schedule.num_stages * scenario.schedule.num_microbatches
-    while times == 2 or times // 2 * cells <= _MOST_CELLS:
+    for times in longer_times(scenario.schedule):
         lists = longer(times)
         yield lists, _simulated(scenario, lists)
+
+
+def longer_times(schedule: Schedule) -> Iterator[int]:
+    """Yield how many times as long the runs are that are looked at: twice, four times, at least one."""
+    times, cells = 2, 2 * schedule.num_stages * schedule.num_microbatches
+    while times == 2 or times // 2 * cells <= _MOST_CELLS:
+        yield times
         times *= 2
 
 

@@ -83,14 +83,14 @@ class Journal(Generic[KeptT]):
         if not self._path.exists():
             self._mend()
 
-    def add(self, outcome: KeptT) -> None:
+    def add(self, *outcomes: KeptT) -> None:
         """Keep what was found; it is in the file when this returns.
 
         Raises:
             ScheduleError: It cannot be written.
         """
         self._mend()
-        append_text(self._path, json.dumps(asdict(outcome), allow_nan=False) + "\n")
+        append_text(self._path, "".join(f"{json.dumps(asdict(outcome), allow_nan=False)}\n" for outcome in outcomes))
 
     @staticmethod
     def line_schema(*kinds: type[KeptOutcome]) -> dict[str, Any]:

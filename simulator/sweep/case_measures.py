@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_TIMES = 4_000_000
 """Times that are held at once, 32 MB of them."""
-_NOTHING_S = 1e-100
+NOTHING_S = 1e-100
 """Less is no work: the simulator says so."""
 
 
@@ -160,7 +160,7 @@ class _Lists:
         answers: list[CaseMeasures | None] = []
         for number, peak_bytes in enumerate(peaks):
             makespan_s = float(makespans_s[number])
-            if not (math.isfinite(makespan_s) and busy_s[number] > _NOTHING_S):
+            if not (math.isfinite(makespan_s) and busy_s[number] > NOTHING_S):
                 answers.append(None)  # the simulator says what is wrong with it
                 continue
             period_s = shown_period_s(ranks[number], channels[number], is_shared=is_shared) if shows else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from pipesched.profiles.io import STRICT
 from pipesched.simulator.search import SearchCandidate, SearchOutcome
@@ -93,6 +93,19 @@ class SweptOutcome(SearchOutcome):
     reason: str | None = None
 
     __pydantic_config__ = STRICT
+
+    MEASURES: ClassVar[tuple[str, ...]] = (
+        "makespan_s",
+        "s_per_microbatch",
+        "s_per_sample",
+        "bubble_fraction",
+        "steady_s_per_microbatch",
+        "steady_bubble_fraction",
+        "peak_memory_bytes",
+        "fits",
+        "reason",
+    )
+    """The columns of what settings amount to."""
 
     def __repr__(self) -> str:
         known = {**self.setting.to_row(), **self.measures()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
-from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, pareto_front
+from pipesched.simulator.sweep import COLUMN_HEADINGS, OutcomeTable, SweptOutcome, pareto_front
 from pipesched.workflows import Table, with_nan
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SweepResult:
         by: Name of the measure that orders them.
     """
 
-    outcomes: tuple[SweptOutcome, ...]
+    outcomes: Sequence[SweptOutcome]
     by: str
 
     def __repr__(self) -> str:
@@ -55,6 +55,8 @@ class SweepResult:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the table: what settings have, and what they amount to."""
+        if isinstance(self.outcomes, OutcomeTable):
+            return (*self.outcomes.settings.columns, *SweptOutcome.MEASURES)
         names = [name for outcome in self.outcomes for name in outcome.setting.to_row()]
         return (*dict.fromkeys(names), *self.outcomes[0].measures())
 
@@ -72,7 +74,11 @@ class SweepResult:
         """Return a row per setting, the best first; numbers that a setting does not have are NaN."""
         import pandas as pd
 
-        frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
+        if isinstance(self.outcomes, OutcomeTable):
+            columns = self.outcomes.columns()
+            frame = pd.DataFrame({name: _plain_column(values) for name, values in columns.items()})
+        else:
+            frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
         return with_nan(frame, ("fits", "reason")).astype({"fits": "boolean"})
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,6 +173,15 @@ def _kind(outcome: SweptOutcome) -> tuple[str, str]:
 
 def _plain(value: object) -> object:
     return ":".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _plain_column(values: Any) -> Any:
+    """Return an array, lists of numbers in it as texts."""
+    if values.dtype != object:
+        return values
+    plain = values.copy()
+    plain[:] = [*map(_plain, values)]
+    return plain
 
 
 _MOST_ROWS = 20_000

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from pipesched.schedules.builders import Entry, find
-from pipesched.simulator.sweep import SETTING_COLUMNS, SweptSetting
+from pipesched.simulator.sweep import SETTING_COLUMNS, SettingTable, SweptSetting
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 
@@ -62,7 +62,7 @@ class SweepSpace:
             len(self._chunks(entry)) * prod(map(len, self._parameters(entry).values())) for _, entry in self._entries()
         )
 
-    def settings(self) -> tuple[SweptSetting, ...]:
+    def settings(self) -> SettingTable:
         """Return every setting once.
 
         Raises:
@@ -72,26 +72,31 @@ class SweepSpace:
             raise ArgumentError(
                 f"a sweep: got {self.num_settings:,} settings, expected at most {MOST_SETTINGS:,}; try fewer values"
             )
-        settings = tuple(dict.fromkeys(self._kept()))
-        if not settings:
-            assert self.condition is not None, "there is a value of everything"
+        links = {name: [*dict.fromkeys(values)] for name, values in self.link.items()}
+        table = SettingTable([*dict.fromkeys(self._orders())], [*dict.fromkeys(self.microbatch_sizes)], links)
+        if self.condition is None:
+            return table
+        kept = self._kept(table)
+        if not kept:
             raise ArgumentError(
                 f"where: got {self.condition.text!r}, which holds of none of {self.num_settings:,} settings, expected "
                 "some; try another"
             )
-        return settings
+        return SettingTable(table.orders, table.sizes, links, kept)
 
-    def _kept(self) -> Iterator[SweptSetting]:
+    def _orders(self) -> Iterator[SweptSetting]:
         for name, entry in self._entries():
             parameters = self._parameters(entry)
             axes: list[Sequence[Any]] = [self.num_ranks, self.num_microbatches, self._chunks(entry)]
-            axes += [*parameters.values(), self.recomputes, self.microbatch_sizes, [*product(*self.link.values())]]
-            for p, m, v, *values, recomputes, size, link in product(*axes):
-                chosen = tuple(zip(parameters, values, strict=True))
-                linked = tuple(zip(self.link, link, strict=True))
-                setting = SweptSetting(name, p, m, v, chosen, recomputes, size, linked)
-                if self.condition is None or self.condition.holds(_row(setting, entry)):
-                    yield setting
+            for p, m, v, *values, recomputes in product(*axes, *parameters.values(), self.recomputes):
+                yield SweptSetting(name, p, m, v, tuple(zip(parameters, values, strict=True)), recomputes)
+
+    def _kept(self, table: SettingTable) -> list[int]:
+        """Return the numbers of the settings of which the condition holds."""
+        assert self.condition is not None, "somebody asked"
+        entries = dict(self._entries())
+        settings = enumerate(table)
+        return [n for n, setting in settings if self.condition.holds(_row(setting, entries[setting.schedule]))]
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         return ((name, find(name)) for name in self.schedules)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import final
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Journal, Runner, make_process_runner, own_sources, search_all
-from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first
+from pipesched.simulator.search import Journal, Runner, make_process_runner, own_sources
+from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingTable, SweptOutcome
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -47,8 +48,10 @@ from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
 from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
 
-_TOGETHER = 1024
-"""Settings of the same lists that are predicted together."""
+_FIRST_PORTION, _LARGEST_PORTION = 2_000, 500_000
+"""Cells, or so, of the lists that a process is handed first, and at most."""
+_LINKS_OF_LISTS = 100
+"""Links that take as long as it takes to make lists and to walk them."""
 _FEW = 40
 """Lists; for fewer, starting processes takes longer than the work."""
 
@@ -208,7 +211,7 @@ def _link_values(name: str, values: object) -> tuple[float, ...]:
 
 
 def sweep_settings(
-    settings: Sequence[SweptSetting],
+    settings: SettingTable,
     judge: SweepJudge,
     *,
     by: str | None = None,
@@ -231,45 +234,78 @@ def sweep_settings(
     Raises:
         ArgumentError: No such measure, a limit that nothing can be held against, or none of the settings can be.
     """
-    measures = SweptOutcome(settings[0]).measures().keys() - {"fits", "reason"}
     if by is not None:
-        require_choice("by", by, sorted(measures))
+        require_choice("by", by, sorted({*SweptOutcome.MEASURES} - {"fits", "reason"}))
     if judge.limit_bytes is not None:
         _require_judged(settings, judge)
-    groups = _groups(settings)
-    run = runner or make_process_runner(num_workers or (1 if len(groups) < _FEW else num_cores()))
-    journal = None
+    workers, threads = _shares(settings, num_workers)
+    run = runner or make_process_runner(workers)
+    journal, outcomes, known = None, OutcomeTable(settings), set[int]()
     if resume is not None:
-        what = judge.conditions, judge.limit_bytes, judge.is_steady, *own_sources(settings)
+        what = judge.conditions, judge.limit_bytes, judge.is_steady, *own_sources(settings.orders)
         journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines, network and builders")
-
-    def search(left: Sequence[SweptSetting]) -> Iterator[SweptOutcome]:
-        pieces = iter(_groups(left))
-        return chain.from_iterable(run(judge, lambda: [piece] if (piece := next(pieces, None)) else ()))
-
-    outcomes = search_all(settings, search, journal, progress)
-    if all(outcome.seconds is None for outcome in outcomes):
+        kept = [(n, journal.known[setting]) for n, setting in enumerate(settings) if setting in journal.known]
+        known.update(number for number, _ in kept)
+        outcomes.put(OutcomeBlock.of([number for number, _ in kept], [outcome for _, outcome in kept]))
+    num_done = len(known)
+    portions = _Portions(settings.blocks(known), workers)
+    for block in run(replace(judge, num_threads=1 if runner else threads), portions.take):
+        outcomes.put(block)
+        if journal is not None:
+            journal.add(*map(outcomes.outcome_of, block.numbers))
+        num_done += len(block.numbers)
+        progress(num_done / len(settings))
+    if not outcomes.can_be:
         raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
-    by = by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
-    return SweepResult(best_first(outcomes, by), by)
+    by = by or ("s_per_microbatch" if settings.sizes[0] is None else "s_per_sample")
+    outcomes.put_in_order(by)
+    return SweepResult(outcomes, by)
 
 
-def _groups(settings: Sequence[SweptSetting]) -> list[Sequence[SweptSetting]]:
-    """Return settings of the same lists together, the shortest lists first, so that the first are known at once."""
-    by_order: dict[SweptSetting, list[SweptSetting]] = {}
-    for setting in settings:
-        by_order.setdefault(setting.order, []).append(setting)
-    shortest_first = sorted(by_order.items(), key=lambda item: _length(item[0]))
-    return [alike[at : at + _TOGETHER] for _, alike in shortest_first for at in range(0, len(alike), _TOGETHER)]
+def _shares(settings: SettingTable, num_workers: int | None) -> tuple[int, int]:
+    """Return how many processes share out the lists, and how many threads of each the links."""
+    num_lists, most = len(settings.orders), num_cores() if num_workers is None else num_workers
+    if num_lists < (_FEW if num_workers is None else most):
+        return 1, most
+    return most, 1
 
 
-def _length(setting: SweptSetting) -> int:
-    return setting.num_ranks * setting.num_microbatches * (setting.num_chunks or 1)
+@final
+class _Portions:
+    """Blocks as they are handed out: few at first, so that something is known soon, and ever more.
+
+    Args:
+        blocks: The blocks, the shortest lists first.
+        num_workers: How many processes share them out.
+    """
+
+    def __init__(self, blocks: Sequence[SettingBlock], num_workers: int) -> None:
+        self._blocks = deque(blocks)
+        self._num_workers = num_workers
+        self._left = sum(map(_work, blocks))
+        self._most = _FIRST_PORTION
+
+    def take(self) -> Sequence[SettingBlock]:
+        """Return the next portion; nothing when all are handed out."""
+        portion: list[SettingBlock] = []
+        work, most = 0, min(self._most, self._left // (4 * self._num_workers))
+        while self._blocks and (not portion or work + _work(self._blocks[0]) <= most):
+            portion.append(self._blocks.popleft())
+            work += _work(portion[-1])
+        self._left -= work
+        self._most = min(2 * self._most, _LARGEST_PORTION)
+        return portion
 
 
-def _require_judged(settings: Sequence[SweptSetting], judge: SweepJudge) -> None:
+def _work(block: SettingBlock) -> int:
+    """Return how long a block takes, in cells or so: links add little to lists."""
+    return block.length * (1 + len(block.numbers) // _LINKS_OF_LISTS)
+
+
+def _require_judged(settings: SettingTable, judge: SweepJudge) -> None:
     """Refuse a limit that nothing can be held against; costs say of all settings what they hold, or of none."""
-    for setting in sorted(settings, key=_length):
+    for block in settings.blocks():
+        setting = next(block.settings())
         try:
             has_bytes = judge.has_bytes(setting)
         except REFUSED:

@@ -1,0 +1,116 @@
+"""What each rank holds from cell to cell, as a loop over numbers.
+
+    cell           F0    F1    B0          gaps: what is held in front of a cell, where its rank has to wait
+    starts     +  30    30     .           starts: what changes where it begins, as is each of the next
+    ends       +   .    10   -30           ends: what changes where it is over
+
+Inside an op its bytes are held even if it takes no time; in front of it only if the rank waits. What is held from when
+to when is said in `simulator.memory.lifetimes`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipesched.simulator.sweep.list_walk import B, F, I, R, W
+
+
+def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    begins: Any, codes: Any, stages: Any, microbatches: Any, num_stages: int, num_microbatches: int, homes: Any,
+    masks: Any, made: Any, recv_at: Any, gone_at: Any, always: Any, weights: Any, outputs: Any, messages: Any,
+    saved: Any, saved_for_weight: Any, are_saved: Any, is_compressed: bool, opened: Any, starts: Any, ends: Any,
+    before: Any, gaps: Any, peaks: Any,
+) -> None:  # fmt: skip
+    """Find the most that each rank holds inside its ops, and what it holds more in front of some, if it waits there.
+
+    Args:
+        begins: As `walk` takes it, as are the next five.
+        codes: n codes.
+        stages: n stages.
+        microbatches: n micro-batches.
+        num_stages: How many stages there are.
+        num_microbatches: m.
+        homes: As `walk` leaves it, as are the next four.
+        masks: The phases of each micro-batch of each stage.
+        made: The cells that make messages.
+        recv_at: Where Recvs stand.
+        gone_at: Where messages are let go of.
+        always: Bytes of each stage that are held always.
+        weights: Bytes of its weights.
+        outputs: Bytes of its output.
+        messages: Bytes of its output on its way, and of the gradient of it.
+        saved: Bytes that F leaves.
+        saved_for_weight: Bytes that I leaves to W.
+        are_saved: Whether the output is among what F leaves.
+        is_compressed: Whether something else than the output is sent.
+        opened: Of each stage whether it has gradients; to be written, as is all that follows.
+        starts: Of each cell what changes at its start.
+        ends: Of each what changes at its end.
+        before: Of each, and of the end of each rank as a cell more, what is allocated in front of it.
+        gaps: Of each what is held in front of it, where that is more than anything inside the rank's ops; else 0.
+        peaks: Of each rank the most that it holds inside its ops, and when all is over.
+    """
+    num_ranks, gradients = len(begins) - 1, num_stages * num_microbatches
+    for i in range(begins[num_ranks]):
+        starts[i], ends[i] = 0, 0
+    for i in range(begins[num_ranks] + num_ranks):
+        before[i] = 0
+    for stage in range(num_stages):
+        opened[stage] = 0
+    for i in range(begins[num_ranks]):
+        code, stage = codes[i], stages[i]
+        own = stage * num_microbatches + microbatches[i]
+        if code <= I:
+            received = -1  # its message, and the stage whose output that has the size of
+            if code == F and stage:
+                received, origin = own - num_microbatches, stage - 1
+            elif code != F and stage + 1 < num_stages:
+                received, origin = gradients + own + num_microbatches, stage
+            if received >= 0:
+                over = starts if code == F else ends
+                if recv_at[received] >= 0:
+                    before[recv_at[received]] += messages[origin]
+                    over[i] -= messages[origin]
+                elif code != F or not are_saved[origin] or masks[received] & 1 << R:
+                    ends[made[received]] += outputs[origin]
+                    over[i] -= outputs[origin]
+            message, origin = (own, stage) if code == F else (gradients + own, stage - 1)
+            is_held = is_compressed or code != F or not are_saved[stage] or masks[own] & 1 << R
+            if recv_at[message] >= 0 and is_held:
+                ends[i] += messages[origin]
+                if gone_at[message] >= 0:
+                    starts[gone_at[message]] -= messages[origin]
+        inputs = outputs[stage - 1] if stage else 0
+        if code == F:
+            starts[i] += inputs if masks[own] & 1 << R else saved[stage]
+        elif code == R:
+            starts[i] += saved[stage] - inputs
+        elif code <= I:
+            ends[i] -= saved[stage]
+            if code == I:
+                ends[i] += saved_for_weight[stage]
+        elif code == W:
+            ends[i] -= saved_for_weight[stage]
+        if code in (B, W):
+            if opened[stage] == 0:
+                ends[i] += weights[stage]
+                opened[stage] = 1
+        elif code > R and opened[stage]:
+            ends[i] -= weights[stage]
+            opened[stage] = 0
+    for rank in range(num_ranks):
+        held, peak = 0, 0
+        for stage in range(num_stages):
+            if homes[stage * num_microbatches] == rank:
+                held += always[stage]
+        for i in range(begins[rank], begins[rank + 1]):
+            held += before[i + rank]
+            gaps[i] = held
+            held += starts[i]
+            peak = held if held > peak else peak
+            held += ends[i]
+        held += before[begins[rank + 1] + rank]
+        peaks[rank] = held if held > peak else peak
+        for i in range(begins[rank], begins[rank + 1]):
+            if gaps[i] <= peaks[rank]:
+                gaps[i] = 0

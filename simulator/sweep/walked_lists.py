@@ -1,0 +1,336 @@
+"""Lists that are walked once and gone through for many cases: columns of numbers in, columns out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, final
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Compute, Message, OpColumns, Payload, Schedule, Step, machine_code, op_columns
+from pipesched.simulator import SAME
+from pipesched.simulator.sweep.held_totals import hold
+from pipesched.simulator.sweep.list_walk import DONE, FULL, NUM_KINDS, walk
+from pipesched.simulator.sweep.step_times import CASE_PARTS, CASES_PARTS, measure_case, measure_cases
+
+_BLOCK = 32
+"""Cases that are gone through together, so few that their rows stay in the nearest cache."""
+_MOST_RANKS = 256
+"""Ranks of which all pairs are kept."""
+_LARGEST = 2**50
+"""Bytes of a stage; more are not added up in 64 bits."""
+
+
+class Links(NamedTuple):
+    """What all links have in k cases.
+
+    Attributes:
+        latencies_s: k latencies [s].
+        bandwidths: k bandwidths [bytes/s].
+    """
+
+    latencies_s: Any
+    bandwidths: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CaseColumns:
+    """What lists amount to in k cases, in arrays, or in lists where they are few.
+
+    Attributes:
+        makespans_s: Seconds from the first work to the end of the last.
+        busy_s: Seconds in which the devices compute, all of them together: the same in all cases.
+        periods_s: How long after a batch the next one is the same; below 0 where the batch does not show it.
+        peaks: Of each rank the most that it holds in each case; none where the costs have no bytes.
+        begun_s: Of each cell when it begins in each case; none where that was not asked for.
+        over_s: Of each when it is over.
+    """
+
+    makespans_s: Any
+    busy_s: float
+    periods_s: Any
+    peaks: Any
+    begun_s: Any
+    over_s: Any
+
+
+def walkable(schedule: Schedule) -> bool:
+    """Whether lists have nothing in them that steps do not say, as far as is known before they are walked."""
+    if not schedule.is_held or schedule.is_lowered or schedule.num_ranks > _MOST_RANKS:
+        return False
+    columns = schedule.columns
+    counts, unusual = columns.counts, (columns.others, columns.lookaheads)
+    return (
+        len(set(schedule.rank_to_device)) == schedule.num_ranks
+        and sum(counts[: op_columns.SEND_F]) + counts[op_columns.STEP] == len(columns.codes)
+        and counts[op_columns.STEP] > 0
+        and machine_code.num_above(columns.codes, op_columns.OVERLAPPED - 1) == 0
+        and all(column is None or machine_code.bounds(column) == (0, 0) for column in unusual)
+        and columns.are_within(schedule.num_stages, schedule.num_microbatches)
+    )
+
+
+@final
+class WalkedLists:
+    """The steps of lists, and where what they hold is made and dropped.
+
+    Args:
+        columns: Columns without communication, `walkable`.
+        num_stages: How many stages there are.
+        num_microbatches: How many micro-batches.
+        has_bytes: Whether it is asked what is held.
+        is_repeated: Whether ops may come behind a Step of their stage, as those of the next batch do.
+        num_cases: How many cases they will be gone through for, as far as that is known.
+
+    Attributes:
+        is_walked: Whether all is found; else the lists have something in them that steps do not say, or cannot end.
+        in_arrays: Whether their numbers are in NumPy's arrays, and machine code goes through them.
+        cells: Where the cells of each rank begin, their codes, stages and micro-batches.
+    """
+
+    def __init__(
+        self, columns: OpColumns, num_stages: int, num_microbatches: int, *, has_bytes: bool = True,
+        is_repeated: bool = False, num_cases: int = 1,
+    ) -> None:  # fmt: skip
+        self.num_stages, self.num_microbatches = num_stages, num_microbatches
+        num_ranks, num_cells = columns.num_ranks, len(columns.codes)
+        self.in_arrays = in_arrays = machine_code.is_hot(4 * num_cells * num_cases)
+        self.cells = columns.in_form(in_arrays=in_arrays)[:4]
+        self._empty = empty = partial(_empty, in_arrays=in_arrays)
+        self._numbers = partial(_numbers, in_arrays=in_arrays)
+        self.room = partial(_room, in_arrays=in_arrays)
+        num_states, num_pairs = num_stages * num_microbatches, num_ranks * num_ranks
+        most_channels, most_steps = min(2 * num_stages, num_pairs), num_cells + 4 * num_states
+        self._counts, self.homes, self.masks = empty(2), empty(num_states), empty(num_states)
+        self._messages = [empty(2 * num_states) for _ in range(10)]
+        self._now = empty(num_ranks)
+        self._channels = [empty(most_channels) for _ in range(4)]
+        self._steps = [empty(most_steps) for _ in range(6)]
+        self.num_rows, outcome = max(64, 4 * num_ranks), FULL
+        walk_all = machine_code.loop_in(walk, in_arrays=in_arrays)
+        while outcome == FULL:
+            num_kept = self.num_rows if has_bytes else 0
+            outcome = walk_all(
+                *self.cells, num_stages, num_microbatches, self.num_rows, has_bytes, is_repeated,
+                self._counts, self.homes, self.masks, *self._messages, empty(num_ranks), empty(num_ranks), self._now,
+                empty(num_pairs), empty(num_kept * num_ranks), empty(self.num_rows),
+                *(empty(num_pairs) for _ in range(6)), *self._channels, empty(2 * num_stages), *self._steps,
+            )  # fmt: skip
+            self.num_rows *= 4 if outcome == FULL else 1
+        self.is_walked = outcome == DONE
+        self._held: tuple[StageCosts, Any, Any] | None = None
+        self._known_counts: list[tuple[int, int]] | None = None
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether several cases can be gone through together, which machine code does."""
+        return self.in_arrays
+
+    def measures(
+        self, costs: StageCosts, cluster: Cluster, devices: tuple[int, ...], links: Links | None = None, *,
+        with_bytes: bool = True, with_cells: bool = False, num_threads: int = 1,
+    ) -> CaseColumns:  # fmt: skip
+        """Return what the lists amount to.
+
+        Args:
+            costs: Costs of all cases.
+            cluster: Machines of all cases, but for the links if these are given.
+            devices: The device of each rank.
+            links: What all links have in each case; None: one case, with the links of the cluster.
+            with_bytes: Whether it is asked what is held, of costs with bytes.
+            with_cells: Whether it is asked when each cell begins and is over, of a single case.
+            num_threads: Threads that share out the cases.
+
+        Raises:
+            ProfileError: The costs do not say the seconds of a phase that the lists have.
+        """
+        num_ranks, num_cells, numbers = len(devices), len(self.cells[1]), self._numbers
+        works_s, busy_s = self._works(costs, cluster, devices)
+        sizes, link_of, latencies_s, bandwidths = self._ways(costs, cluster, devices, links)
+        gaps, inside = self._totals(costs) if with_bytes else (numbers([], "int64"), numbers([], "int64"))
+        num_cases = 1 if links is None else len(links.latencies_s)
+        num_channels, room = int(self._counts[1]), self.room
+        num_rows, num_kept = 1 + 2 * num_ranks + self.num_rows + 2 * num_channels, num_ranks + num_channels
+        steps = *self._steps, gaps, self._owners()
+        if num_cases == 1:
+            peaks = numbers([*map(int, inside)], "int64")
+            makespans_s, periods_s = room(1), room(1)
+            begun_s, over_s = room(num_cells * with_cells), room(num_cells * with_cells)
+            measure: Callable[..., Any] = (
+                machine_code.compiled(measure_case, CASE_PARTS) if self.in_arrays else measure_case
+            )
+            measure(
+                int(self._counts[0]), num_channels, *steps, self._now, *self._channels,
+                self._lasts(works_s, sizes, link_of, latencies_s, bandwidths), SAME, room(num_rows), room(num_kept),
+                makespans_s, periods_s, peaks, begun_s, over_s,
+            )  # fmt: skip
+            return CaseColumns(makespans_s, busy_s, periods_s, peaks, begun_s, over_s)
+        import numpy as np
+
+        measure_many = machine_code.compiled(measure_cases, CASES_PARTS)
+
+        def measured(first: int, last: int) -> tuple[Any, Any, Any]:
+            count = last - first
+            block, num_lasts = min(_BLOCK, count), len(works_s) + 2 * len(sizes)
+            of_cases = room(count), room(count), np.empty((len(inside), count), np.int64)
+            measure_many(
+                int(self._counts[0]), num_channels, count, *steps, inside, self._now, *self._channels, works_s, sizes,
+                latencies_s[first:last], bandwidths[first:last], SAME,
+                *(np.empty((rows, block)) for rows in (num_lasts, num_rows, num_kept)),
+                np.empty((len(inside), block), np.int64), *of_cases,
+            )  # fmt: skip
+            return of_cases
+
+        parts = [num_cases * part // num_threads for part in range(num_threads + 1)]
+        if num_threads == 1 or num_cases < num_threads * _BLOCK:
+            shares = [measured(0, num_cases)]
+        else:
+            with ThreadPoolExecutor(num_threads) as pool:
+                shares = [*pool.map(measured, parts, parts[1:])]
+        makespans_s, periods_s = (np.concatenate([part[column] for part in shares]) for column in range(2))
+        return CaseColumns(makespans_s, busy_s, periods_s, np.hstack([part[2] for part in shares]), [], [])
+
+    def _lasts(self, works_s: Any, sizes: Any, link_of: Any, latencies_s: Any, bandwidths: Any) -> Any:
+        """Return all durations of a single case."""
+        if self.in_arrays:
+            import numpy as np
+
+            lasts_s = np.empty(len(works_s) + 2 * len(sizes))
+            lasts_s[: len(works_s)] = works_s
+            lasts_s[len(works_s) :: 2] = sizes / bandwidths[link_of]
+            lasts_s[len(works_s) + 1 :: 2] = latencies_s[link_of]
+            return lasts_s
+        ways = zip(sizes, link_of, strict=True)
+        return works_s + [part for size, row in ways for part in (size / bandwidths[row], latencies_s[row])]
+
+    def _owners(self) -> Any:
+        """Return the rank of each cell."""
+        begins = self.cells[0]
+        if self.in_arrays:
+            import numpy as np
+
+            return np.repeat(np.arange(len(begins) - 1, dtype=np.int32), np.diff(begins))
+        return [rank for rank, (begin, end) in enumerate(pairwise(begins)) for _ in range(begin, end)]
+
+    def _works(self, costs: StageCosts, cluster: Cluster, devices: tuple[int, ...]) -> tuple[Any, float]:
+        """Return the seconds of each phase and of the Step of each stage, and of all cells together.
+
+        Raises:
+            ProfileError: The costs do not say them.
+        """
+        num_stages, known = self.num_stages, dict[tuple[int, int, float], float]()
+        seconds, busy_s = [0.0] * (NUM_KINDS * num_stages), 0.0
+        is_alike = costs.compression is None
+        for number, count in self._num_cells():
+            kind, stage = divmod(number, num_stages)
+            speed = cluster.devices[devices[int(self.homes[stage * self.num_microbatches])]].speed
+            key = (kind, id(costs.stages[stage]) if is_alike else stage, speed)
+            if key not in known:
+                op = Step(stage) if kind == NUM_KINDS - 1 else Compute(op_columns.PHASES[kind], stage, 0)
+                known[key] = costs.pieces(op)[0].seconds / speed
+            seconds[number] = known[key]
+            busy_s += count * known[key]
+        return self._numbers(seconds, "float64"), busy_s
+
+    def _num_cells(self) -> list[tuple[int, int]]:
+        """Return how many cells there are of each phase, or Step, of each stage of which there are some."""
+        if self._known_counts is None:
+            _, codes, stages, _ = self.cells
+            last = NUM_KINDS - 1
+            if self.in_arrays:
+                import numpy as np
+
+                kinds = np.minimum(codes, last) * np.int64(self.num_stages) + stages
+                counts = enumerate(np.bincount(kinds).tolist())
+                self._known_counts = [(number, count) for number, count in counts if count]
+            else:
+                kinds = [min(code, last) * self.num_stages + stage for code, stage in zip(codes, stages, strict=True)]
+                self._known_counts = sorted(Counter(kinds).items())
+        return self._known_counts
+
+    def _ways(
+        self, costs: StageCosts, cluster: Cluster, devices: tuple[int, ...], links: Links | None
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return the sizes of messages, the row of each one's link, and rows of latencies and bandwidths."""
+        num_stages, count = self.num_stages, self.num_microbatches
+        sizes = [0.0] * (2 * num_stages)
+        for stage in range(num_stages - 1):
+            sizes[stage] = sizes[num_stages + stage + 1] = float(
+                costs.message_bytes(Message(Payload.ACTIVATION, stage, 0))
+            )
+        if links is not None or (cluster.inter is None and not cluster.links):
+            link = cluster.intra
+            columns = Links([link.latency_s], [link.bandwidth_bytes_per_s]) if links is None else links
+            rows = ([0] * len(sizes), columns.latencies_s, columns.bandwidths)
+        else:
+            homes = [devices[int(self.homes[stage * count])] for stage in range(num_stages)]
+            ends = [*pairwise(homes), (0, 0), (0, 0), *((target, source) for source, target in pairwise(homes))]
+            hops = [cluster.link(*hop) for hop in ends]
+            rows = (
+                [*range(len(sizes))],
+                [link.latency_s for link in hops],
+                [link.bandwidth_bytes_per_s for link in hops],
+            )
+        link_of, latencies_s, bandwidths = rows
+        reals = partial(self._numbers, kind="float64")
+        return reals(sizes), self._numbers(link_of, "int32"), reals(latencies_s), reals(bandwidths)
+
+    def _totals(self, costs: StageCosts) -> tuple[Any, Any]:
+        """Return what each rank holds in front of cells, where that is more than what it holds inside all, and that."""
+        if self._held is None or self._held[0] is not costs:
+            num_cells, num_ranks = len(self.cells[1]), len(self._now)
+            numbers = partial(self._numbers, kind="int64")
+            stages = costs.stages[: self.num_stages]
+            parts = [
+                [cost.weight_bytes + cost.optimizer_bytes for cost in stages],
+                [cost.weight_bytes for cost in stages],
+                [cost.output_bytes for cost in stages],
+                [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(self.num_stages)],
+                [cost.saved_bytes for cost in stages],
+                [cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
+                 for cost in stages],
+                [int(cost.output_is_saved) for cost in stages],
+            ]  # fmt: skip
+            room = partial(self.room, kind="int64")
+            starts, ends, before = room(num_cells), room(num_cells), room(num_cells + num_ranks)
+            gaps, inside = room(num_cells), room(num_ranks)
+            made, _, _, recv_at, gone_at, *_ = self._messages
+            machine_code.loop_in(hold, in_arrays=self.in_arrays)(
+                *self.cells, self.num_stages, self.num_microbatches, self.homes, self.masks, made, recv_at, gone_at,
+                *map(numbers, parts), costs.compression is not None, self._empty(self.num_stages), starts, ends, before,
+                gaps, inside,
+            )  # fmt: skip
+            self._held = costs, gaps, inside
+        return self._held[1:]
+
+
+def _empty(count: int, *, in_arrays: bool) -> Any:
+    """Return room for so many integers."""
+    if not in_arrays:
+        return [0] * count
+    import numpy as np
+
+    return np.empty(count, np.int32)
+
+
+def _room(count: int, kind: str = "float64", *, in_arrays: bool) -> Any:
+    """Return room for so many numbers."""
+    if not in_arrays:
+        return [0] * count
+    import numpy as np
+
+    return np.empty(count, kind)
+
+
+def _numbers(numbers: Any, kind: str, *, in_arrays: bool) -> Any:
+    """Return numbers as they are, or as an array."""
+    if not in_arrays:
+        return numbers
+    import numpy as np
+
+    return np.asarray(numbers, kind)
