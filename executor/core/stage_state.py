@@ -13,11 +13,38 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.stage import ModuleStage
+from pipesched.executor.core.weight_predictor import twin_of
+from pipesched.schedules import shown
+
+_OF_LAYERS = ("weights", "optimizer")
+_LONGEST_NUMBER = 10
+
+
+class StateError(ExecutionError):
+    """A tensor of a state is not as the stage needs it.
+
+    Args:
+        name: Of the tensor.
+        problem: What was got, and what was expected.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"tensor {shown(name)}: {problem}")
+        self.name = name
+
+
+class _Expected(NamedTuple):
+    """A tensor as it is expected, and what it is there with, all or none; None: it has to be there."""
+
+    tensor: Tensor
+    group: str | None
 
 
 def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
@@ -57,38 +84,103 @@ def _copied(name: str, value: object) -> Tensor:
     return value.detach().to("cpu", copy=True).contiguous()
 
 
-def load_stage_state(stage: ModuleStage, first_layer: int, state: Mapping[str, Tensor]) -> None:
+def load_stage_state(
+    stage: ModuleStage, first_layer: int, state: Mapping[str, Tensor], *, has_reference: bool = False
+) -> None:
     """Let `stage` go on from `state`, which `stage_state` has given, of this stage or of all that have its layers.
 
     Args:
         stage: The stage.
         first_layer: The number of its first layer in the model.
         state: The state; layers that the stage does not have are left out.
+        has_reference: Whether the reference model of the stage is among it.
 
     Raises:
-        ExecutionError: It is that of another stage.
+        StateError: A tensor is not there, is none of the stage's, or has another shape or type; nothing is loaded.
     """
+    own = {name: tensor for name, tensor in state.items() if not _is_elsewhere(name, stage, first_layer)}
+    _require_expected(own, _expected_state(stage, first_layer, has_reference=has_reference))
     parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
-    own = range(first_layer, first_layer + len(list(stage.module.children())))
     kept: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
-    try:
-        for name, tensor in state.items():
-            part, _, rest = name.partition(".")
-            if part not in ("weights", "optimizer"):
-                parts[part][rest] = tensor
-            elif int(rest.partition(".")[0]) in own:
-                parts[part][shifted_name(rest, -first_layer)] = tensor
-        stage.module.load_state_dict(parts["weights"])
-        numbers = {name: number for number, (name, _) in enumerate(stage.module.named_parameters())}
-        for name, tensor in parts["optimizer"].items():
-            parameter, _, key = name.rpartition(".")
-            kept[numbers[parameter]][key] = tensor
-        if stage.optimizer is not None:
-            groups = stage.optimizer.state_dict()["param_groups"]
-            stage.optimizer.load_state_dict({"state": dict(kept), "param_groups": groups})
-        if stage.weights.predictor is not None:
-            stage.weights.predictor.load_state(parts["predictor"])
-    except (RuntimeError, ValueError, LookupError) as error:
-        raise ExecutionError(" ".join(str(error).split())[:300]) from error
+    for name, tensor in own.items():
+        part, _, rest = name.partition(".")
+        parts[part][shifted_name(rest, -first_layer) if part in _OF_LAYERS else rest] = tensor
+    stage.module.load_state_dict(parts["weights"])
+    numbers = {name: number for number, (name, _) in enumerate(stage.module.named_parameters())}
+    for name, tensor in parts["optimizer"].items():
+        parameter, _, key = name.rpartition(".")
+        kept[numbers[parameter]][key] = tensor
+    if stage.optimizer is not None:
+        groups = stage.optimizer.state_dict()["param_groups"]
+        stage.optimizer.load_state_dict({"state": dict(kept), "param_groups": groups})
+    if stage.weights.predictor is not None:
+        stage.weights.predictor.load_state(parts["predictor"])
     references = parts["reference"]
     stage.first_reference = [references[str(number)] for number in range(len(references))] or None
+
+
+def _is_elsewhere(name: str, stage: ModuleStage, first_layer: int) -> bool:
+    """Return whether a tensor belongs to a layer that the stage does not have."""
+    part, layer = (*name.split("."), "")[:2]
+    is_numbered = part in _OF_LAYERS and layer.isascii() and layer.isdecimal() and len(layer) < _LONGEST_NUMBER
+    return is_numbered and not 0 <= int(layer) - first_layer < len(list(stage.module.children()))
+
+
+def _expected_state(stage: ModuleStage, first_layer: int, *, has_reference: bool) -> dict[str, _Expected]:
+    """Return what the state of `stage` may have, when all of its parameters have had gradients.
+
+    A twin without memory takes a step, so that what an optimizer keeps is asked of PyTorch itself.
+    """
+    weights = stage.module.state_dict()
+    tensors = {f"weights.{shifted_name(name, first_layer)}": tensor for name, tensor in weights.items()}
+    expected = {name: _Expected(tensor, None) for name, tensor in tensors.items()}
+    if stage.optimizer is not None:
+        names = {parameter: name for name, parameter in stage.module.named_parameters()}
+        copies: dict[Tensor, Tensor] = {parameter: _without_memory(parameter) for parameter in names}
+        twin = twin_of(stage.optimizer, copies)
+        predictor = None if stage.weights.predictor is None else stage.weights.predictor.twin(twin)
+        if predictor is not None:
+            predictor.observe()
+        twin.step()
+        for parameter, name in names.items():
+            of_parameter = f"optimizer.{shifted_name(name, first_layer)}"
+            for key, value in twin.state.get(copies[parameter], {}).items():
+                if isinstance(value, Tensor):
+                    expected[f"{of_parameter}.{key}"] = _Expected(value, of_parameter)
+        for name, tensor in ({} if predictor is None else predictor.state()).items():
+            expected[f"predictor.{name}"] = _Expected(tensor, f"predictor.{name.rpartition('.')[2]}")
+    if has_reference:
+        expected |= {f"reference.{i}": _Expected(tensor, None) for i, tensor in enumerate(stage.parameters)}
+    return expected
+
+
+def _without_memory(parameter: nn.Parameter) -> nn.Parameter:
+    """Return a parameter of the same shape and type that holds nothing, with a gradient if it learns."""
+    twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+    if parameter.requires_grad:
+        twin.grad = torch.empty_like(twin)
+    return twin
+
+
+def _require_expected(state: Mapping[str, Tensor], expected: Mapping[str, _Expected]) -> None:
+    """Refuse a state with other tensors than expected; one that a parameter has none of is not missed.
+
+    Raises:
+        StateError: The first that is otherwise.
+    """
+    begun = {expected[name].group for name in state if name in expected}
+    for name, tensor in state.items():
+        if name not in expected:
+            missed = next((other for other in expected if other not in state), None)
+            advice = f", as {missed} is not there" if missed else ""
+            raise StateError(name, f"got a tensor of this name, expected none{advice}")
+        right = expected[name].tensor
+        if (tensor.shape, tensor.dtype) != (right.shape, right.dtype):
+            raise StateError(name, f"got {_form(tensor)}, expected {_form(right)}")
+    for name, (tensor, group) in expected.items():
+        if name not in state and (group is None or group in begun):
+            raise StateError(name, f"got no tensor of this name, expected {_form(tensor)}")
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

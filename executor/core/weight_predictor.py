@@ -151,6 +151,10 @@ class Predictor:
             if "first" in here:
                 self._moments[parameter] = _Moments(here["first"], here["second"], int(here["num_steps"]))
 
+    def twin(self, optimizer: Optimizer) -> Predictor:
+        """Return a predictor by the same rule, of a twin of the optimizer, that has observed nothing."""
+        return Predictor(optimizer, self._rule, self._lr_ahead)
+
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -212,14 +216,7 @@ class Predictor:
 
     def _step(self, copies: Mapping[Tensor, Tensor], steps: int) -> None:
         """Run a twin of the optimizer on `copies`."""
-        twin = object.__new__(type(self._optimizer))
-        # a learning-rate scheduler puts a `step` of its own on the object, bound to the original
-        twin.__dict__.update({key: value for key, value in vars(self._optimizer).items() if key != "step"})
-        twin.param_groups = [
-            {**group, "params": [copies[parameter] for parameter in group["params"]]}
-            for group in self._optimizer.param_groups
-        ]
-        twin.state = defaultdict(dict)
+        twin = twin_of(self._optimizer, copies)
         for parameter, state in self._optimizer.state.items():
             twin.state[copies[parameter]] = {
                 key: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
@@ -233,3 +230,15 @@ class Predictor:
                 moved, last = copies[parameter], self._gradients.get(parameter)
                 moved.grad = torch.zeros_like(moved) if last is None else last.clone()
             twin.step()
+
+
+def twin_of(optimizer: Optimizer, copies: Mapping[Tensor, Tensor]) -> Optimizer:
+    """Return an optimizer of the same kind and settings for `copies` of its parameters, which has taken no step."""
+    twin = object.__new__(type(optimizer))
+    # a learning-rate scheduler puts a `step` of its own on the object, bound to the original
+    twin.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    twin.param_groups = [
+        {**group, "params": [copies[parameter] for parameter in group["params"]]} for group in optimizer.param_groups
+    ]
+    twin.state = defaultdict(dict)
+    return twin

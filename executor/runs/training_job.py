@@ -63,8 +63,6 @@ class TrainingJob(RankJob[Trained]):
         self._training = training_of(self.spec, context.device, self._model)
         stages = self._training.stages(self._lists, self._on_loss)(context.rank)
         if self._parts is not None:
-            if context.is_first:
-                self._parts.begin()
             self._parts.load(context.rank, stages)
             self._history.restore(self._parts.scores)
         return stages, self._training.batch(self._lists)
@@ -102,6 +100,8 @@ class TrainingJob(RankJob[Trained]):
             self.listener.at(num_ops + index)
 
         beside = group_beside()
+        if context.is_first:  # all have what they go on from: only now is anything removed
+            parts.begin()
         with BackgroundWriter() as writer:
             for part in parts:
                 if part.lists is not lists:

@@ -110,10 +110,24 @@ class _Training(WatchedJob[Trained]):
             self.history.restore(self._parts.scores)
 
     def begin(self, folder: Path) -> None:
+        if self._parts is not None:
+            self._require_fitting(self._parts)
+            self._parts.begin()
         self.spec = replace(self.spec, save=self.spec.save or str(folder / "weights"))
         self._tails = [_Tail(scores_file(folder, number), self.history) for number in range(self.lists.num_ranks)]
         self._folder = folder
         super().begin(folder)
+
+    def _require_fitting(self, parts: TrainingParts) -> None:
+        """Refuse a checkpoint that some rank cannot go on from, before any is started.
+
+        Raises:
+            ExecutionError: A file is damaged, or its tensors are not those that a stage needs.
+        """
+        if parts.goes_on:
+            build = training_of(self.spec, torch.device("cpu")).stages(self._lists, lambda *_: None)
+            for rank in range(self._lists.num_ranks):
+                parts.load(rank, build(rank))
 
     def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:
         if self._parts is not None:

@@ -9,7 +9,8 @@ So a run that goes on from a checkpoint computes what it would have computed wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
@@ -18,6 +19,7 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import Stage, lists_of
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.training import (
+    NO_OTHER,
     CheckpointIndex,
     FileDigest,
     ScoreTable,
@@ -28,11 +30,13 @@ from pipesched.executor.training import (
     find_checkpoint,
     has_checkpoints,
     keep_newest,
+    last_good,
     load_stages,
     read_index,
     read_scores,
     require_no_checkpoints,
     require_same_run,
+    resume_advice,
     write_index,
     write_scores,
     write_states,
@@ -102,7 +106,8 @@ class TrainingParts:
                     f"{self._start}: got a checkpoint after {self._index.steps} steps, expected at most the "
                     f"{self.num_steps} of the run; try more steps"
                 )
-            self.scores = read_scores(self._start, self._index)
+            with self._advising():
+                self.scores = read_scores(self._start, self._index)
         next(iter(self), None)  # lists that cannot be made are refused before anything is written
 
     def __iter__(self) -> Iterator[TrainingPart]:
@@ -120,6 +125,11 @@ class TrainingParts:
         for part in self:
             yield from lists_of(part.lists, {rank})[rank]
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run goes on from a checkpoint, and has steps to take."""
+        return self._start is not None and len(self.scores) < self.num_steps
+
     def begin(self) -> None:
         """Make room for what will be written; one process calls this, before any writes.
 
@@ -132,10 +142,45 @@ class TrainingParts:
         """Let the stages of `rank` go on from where the run does.
 
         Raises:
-            ExecutionError: A file is damaged, or of another stage.
+            ExecutionError: A file is damaged, or its tensors are not those that a stage needs.
         """
-        if self._start is not None and self._index is not None:
-            load_stages(self._start, self._index, rank, stages, self._spec.bounds, is_dealt=self._is_dealt)
+        if self._start is None or self._index is None:
+            return
+        part = next(iter(self), None)
+        averaged = {} if part is None else part.lists.averagers
+        references = [stage for stage, ranks in averaged.items() if min(ranks) == rank]
+
+        def load(checkpoint: Path, index: CheckpointIndex) -> None:
+            bounds = self._spec.bounds
+            load_stages(checkpoint, index, rank, stages, bounds, is_dealt=self._is_dealt, references=references)
+
+        def fits(checkpoint: Path) -> bool:
+            try:
+                load(checkpoint, read_index(checkpoint))
+            except ExecutionError:
+                return False
+            return True
+
+        with self._advising(fits):
+            load(self._start, self._index)
+
+    @contextmanager
+    def _advising(self, fits: Callable[[Path], bool] = lambda checkpoint: True) -> Iterator[None]:  # noqa: ARG005
+        """Say of a checkpoint that cannot be gone on from which one can be.
+
+        Args:
+            fits: Whether another is one.
+
+        Raises:
+            ExecutionError: That which is raised inside, with what to try.
+        """
+        assert self._start is not None, "there is one"
+        try:
+            yield
+        except ExecutionError as error:
+            good = last_good(self._start, fits)
+            advice = f"{NO_OTHER}; try the model that it was made with" if good is None else resume_advice(good)
+            raise ExecutionError(f"{error}; {advice}") from error
 
     @property
     def _is_synchronous(self) -> bool:

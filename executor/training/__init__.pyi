@@ -11,6 +11,7 @@ from .checkpoint_files import load_stages as load_stages
 from .checkpoint_files import read_scores as read_scores
 from .checkpoint_files import write_scores as write_scores
 from .checkpoint_files import write_states as write_states
+from .checkpoint_index import NO_OTHER as NO_OTHER
 from .checkpoint_index import CheckpointIndex as CheckpointIndex
 from .checkpoint_index import FileDigest as FileDigest
 from .checkpoint_index import checkpoint_folder as checkpoint_folder
@@ -21,9 +22,11 @@ from .checkpoint_index import has_checkpoints as has_checkpoints
 from .checkpoint_index import index_from_json as index_from_json
 from .checkpoint_index import index_text as index_text
 from .checkpoint_index import keep_newest as keep_newest
+from .checkpoint_index import last_good as last_good
 from .checkpoint_index import read_index as read_index
 from .checkpoint_index import require_no_checkpoints as require_no_checkpoints
 from .checkpoint_index import require_same_run as require_same_run
+from .checkpoint_index import resume_advice as resume_advice
 from .checkpoint_index import write_index as write_index
 from .loss_history import LossHistory as LossHistory
 from .loss_history import OnStep as OnStep

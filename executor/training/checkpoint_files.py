@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
@@ -12,10 +12,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, float64
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import ModuleStage, Stage, load_stage_state, stage_state
+from pipesched.executor.core import ModuleStage, Stage, StateError, load_stage_state, stage_state
 from pipesched.executor.training.checkpoint_index import (
     LOSSES,
     CheckpointIndex,
@@ -24,6 +24,7 @@ from pipesched.executor.training.checkpoint_index import (
     write_lasting,
 )
 from pipesched.executor.training.loss_history import ScoreTable
+from pipesched.schedules import shown
 
 _STAGE_FILE = re.compile(r"rank\d+-stage(\d+)\.safetensors")
 
@@ -67,6 +68,7 @@ def load_stages(
     bounds: Sequence[tuple[int, int]],
     *,
     is_dealt: bool = False,
+    references: Container[int] = (),
 ) -> None:
     """Let the stages of `rank` go on from a checkpoint.
 
@@ -77,30 +79,41 @@ def load_stages(
         stages: Its stages.
         bounds: Half-open range of layers of every stage.
         is_dealt: Whether the layers may have been those of other stages.
+        references: Stages whose reference model is with this rank.
 
     Raises:
-        ExecutionError: A file is damaged, or it is the state of another stage.
+        ExecutionError: A file is damaged, or its tensors are not those that the stage needs; with the first that is
+            otherwise.
     """
     for number, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
-        names = _files_with(index, range(*bounds[number])) if is_dealt else [_stage_file(rank, number)]
-        tensors = {name: tensor for file in names for name, tensor in _loaded(checkpoint, index, file).items()}
+        names = _files_with(checkpoint, index, range(*bounds[number])) if is_dealt else [_stage_file(rank, number)]
+        files = {file: _loaded(checkpoint, index, file) for file in names}
+        tensors = {name: tensor for held in files.values() for name, tensor in held.items()}
         try:
-            load_stage_state(stage, bounds[number][0], tensors)
-        except ExecutionError as error:
-            raise ExecutionError(
-                f"{checkpoint / names[0]}: got the state of another stage ({error}), expected that of stage {number}; "
-                "try the model that the checkpoint was made with"
-            ) from error
+            load_stage_state(stage, bounds[number][0], tensors, has_reference=number in references)
+        except StateError as error:
+            file = next((file for file, held in files.items() if error.name in held), names[0])
+            raise ExecutionError(f"{checkpoint / file}: {error}") from error
 
 
-def _files_with(index: CheckpointIndex, layers: range) -> list[str]:
-    """Return a file for each stage that had some of these layers; replicas have the same in theirs."""
+def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list[str]:
+    """Return a file for each stage that had some of these layers; replicas have the same in theirs.
+
+    Raises:
+        ExecutionError: The index says of other stages than it has files.
+    """
     files: dict[int, str] = {}
     for name in sorted(index.files, reverse=True):  # that of the lowest rank stays
         if parts := _STAGE_FILE.fullmatch(name):
             files[int(parts[1])] = name
-    ends = list(accumulate(int(count) for count in index.run["partition"].split(",")))
+    counts = index.run["partition"].split(",")
+    if not all(count.isascii() and count.isdecimal() for count in counts) or len(counts) != len(files):
+        raise ExecutionError(
+            f"{checkpoint}: run.partition: got {shown(index.run['partition'])}, expected the layers of each of the "
+            f"{len(files)} stages whose files are there; it is damaged"
+        )
+    ends = list(accumulate(map(int, counts)))
     held = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     return [files[stage] for stage, own in enumerate(held) if own.start < layers.stop and layers.start < own.stop]
 
@@ -123,8 +136,11 @@ def read_scores(checkpoint: Path, index: CheckpointIndex) -> ScoreTable:
         ExecutionError: The file is damaged, or does not have as many.
     """
     table = _loaded(checkpoint, index, LOSSES).get("scores")
-    if table is None or table.shape != (index.steps, 2):
-        raise ExecutionError(f"{checkpoint / LOSSES}: got other scores, expected those of {index.steps} steps")
+    if table is None or table.shape != (index.steps, 2) or table.dtype != float64:
+        raise ExecutionError(
+            f"{checkpoint / LOSSES}: got other tensors than it should have, expected 'scores', float64 of shape "
+            f"{(index.steps, 2)}; it is damaged"
+        )
     return ScoreTable(table.flatten().tolist())
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +32,8 @@ DEALT = {
 }  # fmt: skip
 """What may change where a run goes on, if the mean gradient of a batch is all that a step depends on."""
 LOSSES = "losses.safetensors"
+NO_OTHER = "no other is whole"
+"""What is said where a checkpoint is damaged, and there is no good one."""
 _INDEX = "index.json"
 _NAME = re.compile(r"step(\d{8,})")
 _FILE = re.compile(r"[a-z0-9-]+\.safetensors")
@@ -145,9 +148,20 @@ def read_index(checkpoint: Path) -> CheckpointIndex:
         index = index_from_json(read_text(checkpoint / _INDEX), str(checkpoint / _INDEX))
     except (ProfileError, ScheduleError) as error:
         raise ExecutionError(str(error)) from None
+    if not index.digest:
+        raise ExecutionError(
+            f"{checkpoint / _INDEX}: digest: got none, expected that of the rest; an earlier version of pipesched has "
+            "written it: try to go on with that one, or begin anew"
+        )
     if index.digest != _digest(index):
         raise ExecutionError(
             f"{checkpoint / _INDEX}: digest: got {shown(index.digest)}, expected that of the rest; it is damaged"
+        )
+    name = _NAME.fullmatch(checkpoint.name)
+    if name is not None and int(name[1]) != index.steps:
+        raise ExecutionError(
+            f"{checkpoint / _INDEX}: steps: got {index.steps}, expected {int(name[1])}, as its folder is named; "
+            "it is damaged"
         )
     return index
 
@@ -179,17 +193,26 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
     Raises:
         ExecutionError: There is none, or it is damaged: with the file, and the newest that is not.
     """
-    newest = path if (path / _INDEX).is_file() else next(iter(_whole_ones(path)[::-1]), None)
+    newest = path if has_index(path) else next(iter(_whole_ones(path)[::-1]), None)
     if newest is None:
         name = " ".join(str(path).splitlines())
         raise ExecutionError(f"{name}: got no checkpoint in it, expected one; try what was given as `checkpoint`")
     try:
         return newest, _required(newest)
     except ExecutionError as error:
-        others = [other for other in _whole_ones(newest.parent) if other != newest]
-        good = next(filter(_is_good, others[::-1]), None)
-        advice = "no other is whole" if good is None else f"the last good one is {good}; try `resume={good}`"
-        raise ExecutionError(f"{error}; {advice}") from None
+        good = last_good(newest)
+        raise ExecutionError(f"{error}; {NO_OTHER if good is None else resume_advice(good)}") from None
+
+
+def last_good(damaged: Path, fits: Callable[[Path], bool] = lambda checkpoint: True) -> Path | None:  # noqa: ARG005
+    """Return the newest other checkpoint that is whole and that fits; None if there is none."""
+    others = [other for other in _whole_ones(damaged.parent)[::-1] if other != damaged]
+    return next((other for other in others if _is_good(other) and fits(other)), None)
+
+
+def resume_advice(good: Path) -> str:
+    """Return what to try where a checkpoint is of no use, and another is."""
+    return f"the last good one is {good}; try `resume={good}`"
 
 
 def _required(checkpoint: Path) -> CheckpointIndex:
@@ -264,7 +287,7 @@ def clear_after(folder: Path, steps: int) -> None:
             f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be made; try another"
         ) from error
     for number, checkpoint in _all(folder):
-        if number > steps or not (checkpoint / _INDEX).is_file():
+        if number > steps or not has_index(checkpoint):
             _remove(checkpoint)
 
 
@@ -275,8 +298,11 @@ def keep_newest(folder: Path, keep: int) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove the files of a checkpoint, and its folder if nobody has put anything else there."""
+    """Remove the files of a checkpoint, and its folder if nobody has put anything else there; of a link it alone."""
     with suppress(OSError):
+        if checkpoint.is_symlink():
+            checkpoint.unlink()
+            return
         (checkpoint / _INDEX).unlink(missing_ok=True)  # first, so that half a checkpoint is none
         for path in checkpoint.iterdir():
             if _OURS.fullmatch(path.name):
@@ -286,7 +312,12 @@ def _remove(checkpoint: Path) -> None:
 
 def _whole_ones(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder that have an index, in the order of their steps."""
-    return [checkpoint for _, checkpoint in _all(folder) if (checkpoint / _INDEX).is_file()]
+    return [checkpoint for _, checkpoint in _all(folder) if has_index(checkpoint)]
+
+
+def has_index(checkpoint: Path) -> bool:
+    """Return whether a folder is a checkpoint, whatever its index is: a file, or what cannot be read."""
+    return os.path.lexists(checkpoint / _INDEX)
 
 
 def _all(folder: Path) -> list[tuple[int, Path]]:

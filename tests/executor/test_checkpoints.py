@@ -12,49 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 import pipesched
-from pipesched.executor import ExecutionError
 from pipesched.executor.__main__ import _run_unlaunched
-from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
-from pipesched.executor.runs import launch_training, train_locally, training_of
-from pipesched.executor.training import FileDigest, checkpoint_folder, find_checkpoint, read_index, write_index
+from pipesched.executor.runs import launch_training
+from pipesched.executor.training import checkpoint_folder, find_checkpoint, read_index
 from pipesched.executor.training.checkpoint_index import write_lasting
 from pipesched.profiles.models import build_layers, resolve_model
-from pipesched.schedules import PredictionRule
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.pipelines import CPU, even_bounds
-
-MODEL, LAYERS = "tests.executor.models:dropping:layers=6", 6
-STEPS, EVERY = 8, 3
-SCHEMES = {
-    "1f1b": {},
-    "chimera": {},
-    "pipedream": {},
-    "pipedream_2bw": {"optimizer": "adamw"},
-    "wpipe": {},
-    "1f1b_rr": {},
-    "spectrain": {"optimizer": "sgd"},
-    "xpipe": {},
-    "pipeoptim": {"prediction": PredictionRule.CONSTANT},
-    "hybrid": {"parameters": {"pipelined": 5}},
-    "avgpipe": {"parameters": {"pipelines": 2}},
-    "synchronous": {"name": "avgpipe", "parameters": {"pipelines": 2}, "averaging": "synchronous"},
-}
-
-
-def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, **fields):
-    given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "model": MODEL, **SCHEMES.get(scheme, {}), **fields}
-    parameters, name = given.pop("parameters", {}), given.pop("name", scheme)
-    schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, parameters=parameters)
-    settings = CheckpointSettings(folder=str(folder), every=every, start=start and str(start))
-    settings = None if folder is None else settings
-    given.setdefault("bounds", even_bounds(LAYERS, schedule_spec.run(steps).lists(steps).num_stages))
-    return RunSpec(job=Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings), **given)
-
-
-def locally(job, on_step=None, **how):
-    training = training_of(job, CPU)
-    return train_locally(training.run.lists(job.job.num_steps), training, on_step, **how)
+from tests.executor.checkpoint_runs import EVERY, LAYERS, MODEL, SCHEMES, STEPS, a_job, locally, refused, write_three
 
 
 class Killed(BaseException):
@@ -161,52 +126,8 @@ def tensors(folder):
 @pytest.fixture
 def written(tmp_path):
     """Return a folder of checkpoints after 3, 6 and 8 steps, with what an interrupted one has left."""
-    locally(a_job("1f1b", tmp_path))
-    (tmp_path / "step00000009").mkdir()
-    (tmp_path / "step00000009" / ".rank0-stage0.safetensors.0123abcd.tmp").write_bytes(b"half")
-    (tmp_path / "step00000010").mkdir()
-    (tmp_path / "step00000010" / "notes.txt").write_text("of the user")
+    write_three(tmp_path)
     return tmp_path
-
-
-def refused(call, *arguments):
-    with pytest.raises(ExecutionError) as error:
-        call(*arguments)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
-    newest, good = written / "step00000008", written / "step00000006"
-    assert find_checkpoint(written)[0] == newest
-    weights = newest / "rank1-stage1.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    advice = f"it is damaged; the last good one is {good}; try `resume={good}`"
-    for damage in (bytes(data), bytes(data[:-1]), None):
-        weights.unlink()
-        if damage is not None:
-            weights.write_bytes(damage)
-        message = refused(find_checkpoint, written)
-        assert message.startswith(f"{weights}: got ")
-        assert message.endswith(advice)
-    index = newest / "index.json"
-    index.write_text(index.read_text()[:-20])
-    assert refused(find_checkpoint, written).startswith(f"{index}: got ")
-    assert refused(find_checkpoint, newest).endswith(advice)
-    assert find_checkpoint(good)[1].steps == 6
-    locally(a_job("1f1b", written, start=good))
-    assert find_checkpoint(written)[0] == newest, "it was written again, and what was left of another removed"
-    assert not (written / "step00000009").exists()
-    assert (written / "step00000010" / "notes.txt").exists()
-
-
-def test_an_index_may_name_no_file_elsewhere(written):
-    newest = written / "step00000008"
-    index = read_index(newest)
-    (written / "x.safetensors").write_bytes(b"")
-    write_index(newest, replace(index, files={"../x.safetensors": FileDigest(num_bytes=0, sha256="")}))
-    assert "no such file of a checkpoint" in refused(find_checkpoint, newest)
 
 
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(written):

@@ -1,0 +1,58 @@
+"""Training runs with checkpoints, for the tests."""
+
+import pytest
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
+from pipesched.schedules import PredictionRule
+from pipesched.schedules.transforms import ScheduleSpec
+from tests.executor.pipelines import CPU, even_bounds
+
+MODEL, LAYERS = "tests.executor.models:dropping:layers=6", 6
+STEPS, EVERY = 8, 3
+SCHEMES = {
+    "1f1b": {},
+    "chimera": {},
+    "pipedream": {},
+    "pipedream_2bw": {"optimizer": "adamw"},
+    "wpipe": {},
+    "1f1b_rr": {},
+    "spectrain": {"optimizer": "sgd"},
+    "xpipe": {},
+    "pipeoptim": {"prediction": PredictionRule.CONSTANT},
+    "hybrid": {"parameters": {"pipelined": 5}},
+    "avgpipe": {"parameters": {"pipelines": 2}},
+    "synchronous": {"name": "avgpipe", "parameters": {"pipelines": 2}, "averaging": "synchronous"},
+}
+
+
+def a_job(scheme, folder, *, start=None, steps=STEPS, every=EVERY, num_ranks=2, **fields):
+    given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "model": MODEL, **SCHEMES.get(scheme, {}), **fields}
+    parameters, name = given.pop("parameters", {}), given.pop("name", scheme)
+    schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4, parameters=parameters)
+    settings = CheckpointSettings(folder=str(folder), every=every, start=start and str(start))
+    settings = None if folder is None else settings
+    given.setdefault("bounds", even_bounds(LAYERS, schedule_spec.run(steps).lists(steps).num_stages))
+    return RunSpec(job=Train(schedule_spec=schedule_spec, num_steps=steps, batch_size=8, checkpoints=settings), **given)
+
+
+def locally(job, on_step=None, **how):
+    training = training_of(job, CPU)
+    return train_locally(training.run.lists(job.job.num_steps), training, on_step, **how)
+
+
+def write_three(folder):
+    """Fill a folder of checkpoints after 3, 6 and 8 steps, with what an interrupted one has left."""
+    locally(a_job("1f1b", folder))
+    (folder / "step00000009").mkdir()
+    (folder / "step00000009" / ".rank0-stage0.safetensors.0123abcd.tmp").write_bytes(b"half")
+    (folder / "step00000010").mkdir()
+    (folder / "step00000010" / "notes.txt").write_text("of the user")
+
+
+def refused(call, *arguments):
+    with pytest.raises(ExecutionError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
