@@ -54,7 +54,7 @@ def prove_fitting_order(
         progress(time.monotonic() - begun_s, ticks, least)
 
     proof = prove_order(problem, starts, bound, seconds=seconds * _FIRST_SHARE, num_workers=num_workers, progress=tell)
-    faster, left_aside, count = proof.starts, (0,) * problem.num_ranks, 0
+    faster, left_aside, count, is_stopped = proof.starts, (0,) * problem.num_ranks, 0, proof.is_stopped
     while objective_ticks(problem, faster) < objective_ticks(problem, starts):
         over = excess(lists_of(faster))
         if not any(over):
@@ -62,9 +62,9 @@ def prove_fitting_order(
             break
         left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
         left_s = seconds - (time.monotonic() - begun_s)
-        if left_s < _LEAST_S:
+        if left_s < _LEAST_S or is_stopped:
             break
-        faster = prove_order(
+        again = prove_order(
             problem.less(left_aside),
             starts,
             proof.bound,
@@ -72,6 +72,6 @@ def prove_fitting_order(
             num_workers=num_workers,
             progress=tell,
             bounds_ends=False,
-        ).starts
-        count += 1
-    return replace(proof, starts=starts, ticks=objective_ticks(problem, starts))
+        )
+        faster, count, is_stopped = again.starts, count + 1, again.is_stopped
+    return replace(proof, starts=starts, ticks=objective_ticks(problem, starts), is_stopped=is_stopped)

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -54,12 +54,14 @@ class OrderProof:
         ticks: The end of the last one.
         bound: Ticks that no order is shorter than.
         resolution: Ticks that times were rounded down to for the search.
+        is_stopped: Whether the search was interrupted.
     """
 
     starts: OpTimes
     ticks: int
     bound: int
     resolution: int = 1
+    is_stopped: bool = False
 
 
 def prove_order(
@@ -73,6 +75,8 @@ def prove_order(
     bounds_ends: bool = True,
 ) -> OrderProof:
     """Look for a shorter order than one that is known, and for a proof that there is none.
+
+    A KeyboardInterrupt ends the search with what there is.
 
     Args:
         problem: What is to be ordered.
@@ -90,26 +94,29 @@ def prove_order(
     known = objective_ticks(problem, starts)
     if known <= bound or seconds <= 0:
         return OrderProof(starts, known, min(bound, known))
-    num_ops = problem.num_microbatches * len(problem.kinds)
+    begun_s, num_ops = time.monotonic(), problem.num_microbatches * len(problem.kinds)
     if num_ops > _MOST_OPS:
         raise SimulationError(
             f"orders: got {num_ops} ops to search, expected at most {_MOST_OPS}; try "
             f"{max(1, _MOST_OPS // len(problem.kinds))} micro-batches, or 0 seconds (simple bounds)"
         )
-    cp_model: Any = import_module("ortools.sat.python.cp_model")
     factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
-    solving = _Solving(cp_model, seconds, num_workers or os.cpu_count() or 1, progress, factor, [known, bound])
+    solving = _Solving(
+        _loaded(), seconds, num_workers or os.cpu_count() or 1, progress, factor, [known, bound], begun_s
+    )
     has_ends = bounds_ends and not problem.is_repeated and not problem.optional
     starts, bound, is_optimal = _solve_whole(solving, problem, starts, seconds * (_WHOLE_SHARE if has_ends else 1.0))
     ticks = objective_ticks(problem, starts)
-    if not is_optimal and has_ends:
+    if not is_optimal and has_ends and not solving.is_stopped:
         coarse = [[start // factor for start in row] for row in starts]
-        for least in bound_by_ends(cp_model, problem.coarser(factor), coarse, bound // factor, solving.solve_end):
+        for least in bound_by_ends(
+            solving.cp_model, problem.coarser(factor), coarse, bound // factor, solving.solve_end
+        ):
             solving.learn(ticks // factor, least)
             bound = max(bound, least * factor)
             if bound >= ticks:
                 break
-    return OrderProof(starts, ticks, min(bound, ticks), factor)
+    return OrderProof(starts, ticks, min(bound, ticks), factor, solving.is_stopped)
 
 
 @dataclass
@@ -123,6 +130,8 @@ class _Solving:
         progress: Told how far it is, now and then.
         factor: Ticks of one tick of the programs.
         best: Ticks of the best order that is known, and ticks that none is shorter than.
+        begun_s: When the time began [s].
+        is_stopped: Whether the search was interrupted.
     """
 
     cp_model: Any
@@ -131,7 +140,8 @@ class _Solving:
     progress: OnOrder
     factor: int
     best: list[int]
-    begun_s: float = field(default_factory=time.monotonic)
+    begun_s: float
+    is_stopped: bool = False
 
     @property
     def passed_s(self) -> float:
@@ -151,13 +161,27 @@ class _Solving:
         solver.parameters.cp_model_probing_level = 0  # it takes seconds, and the order is known to be possible
         if tell is not None:
             solver.best_bound_callback = tell
-        solve = partial(solver.solve, program, callback)
-        return solver, _run(solve, solver.stop_search, lambda: self.progress(self.passed_s, *self.best))
+        return solver, self._run(partial(solver.solve, program, callback), solver.stop_search)
+
+    def _run(self, solve: Callable[[], Any], stop: Callable[[], None]) -> Any:
+        """Return what `solve` does, in a thread of its own: this one tells how far it is, and can be interrupted."""
+        with ThreadPoolExecutor(1) as pool:
+            solving = pool.submit(solve)
+            try:
+                while not wait([solving], timeout=_TICK_S).done:
+                    self.progress(self.passed_s, *self.best)
+            except KeyboardInterrupt:
+                self.is_stopped = True
+                stop()
+            except BaseException:
+                stop()
+                raise
+            return solving.result()
 
     def solve_end(self, program: Any) -> Any:
         """Return the solver of an end of the batch, after half of the time that is left; None if that was too short."""
         left_s = self.seconds - self.passed_s
-        if left_s <= 0:
+        if left_s <= 0 or self.is_stopped:
             return None
         solver, status = self.solve(program, left_s / 2)
         return solver if status in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE) else None
@@ -172,7 +196,7 @@ def _solve_whole(
     model, variables, is_there = _model(cp_model, problem.coarser(factor), coarse)
     solver, status = solving.solve(
         model,
-        seconds,
+        max(0.0, seconds - solving.passed_s),
         _on_solution(cp_model, lambda ticks: solving.learn(ticks, 0)),
         lambda least: solving.learn(known, round(least)),
     )
@@ -186,17 +210,14 @@ def _solve_whole(
     return starts, max(bound, proven), status == cp_model.OPTIMAL
 
 
-def _run(solve: Callable[[], Any], stop: Callable[[], None], tick: Callable[[], None]) -> Any:
-    """Return what `solve` does, in a thread of its own: this one ticks, and can be interrupted, which stops it."""
+def _loaded() -> Any:
+    """Return CP-SAT, loaded by another thread, as an interrupt in the midst of it breaks its machine code.
+
+    Raises:
+        ModuleNotFoundError: OR-tools is not installed.
+    """
     with ThreadPoolExecutor(1) as pool:
-        solving = pool.submit(solve)
-        try:
-            while not wait([solving], timeout=_TICK_S).done:
-                tick()
-        except BaseException:
-            stop()
-            raise
-        return solving.result()
+        return pool.submit(import_module, "ortools.sat.python.cp_model").result()
 
 
 def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:

@@ -53,6 +53,7 @@ class LeastTime:
             rounding.
         time_s: The makespan, or the period, of the schedule that is judged by it [s].
         is_repeated: Whether it is of the period at which the batch is repeated.
+        is_stopped: Whether the search was interrupted.
     """
 
     bound_s: float
@@ -60,6 +61,7 @@ class LeastTime:
     resolution_s: float | None
     time_s: float
     is_repeated: bool = False
+    is_stopped: bool = False
 
     @property
     def gap(self) -> float:
@@ -85,7 +87,8 @@ class LeastTime:
             return f"{orders} takes less time: proven"
         rounded = "" if self.resolution_s is None else f" (times rounded down to {readable_s(self.resolution_s)})"
         above = f"it is at most {readable_share(max(self.gap, _SMALLEST))} above the least possible"
-        return f"{orders} takes less than {readable_s(self.bound_s)}{rounded}: {above}"
+        stopped = "; the search was stopped" if self.is_stopped else ""
+        return f"{orders} takes less than {readable_s(self.bound_s)}{rounded}: {above}{stopped}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -94,6 +97,7 @@ class LeastTime:
             "gap": self.gap,
             "in_flight": self.in_flight,
             "resolution_s": self.resolution_s,
+            "is_stopped": self.is_stopped,
         }
 
 
@@ -152,6 +156,8 @@ class OrderSearch:
     ) -> OrderProof:
         """Look for a shorter order than the known ones, and for a proof that there is none.
 
+        A KeyboardInterrupt ends the search with what there is.
+
         Args:
             seconds: How long CP-SAT looks at most [s]; 0: the simple bounds of each rank alone are all.
             num_workers: Threads; None: one for each core.
@@ -184,7 +190,8 @@ class OrderSearch:
         bound, resolution = (least_ticks(self.problem), 1) if proof is None else (proof.bound, proof.resolution)
         resolution_s = resolution * self.problem.tick_s if resolution > 1 else None
         bound_s = bound * self.problem.tick_s
-        return LeastTime(bound_s, self.in_flight, resolution_s, time_s, self.problem.is_repeated)
+        is_stopped = proof is not None and proof.is_stopped
+        return LeastTime(bound_s, self.in_flight, resolution_s, time_s, self.problem.is_repeated, is_stopped)
 
 
 def order_search(

@@ -4,6 +4,9 @@ import pytest
 
 import pipesched
 from pipesched.schedules.formats import read_schedule
+from pipesched.workflows.arguments import read_schedule_argument
+from pipesched.workflows.optimizing import optimize_source
+from pipesched.workflows.simulating import Conditions
 
 COSTS = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, weight_bytes=10**8)
 SMALL = {"num_ranks": 3, "num_microbatches": 4}
@@ -64,6 +67,20 @@ def test_without_or_tools_only_a_search_is_refused(monkeypatch):
 
 def missing(name):
     raise ModuleNotFoundError(name=name.partition(".")[0])
+
+
+def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
+    def interrupt(share):
+        raise KeyboardInterrupt
+
+    source = pipesched.build("v_half", 4, 16)
+    costs = pipesched.DeviceCost(1.0, None, 1.0, 1.0)
+    result = optimize_source(
+        read_schedule_argument(source), Conditions(costs=costs), seconds=60, num_workers=1, progress=interrupt
+    )
+    assert result.least.is_stopped
+    assert result.least.sentence.endswith("above the least possible; the search was stopped")
+    assert result.makespan_s == result.known[0].makespan_s >= result.least.bound_s
 
 
 def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatch):
