@@ -69,6 +69,7 @@ def draw_heat_map(
     axes.set_ylabel(names[1], color=FAINT)
     if len(names[1]) == 1:
         axes.yaxis.label.set(rotation="horizontal", verticalalignment="center", horizontalalignment="right")
+        axes.yaxis.labelpad = 10  # so that it is none of the numbers beside it
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.tick_params(length=0, colors=FAINT)
     axes.spines[:].set_visible(False)

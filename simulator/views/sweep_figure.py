@@ -41,6 +41,8 @@ _MANY = 2000
 """More settings are dots of pixels in a picture that is else of lines."""
 _MOST_NAMED = 8
 """Points of the front that have a name, beside its first."""
+_NEAR = 0.05
+"""Share of the width within which two numbers would touch each other; of the height it is twice as much."""
 _GIB = 2**30
 _FRAME = 2.2
 """Width of the frame of the best cell [points]."""
@@ -227,9 +229,6 @@ def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, na
         dict.fromkeys(front[i * (len(front) - 1) // _MOST_NAMED] for i in range(_MOST_NAMED + 1) if front)
     )
     for number, outcome in enumerate(named_points, start=1):
-        (x,), (y,) = points([outcome])  # left of it and below is nothing, as nothing beats it in both
-        beside: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "top"}
-        axes.annotate(str(number), (x, y), (-2, -1), fontsize=7, color=DARK_RED, **beside)
         setting = outcome.setting
         name = f"{number}: {literal(setting.schedule)} p={setting.num_ranks} m={setting.num_microbatches}"
         name += "" if setting.num_chunks is None else f" v={setting.num_chunks}"
@@ -242,12 +241,39 @@ def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, na
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(_plain_number)
             axis.set_minor_locator(NullLocator())
+    axes.margins(0.08)
+    _number_points(axes, [*zip(*points(named_points), strict=True)])
     axes.set_xlabel("peak memory of the fullest device [GiB]", color=FAINT, fontsize=8)
     axes.set_ylabel(named, color=FAINT, fontsize=8)
     axes.set_title("every setting", loc="left", fontsize=9, color=INK)
     axes.tick_params(which="both", colors=FAINT, labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
+
+
+def _number_points(axes: Axes, places: Sequence[tuple[float, float]]) -> None:
+    """Write the numbers of points of a front left of them and below, where nothing is; near ones share a place.
+
+    Args:
+        axes: With their scales.
+        places: The points, by rising y and falling x.
+    """
+    to_shares = axes.transScale + axes.transLimits
+    groups: list[list[int]] = []
+    for number, place in enumerate(places):
+        x, y = to_shares.transform(place)
+        if groups:
+            last_x, last_y = to_shares.transform(places[groups[-1][-1]])
+            if abs(x - last_x) < _NEAR and abs(y - last_y) < 2 * _NEAR:
+                groups[-1].append(number)
+                continue
+        groups.append([number])
+    for group in groups:
+        corner = min(places[number][0] for number in group), min(places[number][1] for number in group)
+        text = ", ".join(str(number + 1) for number in group)
+        axes.annotate(
+            text, corner, (-3, -3), textcoords="offset points", ha="right", va="top", fontsize=7, color=DARK_RED
+        )
 
 
 def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it

@@ -51,6 +51,13 @@ def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
         assert not any(extent.contains(*point) for point in points)
 
 
+def test_points_of_the_front_that_touch_share_a_number():
+    near = [SweptOutcome(SweptSetting("1f1b", 2, m), seconds=seconds, held_bytes=held) for m, seconds, held in
+            [(4, 1.0, 2**34), (8, 1.001, 2**34 - 1), (16, 3.0, 2**31)]]  # fmt: skip
+    (front,) = sweep_figure(near, "makespan_s").subfigs[1].axes
+    assert texts(front) == ["1, 2", "3"]
+
+
 def test_without_bytes_there_are_the_maps_alone(tmp_path):
     first, second, _bar = sweep_figure(outcomes(has_bytes=False), "makespan_s").axes
     assert [axes.get_title(loc="left") for axes in (first, second)] == ["1f1b", "zbv"]
