@@ -13,14 +13,33 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, groupby, zip_longest
-from operator import itemgetter
+from functools import cached_property, partial
+from itertools import accumulate, groupby, pairwise, zip_longest
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Message, Payload, machine_code, op_columns
 from pipesched.simulator import SimulationError
-from pipesched.simulator.fast.program import Program
-from pipesched.simulator.memory import NEVER, Instant, Lifetime, holds_inside, lifetimes, seen_at_once
+from pipesched.simulator.fast.held_changes import write_changes
+from pipesched.simulator.fast.program import Program, SpanNumbers
+from pipesched.simulator.memory import (
+    NEVER,
+    Instant,
+    Lifetime,
+    Part,
+    activation_bytes,
+    holds_inside,
+    lifetimes,
+    seen_at_once,
+)
+
+_MOST_RANKS = 512
+"""Ranks of which all pairs are kept."""
+_MOST_VERSIONS = 4_000_000
+"""Versions of all stages that are kept."""
+_LARGEST = 2**62
+"""Bytes; more are not added up in 64 bits."""
 
 
 @dataclass(frozen=True)  # without slots: its columns are kept beside the fields
@@ -30,6 +49,7 @@ class HeldBytes:
     With one rank the numbers of times go up as the times do.
 
     Attributes:
+        device: The device.
         times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
         totals: How much one pipeline then holds [bytes].
         inside: Whether that is inside an op: from its start on, or at its end with a predicted copy not dropped yet. So
@@ -40,9 +60,9 @@ class HeldBytes:
     """
 
     device: int
-    times: tuple[int, ...]
-    totals: tuple[int, ...]
-    inside: tuple[bool, ...]
+    times: Sequence[int]
+    totals: Sequence[int]
+    inside: Sequence[bool]
     update_bytes: int
     reference_bytes: int
 
@@ -99,6 +119,93 @@ def held_on_devices(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
+    held = _of_columns(program, costs)
+    return _of_lifetimes(program, costs) if held is None else held
+
+
+def _of_columns(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...] | None:
+    """Return what each device holds, out of columns of ops; None where a loop over them does not say it."""
+    schedule = program.schedule
+    columns, num_ranks, num_stages = schedule.columns, schedule.num_ranks, schedule.num_stages
+    if num_stages > costs.num_stages or num_ranks > _MOST_RANKS or columns.lookaheads is not None:
+        return None
+    num_cells, num_instructions = len(columns.codes), len(program.kinds)
+    in_arrays = machine_code.is_hot(8 * num_cells)
+    spans = SpanNumbers(*(machine_code.converted(numbers, in_arrays=in_arrays) for numbers in program.find_spans()))
+    full = partial(machine_code.filled, in_arrays=in_arrays)
+    begins, codes, stages, microbatches, others, _ = columns.in_form(in_arrays=in_arrays)
+    others = others if len(others) else full(num_cells, 0)
+    num_versions = 1 + _latest_version(codes, others)
+    num_states, num_pairs = num_stages * schedule.num_microbatches, num_ranks * num_ranks
+    sizes = _sizes(costs, num_stages)
+    if num_stages * num_versions > _MOST_VERSIONS or sum(map(sum, sizes)) * num_cells > _LARGEST:
+        return None
+    numbers = partial(_bytes, in_arrays=in_arrays)
+    changes, are_starts = numbers([0] * (num_instructions + 1)), full(num_instructions + 1, 0)
+    always, updates = numbers([0] * num_ranks), numbers([0] * num_ranks)
+    is_written = machine_code.loop_in(write_changes, in_arrays=in_arrays)(
+        begins, codes, stages, microbatches, others, *spans,
+        num_stages, schedule.num_microbatches, num_versions, costs.compression is not None, *map(numbers, sizes),
+        full(num_cells, 0), full(2 * num_states, 0), full(2 * num_states, -1), full(5 * num_states, -1),
+        *(full(2 * num_states, -1) for _ in range(2)), full(2 * num_states, 0),
+        *(full(num_pairs, -1) for _ in range(2)), *(full(num_pairs, 0) for _ in range(2)),
+        *(full(num_cells, -1) for _ in range(2)), full(num_stages * num_versions, -1),
+        full(num_stages, 0), full(num_stages, 0), full(2 * num_stages, -1), changes, are_starts, always, updates,
+    )  # fmt: skip
+    if not is_written:
+        return None
+    held = []
+    for rank, (begin, end) in enumerate(pairwise(program.begins)):
+        device, update_bytes = schedule.rank_to_device[rank], int(updates[rank])
+        if begin + 1 < end:
+            part = changes[begin:end], are_starts[begin:end], begin, int(always[rank])
+            held.append(HeldBytes(device, *_states(*part), update_bytes, update_bytes))
+    return tuple(sorted(held, key=attrgetter("device")))
+
+
+def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[list[int], list[int], list[bool]]:
+    """Return the times at which a rank holds something else, its totals from them on, and whether they are inside."""
+    if not isinstance(changes, list):
+        changes, are_starts = changes.tolist(), are_starts.tolist()
+    at_places = enumerate(zip(changes, are_starts, strict=True))
+    places = [place for place, (change, is_start) in at_places if change or is_start]
+    totals = [*accumulate((changes[place] for place in places), initial=always)]
+    return [0, *(begin + place for place in places)], totals, [False, *(bool(are_starts[place]) for place in places)]
+
+
+def _sizes(costs: StageCosts, num_stages: int) -> list[list[int]]:
+    """Return what `write_changes` is told of the bytes of each stage."""
+    stages = costs.stages[:num_stages]
+    return [
+        [cost.weight_bytes for cost in stages],
+        [cost.weight_bytes + cost.optimizer_bytes for cost in stages],
+        [cost.output_bytes for cost in stages],
+        [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(num_stages)],
+        [cost.saved_bytes for cost in stages],
+        [activation_bytes(costs, Part.SAVED_FOR_WEIGHT, stage) for stage in range(num_stages)],
+        [int(cost.output_is_saved) for cost in stages],
+    ]
+
+
+def _bytes(numbers: list[int], *, in_arrays: bool) -> Any:
+    if not in_arrays:
+        return numbers
+    import numpy as np
+
+    return np.array(numbers, np.int64)
+
+
+def _latest_version(codes: Any, others: Any) -> int:
+    """Return the highest version of weights that is read."""
+    if isinstance(codes, list):
+        cells = zip(codes, others, strict=True)
+        return max((other for code, other in cells if code % op_columns.OVERLAPPED < op_columns.SEND_F), default=0)
+    versions: Any = others[codes % op_columns.OVERLAPPED < op_columns.SEND_F]
+    return int(versions.max(initial=0))
+
+
+def _of_lifetimes(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...]:
+    """Return what each device holds, from lifetimes."""
     numbers = program.timeline(range(program.num_times))  # in place of times
     starts: defaultdict[int, list[int]] = defaultdict(list)
     for span in numbers.spans:
@@ -119,13 +226,13 @@ def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[int]) -> 
             if until < NEVER:
                 changes[until] -= num_bytes
     instants = sorted(changes)
-    times = tuple(int(instant.time_s) for instant in instants)
+    times = [int(instant.time_s) for instant in instants]
     are_starts = set(starts)
     return HeldBytes(
         device,
         times,
-        tuple(accumulate(map(changes.__getitem__, instants))),
-        tuple(number in are_starts or number == following for number, following in zip_longest(times, times[1:])),
+        [*accumulate(map(changes.__getitem__, instants))],
+        [number in are_starts or number == following for number, following in zip_longest(times, times[1:])],
         always["updates"],
         always["reference"],
     )
