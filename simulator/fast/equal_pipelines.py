@@ -109,7 +109,7 @@ class EqualPipelines:
             ProfileError: The costs do not say the seconds of a phase that the lists have.
         """
         num_works = num_pipelines * self._program.in_lists.kinds.count(WORK)
-        least_s = self._busiest_s(num_pipelines)
+        least_s = self.least_s(num_pipelines)
         return drifting_pace(lambda count: self.ends_s(num_pipelines, count, _JITTER), num_works, least_s)
 
     def ends_s(self, num_pipelines: int, iterations: int = 1, jitter: float = 0.0, seed: int = 0) -> list[list[float]]:
@@ -193,7 +193,7 @@ class EqualPipelines:
             self._known[is_several] = LoopArrays(instructions, wiring.transfers, wiring.reductions, wiring.rules)
         return self._known[is_several]
 
-    def _busiest_s(self, num_pipelines: int) -> float:
+    def least_s(self, num_pipelines: int) -> float:
         """Return what the busiest rank, device or link has to do in an iteration of all pipelines [s]."""
         import numpy as np
 

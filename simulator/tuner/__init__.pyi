@@ -18,6 +18,7 @@ from .setting_outcome import pareto as pareto
 from .setting_outcome import ranked as ranked
 from .setting_pace import pace_of_setting as pace_of_setting
 from .setting_search import Judge as Judge
+from .setting_search import search_leading as search_leading
 from .setting_search import search_settings as search_settings
 from .setting_search import setting_journal as setting_journal
 from .verdict import rank_correlation as rank_correlation

@@ -82,15 +82,37 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
     hold when all are at their peak.
     """
+    return paced(problem, bound_setting(problem, setting))
+
+
+def bound_setting(problem: Problem, setting: Setting) -> SettingOutcome:
+    """Predict a setting but for how its pipelines drift apart: of those its seconds are the least that are possible."""
+    number = setting.num_pipelines
     try:
         costs = costs_of(problem, setting)
         begun_together = _one_iteration(problem, costs, setting)
-        seconds = _iteration_s(problem, costs, setting, begun_together.seconds)
+        seconds = begun_together.seconds
+        if is_slowed(costs, number):
+            seconds = _pipelines(_alike(setting), costs, problem.cluster, problem.network).least_s(number)
     except UNPREDICTABLE as error:
         return SettingOutcome(setting, reason=str(error))
     held_bytes = max(begun_together.peak_bytes.values(), default=0)
     reason = over_memory_reason(begun_together.over_memory)
-    return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
+    return SettingOutcome(setting, seconds / number, held_bytes, reason)
+
+
+def paced(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
+    """Return a setting of which `bound_setting` says all else, with its seconds where its pipelines drift apart."""
+    setting = outcome.setting
+    if outcome.seconds is None:
+        return outcome
+    try:
+        costs = costs_of(problem, setting)
+        if not is_slowed(costs, setting.num_pipelines):
+            return outcome
+        return replace(outcome, seconds=_drifting_s(problem, costs, setting) / setting.num_pipelines)
+    except UNPREDICTABLE as error:
+        return SettingOutcome(setting, reason=str(error))
 
 
 def costs_of(problem: Problem, setting: Setting) -> StageCosts:
@@ -112,16 +134,13 @@ def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Est
     return _pipelines(alike, costs, problem.cluster, problem.network).together(number)
 
 
-def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_together_s: float) -> float:
-    """Return the seconds of an iteration, of which one that all pipelines begin together takes `begun_together_s`.
+def _drifting_s(problem: Problem, costs: StageCosts, setting: Setting) -> float:
+    """Return the seconds of an iteration of pipelines that slow each other, in the long run.
 
-    That is what there is where nobody is slowed.
     What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
     of the others adds what it takes on the busiest device.
     """
     number, cluster = setting.num_pipelines, problem.cluster
-    if not is_slowed(costs, number):
-        return begun_together_s
     followed = setting.num_microbatches
     each_s = _busiest_s(costs, cluster, setting) if is_usual(problem.network) and not cluster.nics else None
     if each_s is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, assert_never
 
 from pipesched.profiles.io import STRICT
@@ -75,23 +76,31 @@ def ranked(outcomes: Iterable[SettingOutcome], evaluator: Evaluator) -> tuple[Se
     """
     outcomes = tuple(outcomes)
     shortest_s = min((outcome.seconds for outcome in outcomes if outcome.fits and outcome.seconds), default=1.0)
+    return tuple(sorted(outcomes, key=partial(rank_key, evaluator=evaluator, shortest_s=shortest_s)))
 
-    def cost(outcome: SettingOutcome) -> tuple[float, float, float]:
-        seconds = _number(outcome.seconds)
-        step = (seconds / shortest_s - 1) // _SAME if outcome.fits else 0.0
-        return step, _number(outcome.held_bytes), seconds
 
-    fitting = sorted((outcome for outcome in outcomes if outcome.fits), key=cost)
+def rank_key(outcome: SettingOutcome, evaluator: Evaluator, shortest_s: float) -> tuple[Any, ...]:
+    """Return what `ranked` sorts by, which is never less for more seconds.
+
+    Args:
+        outcome: The setting.
+        evaluator: Who ranks.
+        shortest_s: Shortest seconds of all that fit.
+    """
+    seconds, guideline = _number(outcome.seconds), (0, 0)
+    setting = outcome.setting
     match evaluator:
+        case _ if not outcome.fits:
+            return True, guideline, 0.0, _number(outcome.held_bytes), seconds
         case Evaluator.SIMULATE | Evaluator.AVGPIPE | Evaluator.MEASURE:
             pass
         case Evaluator.MAX_NUM:
-            fitting.sort(key=lambda outcome: (-outcome.setting.num_microbatches, -outcome.setting.num_pipelines))
+            guideline = -setting.num_microbatches, -setting.num_pipelines
         case Evaluator.MAX_SIZE:
-            fitting.sort(key=lambda outcome: (outcome.setting.num_microbatches, -outcome.setting.num_pipelines))
+            guideline = setting.num_microbatches, -setting.num_pipelines
         case _:
             assert_never(evaluator)
-    return (*fitting, *sorted((outcome for outcome in outcomes if not outcome.fits), key=cost))
+    return False, guideline, (seconds / shortest_s - 1) // _SAME, _number(outcome.held_bytes), seconds
 
 
 def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:

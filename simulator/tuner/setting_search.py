@@ -10,9 +10,17 @@ from typing import TypeAlias, assert_never
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search import Journal, Runner, make_process_runner, search_all
+from pipesched.simulator.tuner.leading_settings import LeadingSettings, leading_settings
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
-from pipesched.simulator.tuner.setting_evaluation import Problem, evaluate_by_equations, evaluate_setting, measure
+from pipesched.simulator.tuner.setting_evaluation import (
+    Problem,
+    bound_setting,
+    evaluate_by_equations,
+    evaluate_setting,
+    measure,
+    paced,
+)
 from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome
 
 _CHUNK = 16
@@ -60,6 +68,29 @@ def search_settings(
         return run(judge, lambda: next(chunks, ()))
 
     return search_all(settings, search, journal, tick)
+
+
+def search_leading(
+    problem: Problem,
+    settings: Sequence[Setting],
+    evaluator: Evaluator,
+    count: int,
+    *,
+    workers: int = 1,
+    tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> LeadingSettings:
+    """Evaluate those of `settings` by our model that come first, and of all others the least that they take.
+
+    Args:
+        problem: Model, batch and devices.
+        settings: What to choose from.
+        evaluator: Who ranks: our model, or a guideline.
+        count: How many of either training, and of those rejected, are to be evaluated.
+        workers: Processes; 1: this one.
+        tick: Told the fraction done.
+    """
+    least = search_settings(problem, settings, workers=workers, tick=tick, judge=partial(bound_setting, problem))
+    return leading_settings(least, partial(paced, problem), evaluator, count)
 
 
 def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal[SettingOutcome]:

@@ -125,6 +125,7 @@ def tune(
             judge=measurement if measures else None,
             how=repr(runs) if measures else "simulate",
             num_paced=top,
+            num_leading=None if json or any([plot, out, budget]) else max(top, verify or 1),
             progress=tick,
         )
     if budget is not None and measurement is not None:

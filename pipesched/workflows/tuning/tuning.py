@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from pipesched.simulator.tuner import (
     evaluate_setting,
     pace_of_setting,
     ranked,
+    search_leading,
     search_settings,
     setting_journal,
     smallest_advance,
@@ -174,6 +175,7 @@ def search_problem(
     judge: Judge | None = None,
     how: str = "simulate",
     num_paced: int = 10,
+    num_leading: int | None = None,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> TuneResult:
     """Evaluate `settings` and rank them.
@@ -190,6 +192,8 @@ def search_problem(
         judge: Who evaluates a setting, in place of the evaluator's own.
         how: What the found times depend on, beside the problem; kept in `resume`.
         num_paced: How many of those that come first, without and with another training, are to have a steady pace.
+        num_leading: How many of either training, and of those rejected, are to have seconds of their own: of others it
+            is known that they take no less than they are said to; None: all, as a `judge` and a file have it.
         progress: Is told which share of the settings is done.
 
     Raises:
@@ -200,23 +204,29 @@ def search_problem(
     measures = who is Evaluator.MEASURE
     depends_on = ", ".join([how, *own_sources(settings)])
     is_quick = len(settings) < _FEW or who is Evaluator.AVGPIPE
-    outcomes = search_settings(
-        problem,
-        settings,
-        who,
-        accounting=Accounting(accounting),
-        workers=num_workers or (1 if is_quick else num_cores()),
-        tick=progress,
-        judge=judge,
-        runner=evaluate_in_turn if measures else runner,
-        journal=None if resume is None else setting_journal(Path(resume), problem, depends_on),
-    )
+    workers = num_workers or (1 if is_quick else num_cores())
+    evaluated: frozenset[Setting] | None = None
+    if num_leading is None or resume is not None or runner is not None or who in (Evaluator.AVGPIPE, Evaluator.MEASURE):
+        outcomes = search_settings(
+            problem,
+            settings,
+            who,
+            accounting=Accounting(accounting),
+            workers=workers,
+            tick=progress,
+            judge=judge,
+            runner=evaluate_in_turn if measures else runner,
+            journal=None if resume is None else setting_journal(Path(resume), problem, depends_on),
+        )
+    else:
+        outcomes, evaluated = search_leading(problem, settings, who, num_leading, workers=workers, tick=progress)
     if all(outcome.seconds is None for outcome in outcomes):
         raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
     result = TuneResult(problem, evaluator, ranked(outcomes, who), best_plain(outcomes), averages)
     if measures:
         return result
-    return replace(result, advanced=_advanced(result, who), paces=_paces(result, num_paced))
+    known = {outcome.setting: outcome for outcome in outcomes if evaluated is None or outcome.setting in evaluated}
+    return replace(result, advanced=_advanced(result, who, known), paces=_paces(result, num_paced))
 
 
 def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace | Inexact]:
@@ -230,10 +240,10 @@ def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace | Inexact
     return {outcome.setting: pace_of_setting(result.problem, outcome) for outcome in first}
 
 
-def _advanced(result: TuneResult, who: Evaluator) -> SettingOutcome | None:
+def _advanced(result: TuneResult, who: Evaluator, known: Mapping[Setting, SettingOutcome]) -> SettingOutcome | None:
     if result.chosen is None or result.chosen.setting.advance is None:
         return None
-    known = {} if who is Evaluator.AVGPIPE else {outcome.setting: outcome for outcome in result.outcomes}
+    known = {} if who is Evaluator.AVGPIPE else known  # the equations' are not our model's
     return smallest_advance(
         lambda setting: known.get(setting) or evaluate_setting(result.problem, setting), result.chosen.setting
     )

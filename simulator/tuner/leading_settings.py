@@ -1,0 +1,82 @@
+"""The settings that come first of many, most of which are known by the least that they take alone.
+
+    least     3   4   5   5   7   9       seconds that a setting takes at least; its memory is known
+              ↓
+              .   4*  5   5   6*  9       a full evaluation (*) can only put it further behind
+
+So the order is that of settings which are all evaluated, as far as it goes: whoever is at the front with its own
+seconds comes before all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome, rank_key
+
+
+class LeadingSettings(NamedTuple):
+    """Settings of which those that come first are evaluated.
+
+    Attributes:
+        outcomes: Every setting, in the order that it was given in.
+        evaluated: Settings whose seconds are their own; of others they are the least that are possible.
+    """
+
+    outcomes: tuple[SettingOutcome, ...]
+    evaluated: frozenset[Setting]
+
+
+def leading_settings(
+    least: Sequence[SettingOutcome],
+    evaluate: Callable[[SettingOutcome], SettingOutcome],
+    evaluator: Evaluator,
+    count: int,
+) -> LeadingSettings:
+    """Evaluate settings until those are known that come first: of either training, and of those that are rejected.
+
+    Args:
+        least: Every setting, with the least seconds that it takes.
+        evaluate: Says what one takes: not less.
+        evaluator: Who ranks.
+        count: How many of each kind are to be known.
+    """
+    outcomes, evaluated = [*least], set[int]()
+
+    def settle(number: int) -> SettingOutcome:
+        outcomes[number] = evaluate(outcomes[number])
+        evaluated.add(number)
+        return outcomes[number]
+
+    shortest_s = _shortest_s(least, settle)
+    kinds: defaultdict[object, list[tuple[tuple[object, ...], int]]] = defaultdict(list)
+    for number, outcome in enumerate(outcomes):
+        kind = outcome.setting.training if outcome.fits else None
+        kinds[kind].append((rank_key(outcome, evaluator, shortest_s), number))
+    for waiting in kinds.values():
+        heapify(waiting)
+        num_known = 0
+        while waiting and num_known < count:
+            _, number = heappop(waiting)
+            if number in evaluated:
+                num_known += 1
+            else:
+                heappush(waiting, (rank_key(settle(number), evaluator, shortest_s), number))
+    return LeadingSettings(tuple(outcomes), frozenset(outcomes[number].setting for number in evaluated))
+
+
+def _shortest_s(least: Sequence[SettingOutcome], settle: Callable[[int], SettingOutcome]) -> float:
+    """Return the seconds of the fastest that fits; 1 s where none does."""
+    shortest_s = math.inf
+    fitting = [(outcome.seconds, number) for number, outcome in enumerate(least) if outcome.fits and outcome.seconds]
+    for least_s, number in sorted(fitting):
+        if least_s >= shortest_s:
+            break
+        outcome = settle(number)
+        shortest_s = min(shortest_s, outcome.seconds if outcome.fits and outcome.seconds else math.inf)
+    return shortest_s if shortest_s < math.inf else 1.0
