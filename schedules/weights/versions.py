@@ -83,7 +83,9 @@ def looks_ahead(op: Compute) -> bool:
 
 def stashing_steps(ops: Sequence[Op]) -> frozenset[int]:
     """Return the positions of the Steps that keep a copy of the weights they replace: a later op reads them."""
-    last_read = {(part.stage, part.version): index for index, op in enumerate(ops) for part in computes(op)}
+    first = next((index for index, op in enumerate(ops) if isinstance(op, Step)), len(ops))
+    later = enumerate(ops[first:], first)
+    last_read = {(part.stage, part.version): index for index, op in later for part in computes(op)}
     version: Counter[int] = Counter()
     indices = set()
     for index, op in enumerate(ops):

@@ -27,10 +27,11 @@ class Collectives:
         self._absent: dict[MeetingKey, set[int]] = {}
         self._open: dict[MeetingKey, TransferTimes] = {}
 
-    def post(self, rank: int, op: Reduce) -> TransferTimes:
-        """Post a rank's side; never waits."""
+    def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> TransferTimes:
+        """Post a rank's side of what is over so much later than the network says [s]; never waits."""
         key = self._meetings.come(rank, op)
         times = self._open.setdefault(key, TransferTimes())
+        times.late_s = late_s
         absent = self._absent.setdefault(key, set(self._members[op.stage]))
         absent.discard(rank)
         if not absent:

@@ -58,7 +58,7 @@ class Transfer:
     target: int
     message: Message
     is_sent: bool
-    times: TransferTimes = field(default_factory=TransferTimes)
+    times: TransferTimes
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +108,7 @@ class Network:
         channel = self._channels.get(ends) or self._open(ends)
         transfer = channel.unmet.pop(number, None)
         if transfer is None:
-            transfer = channel.unmet[number] = Transfer(rank, op.peer, op.message, is_sent=True)
+            transfer = channel.unmet[number] = Transfer(rank, op.peer, op.message, is_sent=True, times=TransferTimes())
             if self._options.protocol == "eager":
                 self._start(channel, transfer)
         else:
@@ -116,15 +116,18 @@ class Network:
             self._start(channel, transfer)
         return transfer
 
-    def recv(self, rank: int, op: Recv) -> Transfer:
-        """Post the receiver's side; never waits."""
+    def recv(self, rank: int, op: Recv, late_s: float = 0.0) -> Transfer:
+        """Post the receiver's side of what is over so much later than the network says [s]; never waits."""
         ends, number = self._meetings.recv(rank, op.peer)
         channel = self._channels.get(ends) or self._open(ends)
         transfer = channel.unmet.pop(number, None)
         if transfer is None:
-            transfer = channel.unmet[number] = Transfer(op.peer, rank, op.message, is_sent=False)
+            transfer = channel.unmet[number] = Transfer(
+                op.peer, rank, op.message, is_sent=False, times=TransferTimes(late_s=late_s)
+            )
         else:
             require_matching(op.peer, rank, sent=transfer.message, received=op.message)
+            transfer.times.late_s = late_s
             if self._options.protocol != "eager":
                 self._start(channel, transfer)
         self._inbox[rank][op.message] = transfer
@@ -151,7 +154,7 @@ class Network:
         for way, until in until_s:
             way.free_s = max(way.free_s, start_s + until)
         self._begin(times, start_s, devices)
-        times.set_end(start_s + plan.seconds)
+        times.set_end(self._env, start_s + plan.seconds)
 
     def unmet(self) -> Iterator[str]:
         """Say which messages only one side has posted so far."""
@@ -180,7 +183,7 @@ class Network:
         seconds = wire.link.occupied_s(self._costs.message_bytes(transfer.message))
         start_s = occupy(wire.ways, self._env.now, seconds)
         self._begin(transfer.times, start_s, channel.devices)
-        transfer.times.set_end(start_s + seconds + wire.link.latency_s)
+        transfer.times.set_end(self._env, start_s + seconds + wire.link.latency_s)
 
     def _depart(self, channel: _Channel) -> None:
         """Send the first message that is due, beside those of other channels; when it has left, the next one."""
@@ -204,14 +207,14 @@ class Network:
         self._at(start_s + link.occupied_s(size), more or partial(self._has_left, channel))
 
     def _has_left(self, channel: _Channel) -> None:
-        channel.due.popleft().times.set_end(self._env.now + channel.wire.link.latency_s)
+        channel.due.popleft().times.set_end(self._env, self._env.now + channel.wire.link.latency_s)
         if channel.due:
             self._depart(channel)
 
     def _next_round(self, times: TransferTimes, devices: Sequence[int], rounds: Iterator[Rounds]) -> None:
         next_rounds = next(rounds, None)
         if next_rounds is None:
-            times.set_end(self._env.now)
+            times.set_end(self._env, self._env.now)
             return
         ways = {way for hop in next_rounds.hops for way in self._wires.between(*hop).ways}
         start_s = occupy(ways, self._env.now, next_rounds.occupied_s)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any, NamedTuple, assert_never, final
+from typing import Any, TypeAlias, assert_never, final
 
 from simpy import Environment, Event
 
@@ -107,12 +107,8 @@ def simulate_lists(
         raise type(error)(f"{schedule.name}: {error}") from None
 
 
-class _Posted(NamedTuple):
-    """A Send, Recv or Reduce, whose times are known only later."""
-
-    op: PostOp
-    posted_s: float
-    times: TransferTimes
+_Posted: TypeAlias = tuple[PostOp, float, TransferTimes]
+"""A Send, Recv or Reduce, when its rank came to it, and its times, which are known only later."""
 
 
 @final
@@ -141,7 +137,7 @@ class _Run:
         self._devices = simulated_devices(self._env, cluster, schedule.rank_to_device, network.slowdown)
         on_start = self._slow_down if network.slowdown else None
         self._network = Network(self._env, costs, cluster, schedule.rank_to_device, network, on_start)
-        self._pieces_of: dict[tuple[Phase, int, bool], WorkPiece] = {}
+        self._pieces_of: dict[tuple[Phase, int, bool | int], tuple[WorkPiece, ...]] = {}
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._has_hand_over = cluster.has_hand_over
         self._hand_overs: list[list[HandOver]] = [[] for _ in schedule.ops]
@@ -166,7 +162,7 @@ class _Run:
         timeline = Timeline(
             self._schedule.name, "predicted", spans, self._schedule.rank_to_device, hand_overs=hand_overs
         )
-        if not math.isfinite(timeline.makespan_s):
+        if not (math.isfinite(self._env.now) or math.isfinite(timeline.makespan_s)):
             raise SimulationError(
                 f"{self._schedule.name}: got a makespan of {timeline.makespan_s} s, expected a finite one; "
                 "try smaller costs or faster links"
@@ -178,7 +174,7 @@ class _Run:
     ) -> Generator[Event, Any, None]:
         """Work through the list of one rank."""
         env, network, devices = self._env, self._network, self._schedule.rank_to_device
-        has_hand_over = self._has_hand_over
+        has_hand_over, is_blocking = self._has_hand_over, self._options.sends == "blocking"
         done, made = self._done[rank], self._made[rank]
         reductions: dict[int, TransferTimes] = {}
         factors = jitter_factors(self._jitter, self._seed, rank)
@@ -189,34 +185,36 @@ class _Run:
             match op:
                 case Compute() | Overlap():
                     for transfer in self._awaited(rank, op):
-                        yield from transfer.times.over(env)
+                        if (over := transfer.times.over(env)) is not None:
+                            yield over
                         if has_hand_over and given.before_s is None:
                             receipt = of_receipt(rank, transfer.source, transfer.message, devices)
                             yield from self._hand_over(rank, device, op, receipt)
                     if given.before_s:
                         yield from self._own(rank, op, given.before_s)
                     pieces = self._pieces(op, factors)
-                    made.update(map(gives, computes(op)))
+                    for part in computes(op):
+                        made.add(gives(part))
                 case Send() | Recv() | Reduce():
                     if has_hand_over and given.before_s is None and not isinstance(op, Reduce):
                         yield from self._hand_over(rank, device, op, of_post(rank, op, devices))
                     if given.before_s:
                         yield from self._own(rank, op, given.before_s)
-                    times = self._post(rank, op)
-                    done.append(_Posted(op, posted_s, times))
+                    times = self._post(rank, op, given.late_s)
+                    done.append((op, posted_s, times))
                     if isinstance(op, Reduce):
                         reductions[op.stage] = times
-                    if not isinstance(op, Send):
-                        times.late_s = given.late_s
-                    elif self._options.sends == "blocking":
-                        is_eager = self._options.protocol == "eager"
-                        yield from times.over(env, network.latency_s(rank, op.peer) if is_eager else 0.0)
+                    elif is_blocking and isinstance(op, Send):
+                        before_s = network.latency_s(rank, op.peer) if self._options.protocol == "eager" else 0.0
+                        if (over := times.over(env, before_s)) is not None:
+                            yield over
                     if given.after_s:
                         yield from self._own(rank, op, given.after_s)
                     continue
                 case Step() | Average():
-                    if isinstance(op, Step) and op.stage in reductions:
-                        yield from reductions.pop(op.stage).over(env)
+                    times = reductions.pop(op.stage, None) if isinstance(op, Step) else None
+                    if times is not None and (over := times.over(env)) is not None:
+                        yield over
                     if given.before_s:
                         yield from self._own(rank, op, given.before_s)
                     self._require_stage(op)
@@ -240,19 +238,16 @@ class _Run:
             if given.after_s:
                 yield from self._own(rank, op, given.after_s)
         for times in reductions.values():
-            yield from times.over(env)
+            if (over := times.over(env)) is not None:
+                yield over
 
-    def _post(self, rank: int, op: PostOp) -> TransferTimes:
+    def _post(self, rank: int, op: PostOp, late_s: float) -> TransferTimes:
         """Post a rank's side of a message or reduction; never waits."""
-        match op:
-            case Send():
-                return self._network.send(rank, op).times
-            case Recv():
-                return self._network.recv(rank, op).times
-            case Reduce():
-                return self._collectives.post(rank, op)
-            case _:
-                assert_never(op)
+        if isinstance(op, Send):
+            return self._network.send(rank, op).times
+        if isinstance(op, Recv):
+            return self._network.recv(rank, op, late_s).times
+        return self._collectives.post(rank, op, late_s)
 
     def _own(self, rank: int, op: Op, seconds: float) -> Generator[Event, Any, None]:
         """Let so much time of a rank pass in which its device computes nothing."""
@@ -283,17 +278,19 @@ class _Run:
             yield self._env.timeout(max(0.0, times.start_s - self._env.now))
             for device in devices:
                 self._devices[device].begin_transfer()
-            yield from times.over(self._env)
+            if (over := times.over(self._env)) is not None:
+                yield over
             for device in devices:
                 self._devices[device].end_transfer()
 
         self._env.process(slow())
 
-    def _awaited(self, rank: int, op: Compute | Overlap) -> Iterator[Transfer]:
-        """Yield the transfers that `op` waits for; what the rank made itself is just there."""
+    def _awaited(self, rank: int, op: Compute | Overlap) -> list[Transfer]:
+        """Return the transfers that `op` waits for; what the rank made itself is just there."""
+        made, transfers = self._made[rank], []
         for part in computes(op):
             for message in needs(part, self._schedule.num_stages):
-                if message in self._made[rank]:
+                if message in made:
                     continue
                 transfer = self._network.incoming(rank, message)
                 if transfer is None:
@@ -302,17 +299,20 @@ class _Run:
                         f"stage {message.stage}, expected it to be made or received by this rank before; "
                         "check the schedule"
                     )
-                yield transfer
+                transfers.append(transfer)
+        return transfers
 
     def _pieces(self, op: Compute | Overlap, factors: Iterator[float]) -> tuple[WorkPiece, ...]:
         """Return what runs one after the other; each of two ops that overlap has a factor of its own."""
         if isinstance(op, Overlap):
             return self._costs.beside(*self._pieces(op.first, factors), *self._pieces(op.second, factors))
-        key = (op.phase, op.stage, looks_ahead(op))
-        if key not in self._pieces_of:
-            (self._pieces_of[key],) = self._costs.pieces(op)
-        piece = self._pieces_of[key]
-        return (WorkPiece(piece.seconds * next(factors), piece.utilisation),)
+        key = (op.phase, op.stage, op.lookahead and looks_ahead(op))
+        pieces = self._pieces_of.get(key)
+        if pieces is None:
+            pieces = self._pieces_of[key] = self._costs.pieces(op)
+        if not self._jitter:
+            return pieces
+        return (WorkPiece(pieces[0].seconds * next(factors), pieces[0].utilisation),)
 
     def _require_stage(self, op: Step | Reduce | Average) -> None:
         if not 0 <= op.stage < self._schedule.num_stages:
@@ -323,25 +323,27 @@ class _Run:
             if isinstance(entry, Span):
                 yield entry
                 continue
-            start_s, over_s = entry.times.start_s, entry.times.over_s
+            op, posted_s, times = entry
+            start_s, over_s = times.start_s, times.over_s
             assert start_s is not None, "a channel without an unmet side has started all its transfers"
             assert over_s is not None
-            yield Span(rank, entry.op, entry.posted_s, start_s, over_s)
+            yield Span(rank, op, posted_s, start_s, over_s)
 
     def _wait(self, rank: int) -> str:
         """Say what a stuck rank waits for."""
         row, at = self._schedule.ops[rank], len(self._done[rank])
-        open_posts = [entry for entry in self._done[rank] if isinstance(entry, _Posted) and entry.times.end_s is None]
+        posts = [entry for entry in self._done[rank] if not isinstance(entry, Span)]
+        open_posts = [post for post in posts if post[2].end_s is None]
         if self._options.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
-            send = open_posts[-1].op
+            send = open_posts[-1][0]
             if isinstance(send, Send):
                 return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
         op = row[at] if at < len(row) else None
         if op is None or isinstance(op, Step):
-            posts = (post for post in open_posts if isinstance(post.op, Reduce))
-            first = next(post for post in posts if op is None or post.op == Reduce(op.stage))
-            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(first.times))
-            return f"rank {rank} at {op or 'the end of its list'} waits for {first.op} of {absent}"
+            reduces = ((post, times) for post, _, times in open_posts if isinstance(post, Reduce))
+            first, times = next((post, times) for post, times in reduces if op is None or post == Reduce(op.stage))
+            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(times))
+            return f"rank {rank} at {op or 'the end of its list'} waits for {first} of {absent}"
         assert isinstance(op, Compute | Overlap), "nothing else waits"
         unsent = [transfer for transfer in self._awaited(rank, op) if transfer.times.end_s is None]
         sends = " and ".join(f"{Send(transfer.message, rank)} of rank {transfer.source}" for transfer in unsent)

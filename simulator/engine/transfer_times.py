@@ -1,10 +1,8 @@
-"""The times of one transfer in the network, and the event for those who wait until they are known."""
+"""The times of one transfer in the network, and the events for those who wait until it is over."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 from simpy import Environment, Event
 
@@ -17,33 +15,35 @@ class TransferTimes:
         start_s: When its first byte leaves [s].
         end_s: When its last byte is there [s].
         late_s: What is given beside the network: how much later it is over for who waits for it [s].
-        known: Event for those who wait before the end is known; None where nobody does: then no event is spent on it.
+        waits: The events of those who wait before the end is known, and how long before it they go on [s]; None where
+            nobody does: then no event is spent on it.
     """
 
     start_s: float | None = None
     end_s: float | None = None
     late_s: float = 0.0
-    known: Event | None = None
+    waits: list[tuple[Event, float]] | None = None
 
-    def set_end(self, end_s: float) -> None:
-        """Say when it is over, to all who wait for that."""
+    def set_end(self, env: Environment, end_s: float) -> None:
+        """Say when it is over: those who wait go on then."""
         self.end_s = end_s
-        if self.known is not None:
-            self.known.succeed()
+        for wait, before_s in self.waits or ():
+            over = env.timeout(max(0.0, self._over_s(end_s) - before_s - env.now))
+            over.callbacks.extend(wait.callbacks or ())
 
     @property
     def over_s(self) -> float | None:
         """When it is over for who waits for it [s]; never before it has begun."""
-        if self.end_s is None or self.late_s == 0:
-            return self.end_s
-        return max(self.start_s or 0.0, self.end_s + self.late_s)
+        return None if self.end_s is None else self._over_s(self.end_s)
 
-    def over(self, env: Environment, before_s: float = 0.0) -> Generator[Event, Any, None]:
-        """Wait until it is over, or until so long before that."""
+    def over(self, env: Environment, before_s: float = 0.0) -> Event | None:
+        """Return the event that it is over, or that it is so long before that; None where that is so already."""
         if self.end_s is None:
-            self.known = self.known or env.event()
-            yield self.known
-        over_s = self.over_s
-        assert over_s is not None
-        if over_s - before_s > env.now:
-            yield env.timeout(over_s - before_s - env.now)
+            wait = env.event()
+            self.waits = [*(self.waits or ()), (wait, before_s)]
+            return wait
+        left_s = self._over_s(self.end_s) - before_s - env.now
+        return env.timeout(left_s) if left_s > 0 else None
+
+    def _over_s(self, end_s: float) -> float:
+        return max(self.start_s or 0.0, end_s + self.late_s) if self.late_s else end_s

@@ -25,7 +25,6 @@ from typing import Any
 from pipesched.simulator.fast.event_queue import (
     ALARM,
     CHUNK,
-    KNOWN,
     LEFT,
     NOBODY,
     ROUND,
@@ -85,15 +84,12 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
         now, serial, who = take(events, now)
         if who == NOBODY:
             break
-        waiter = -1
         departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1
         slow_at = slow_end = more = 0
         if who < 0:
             what, which = (-1 - who) % 8, (-1 - who) // 8
             who = -1
-            if what == KNOWN:
-                waiter, first_waiters[which] = first_waiters[which], -1
-            elif what == ALARM:
+            if what == ALARM:
                 if alarms[which] != serial:
                     continue
                 runs = first_runs[which]
@@ -112,7 +108,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
             elif what == LEFT:
                 target, due[which] = due[which], following[due[which]]
                 num_due[which] -= 1
-                number = tell_end(target, now + latencies[wires[which]], now, number, end_s, first_waiters, events)
+                number = tell_end(target, now + latencies[wires[which]], now, number, instructions, state, events)
                 if num_due[which]:
                     departs = which
             elif what == CHUNK:
@@ -155,7 +151,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 reduction, way = goes_on - num_sent, channels[goes_on] - num_channels
                 phase = phases[reduction]
                 if phase == round_begins[way + 1]:
-                    number = tell_end(goes_on, now, now, number, end_s, first_waiters, events)
+                    number = tell_end(goes_on, now, now, number, instructions, state, events)
                 else:
                     first, last = round_queue_begins[phase], round_queue_begins[phase + 1]
                     begin_s = take_queues(round_queues, first, last, now, round_occupied[phase], free_s)
@@ -226,23 +222,17 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 ends = -1
                 continue
             if who < 0:
-                if waiter < 0:
-                    break
-                who, waiter = waiter, next_waiters[waiter]
-                if who >= num_ranks:
-                    awaits, who = who - num_ranks, -1
-                    continue
+                break
             rank, i = who, at[who]
             while who >= 0:
                 kind = kinds[i]
+                at_s[i] = now
                 if kind == WAIT:
-                    if at_s[i] < 0.0:
-                        at_s[i] = now
                     target = targets[i]
                     over_s = end_s[target]
                     if over_s < 0.0:
                         wait(rank, target, first_waiters, next_waiters)
-                        at[rank], who = i, -1
+                        at[rank], who = i + 1, -1
                         break
                     if late_s[target]:
                         over_s = max(start_s[target], over_s + late_s[target])
@@ -253,7 +243,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         put(events, now + (over_s - now), number, rank)
                         at[rank], who = i, -1
                     continue
-                at_s[i] = now
                 if kind <= PAUSE:  # one of the three that take the rank's time
                     takes_s = seconds[takes[i]]
                     if kind == OWN and takes_s == 0.0:
@@ -278,15 +267,8 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             occupied_s = load_s[loads[target]]
                             begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
                             number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                            number = tell_end(
-                                target,
-                                begin_s + occupied_s + latencies[wire],
-                                now,
-                                number,
-                                end_s,
-                                first_waiters,
-                                events,
-                            )
+                            over_s = begin_s + occupied_s + latencies[wire]
+                            number = tell_end(target, over_s, now, number, instructions, state, events)
                         else:
                             num_due[channel] += 1
                             if num_due[channel] == 1:
@@ -312,7 +294,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             queue = way_queues[at_queue]
                             free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
                         number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                        number = tell_end(target, begin_s + way_seconds[way], now, number, end_s, first_waiters, events)
+                        number = tell_end(target, begin_s + way_seconds[way], now, number, instructions, state, events)
                 elif kind == MARK:
                     i += 1
                 else:  # the end of the list

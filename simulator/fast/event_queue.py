@@ -17,10 +17,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-KNOWN, ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(8)
-"""What an event says: the end of a transfer is known, the first on something shared is over, a message has left its
-wire or its next chunk may, the next round of a reduction may begin; a transfer is told of to the devices that it
-slows, begins to slow them, has slowed them."""
+ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(7)
+"""What an event says: the first on something shared is over, a message has left its wire or its next chunk may, the
+next round of a reduction may begin; a transfer is told of to the devices that it slows, begins to slow them, has slowed
+them."""
 
 INFINITE = math.inf
 NOBODY = 1 << 60

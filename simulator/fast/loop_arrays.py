@@ -241,8 +241,8 @@ class LoopArrays(NamedTuple):
         num_ranks, num_channels, num_posted = len(self.instructions.sharers), len(self.transfers.wires), self.num_posted
         num_told = len(self.reductions.members) + (num_posted if self.rules.slowdown else 0)
         has_turns = self.transfers.modes.count(ALONE) < len(self.transfers.modes)
-        num_instants = num_ranks + num_channels + num_posted
-        return num_ranks, num_channels if has_turns else 0, self.rules.num_shared, num_told, num_instants
+        num_turns = num_channels if has_turns else 0
+        return num_ranks, num_turns, self.rules.num_shared, num_told, num_ranks + num_channels
 
 
 def in_numpy(group: Any) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.simulator.fast.event_queue import KNOWN, SLOW, put, put_now
+from pipesched.simulator.fast.event_queue import SLOW, SLOWED, put
 
 _URGENT = 1 << 60
 """Puts an event before all others of the same time, as SimPy does with new processes."""
@@ -36,12 +36,24 @@ def tell_start(which: int, start_s: float, now: float, number: int, slowdown: fl
     return number
 
 
-def tell_end(which: int, end_s: float, now: float, number: int, ends_s: Any, first_waiters: Any, events: Any) -> int:
-    """Say when a transfer or reduction ends, at once, to who waits for it; return the number of the last event."""
-    ends_s[which] = end_s
-    if first_waiters[which] >= 0:
+def tell_end(which: int, end_s: float, now: float, number: int, instructions: Any, state: Any, events: Any) -> int:
+    """Say when a transfer or reduction ends: who waits for it goes on then; return the number of the last event."""
+    first_waiters = state[6]
+    state[3][which] = end_s
+    if first_waiters[which] < 0:
+        return number
+    takes, seconds, sharers = instructions[3], instructions[4], instructions[6]
+    at, start_s, late_s, next_waiters = state[0], state[2], state[4], state[7]
+    if late_s[which]:
+        end_s = max(start_s[which], end_s + late_s[which])
+    waiter, first_waiters[which] = first_waiters[which], -1
+    while waiter >= 0:
+        over_s, who = end_s, event(SLOWED, waiter - len(sharers))
+        if waiter < len(sharers):
+            over_s, who = end_s - seconds[takes[at[waiter] - 1]], waiter
         number += 1
-        put_now(events, now, number, event(KNOWN, which))
+        put(events, now + max(0.0, over_s - now), number, who)
+        waiter = next_waiters[waiter]
     return number
 
 
