@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from pipesched.schedules import (
     Unshard,
     shortened,
 )
+from pipesched.schedules.formats import MORE_FILES
 
 _LONGEST = 1000
 """Characters of what a user's layer raises that are told."""
@@ -61,10 +64,12 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 
 
 def _advised(reason: object) -> str:
-    """Return the reason, with what to try where an allocator had no more: PyTorch's on CPUs, CUDA's, or Python's."""
+    """Return the reason, with what to try where the system had no more files, or PyTorch or Python no more memory."""
     text = str(reason) or type(reason).__name__
     if not isinstance(reason, ExecutionError | OneLineError | str):  # a user's layer may say anything
         text = shortened(text, _LONGEST)
+    if os.strerror(errno.EMFILE) in text and MORE_FILES not in text:
+        return f"{text}; {MORE_FILES}"
     is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text
     if not is_out or _MORE_ROOM in text:
         return text
@@ -137,7 +142,7 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
     except RuntimeError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         # gloo begins with a line of its source, and ends with what it supposes
-        reason = re.sub(r"^\[\S+:\d+\] |\. This is typically caused by .*", "", reason)
-        raise PeerLost(f"waited for {what}: {shortened(reason, _LONGEST)}") from error
+        reason = re.sub(r"^\[(enforce fail at )?\S+:\d+\] |\. This is typically caused by .*", "", reason)
+        raise PeerLost(f"waited for {what}: {_advised(shortened(reason, _LONGEST))}") from error
     for listener in listeners:
         listener(NOBODY)

@@ -26,6 +26,7 @@ from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
+from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES
 
 COMMANDS = {
     "list": "list:list_schedules",
@@ -152,9 +153,7 @@ def _say(error: BaseException) -> int:
             package = name if extra is None else f'"pipesched[{extra}]"'
             return _print(f"{name} is not installed; try pip install {package}", NOT_THERE)
         case OSError():
-            return _print(
-                f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place", BAD_INPUT
-            )
+            return _print(_of_system(error), BAD_INPUT)
         case UnicodeEncodeError():
             return _print(f"output: got {error.object[error.start]!a}, expected {error.encoding}; try UTF-8", BAD_INPUT)
     from pipesched.executor import RankFailed
@@ -166,6 +165,13 @@ def _say(error: BaseException) -> int:
     if type(error).__module__.startswith("pipesched."):
         return _print(text, RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
     raise error
+
+
+def _of_system(error: OSError) -> str:
+    """Return what the system has refused; a socket or a pipe that is one too many has no name, nor has the output."""
+    if error.errno in NO_MORE_FILES:
+        return f"{error.filename or 'files'}: got {error.strerror}, expected one more; {MORE_FILES}"
+    return f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place"
 
 
 def _print(text: str, code: int) -> int:

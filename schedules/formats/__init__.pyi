@@ -1,5 +1,7 @@
 from .attribute_docs import attribute_docs as attribute_docs
 from .attribute_docs import first_sentence as first_sentence
+from .files import MORE_FILES as MORE_FILES
+from .files import NO_MORE_FILES as NO_MORE_FILES
 from .files import append_text as append_text
 from .files import fill_disk as fill_disk
 from .files import open_to_read as open_to_read

@@ -20,6 +20,11 @@ MAX_BYTES = 64 * 2**20
 WRITER_S = 3.0
 """A pipe with a name has a writer that writes so soon [s]."""
 
+NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
+"""What the system says when no more files or sockets may be open, of a process or in all."""
+
+MORE_FILES = "try a higher limit of open files (ulimit -n)"
+
 _SHOWN_FAULTS = 3
 
 
@@ -97,7 +102,7 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
         with open_to_read(path) as file:
             data = file.read(limit + 1)
     except (OSError, TypeError, ValueError) as error:  # TypeError: it is no path
-        problem = f"got {_reason(error)}, expected a file that can be read; try another path"
+        problem = f"got {_reason(error)}, expected a file that can be read; {_advice(error)}"
         raise fault(_name_of(path), problem) from error
     if len(data) > limit:
         raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
@@ -229,7 +234,7 @@ def append_text(path: Path | str, text: str) -> None:
 
 
 def _not_written(path: Path | str, error: Exception) -> ScheduleError:
-    return fault(_name_of(path), f"got {_reason(error)}, expected a file that can be written; try another path")
+    return fault(_name_of(path), f"got {_reason(error)}, expected a file that can be written; {_advice(error)}")
 
 
 def _name_of(path: Path | str) -> str:
@@ -238,3 +243,7 @@ def _name_of(path: Path | str) -> str:
 
 def _reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _advice(error: Exception) -> str:
+    return MORE_FILES if isinstance(error, OSError) and error.errno in NO_MORE_FILES else "try another path"

@@ -60,6 +60,14 @@ def test_a_closed_pipe_ends_it_quietly():
         assert process.wait(PATIENCE_S) == 0
 
 
+def test_too_many_open_files_are_no_unwritable_output():
+    line = ["sweep", "-s", "1f1b,gpipe", "-p", "2,4", "-m", "4:8", "--uniform", "f=1,b=2", "--workers", "2"]
+    code = "import resource\nfrom pipesched.cli.main import main\n"
+    done = python("-c", f"{code}resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))\nmain()", *line)
+    said = "files: got Too many open files, expected one more; try a higher limit of open files (ulimit -n)"
+    assert (done.returncode, done.stderr) == (2, f"pipesched: {said}\n")
+
+
 def test_a_full_disk_is_said_in_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "pipesched", "list"]
