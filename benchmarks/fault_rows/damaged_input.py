@@ -62,6 +62,7 @@ def _of_file(kind: Specimen, folder: Path, chance: random.Random) -> Attempt:
         whole = path.read_bytes()
         is_json_kept = kind.is_json and chance.random() < SHARE_OF_JSON
         path.write_bytes(damaged_json(whole, chance) if is_json_kept else damaged_bytes(whole, chance))
+        kind.then(copy)
         return attempt(chance.choice(kind.readers), copy, kind.run)
 
 

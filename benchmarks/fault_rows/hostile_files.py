@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fault_rows.attempt import Attempt, attempt
+from fault_rows.attempt import Attempt, attempt, contents
 from fault_rows.row import Row
 from fault_rows.specimens import Specimen, specimens
 from fault_rows.workers import worked_off
@@ -22,6 +22,7 @@ SPOOR = "spoor"
 """The file that code from a hostile file would write, in the folder of the command."""
 CODE = f"__import__('pathlib').Path('{SPOOR}').touch()"
 MARKUP = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
+TENSOR = "weights.0.linear.weight"
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 
@@ -80,8 +81,8 @@ def _every_text(value: str) -> Callable[[Path, bytes], None]:
         try:
             text = "\n".join(json.dumps(changed(json.loads(line))) for line in _documents(whole))
         except ValueError:
-            text = whole.decode().replace("block 1", value)
-        path.write_text(text)
+            text = whole.decode(errors="surrogateescape").replace("block 1", value).replace(TENSOR, value)
+        path.write_bytes(text.encode(errors="surrogateescape"))
 
     return make
 
@@ -90,10 +91,10 @@ def _names_only(value: str) -> Callable[[Path, bytes], None]:
     """Return what changes the names in a JSON file alone, so that it stays valid."""
 
     def make(path: Path, whole: bytes) -> None:
-        text = whole.decode()
-        for name in ("1f1b", "zb_h1", "embedding", "block 1", "block 2"):
+        text = whole.decode(errors="surrogateescape")
+        for name in ("1f1b", "zb_h1", "embedding", "block 1", "block 2", TENSOR):
             text = text.replace(json.dumps(name), json.dumps(value)).replace(f"\n{name},", f'\n"{value}",')
-        path.write_text(text)
+        path.write_bytes(text.encode(errors="surrogateescape"))
 
     return make
 
@@ -136,7 +137,7 @@ def lines(count: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         kinds = specimens(folder)
-        whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+        whole = contents(folder)
         names = [*ATTACKS][:count]
 
         def tried(index: int) -> list[tuple[dict[str, Any], str]]:
@@ -175,8 +176,10 @@ def _tries(
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 for file, data in whole.items():
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
                     (folder / file).write_bytes(data)
                 make(folder / kind.name, whole[kind.name])
+                kind.then(folder)
                 result = attempt(reader, folder, kind.run)
                 yield result, _fault(result, folder)
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 
 from fault_rows.attempt import BAD_INPUT, attempt
+from fault_rows.workers import load_torch
 from pipesched.cli.main import main
 from pipesched.executor.errors import ExecutionError
 from pipesched.executor.launch import job_from_json
+from pipesched.executor.training import FileDigest, index_from_json, write_index
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import read_text
@@ -25,6 +28,10 @@ HERE = Path(__file__).parents[2]
 UNIFORM = ("--uniform", "f=10ms,b=20ms")
 SPLIT = ("--uniform", "f=10ms,i=10ms,w=10ms")
 SMALL = ("-s", "1f1b", "-p", "2", "-m", "2")
+TRAINING = "train mlp:layers=2,width=4 -s 1f1b -p 2 -m 2 --batch-size 4 --optimizer adam"
+CHECKPOINT = "run1/step00000002"
+LARGEST_FITTED = 2**22
+"""A file of a checkpoint that is no larger gets a digest that fits [bytes]."""
 LAYERS = (
     "layer,forward_ms,backward_input_ms,backward_weight_ms,output_bytes\n"
     "embedding,1,0,1,1048576\nblock 1,4,4.5,3.5,1048576\nblock 2,4,4.5,3.5,1048576\nhead,2,2,2,8\n"
@@ -50,12 +57,14 @@ class Specimen:
         readers: Command lines; the name stands among their words.
         is_json: Whether it is JSON, or JSON a line.
         run: What takes the command line's place, if another program reads it.
+        then: Called with the folder when the file is no longer as it was, so that its reader comes further.
     """
 
     name: str
     readers: tuple[tuple[str, ...], ...]
     is_json: bool = True
     run: Callable[[Sequence[str]], object] | None = None
+    then: Callable[[Path], object] = lambda folder: None  # noqa: ARG005 -- most files stand alone
 
 
 def specimens(folder: Path) -> Sequence[Specimen]:
@@ -77,12 +86,13 @@ def specimens(folder: Path) -> Sequence[Specimen]:
         "tune profile.json -p 2 -b 8 -s 1f1b,gpipe --resume tune.jsonl",
         "sweep -s 1f1b,gpipe -p 2 -m 2:4 --uniform f=1,b=2 --resume sweep.jsonl",
         "run -s 1f1b -p 2 -m 2 --model mlp:layers=2,width=4 --job job.json",
+        f"{TRAINING} --steps 2 --checkpoint run1 --every 1",
     ):
-        made = attempt(line.split(), folder, limit_s=60)
-        if made.exit_code != 0:
-            raise SystemExit(f"faults: {line}: exit code {made.exit_code}: {made.errors}")
+        _made(line, folder)
     timeline = folder / "timeline.json"  # as of a run, which all that read one take
     timeline.write_text(timeline.read_text().replace('"predicted"', '"measured"'))
+    _made("profile --from timeline.json --out costs.json", folder)
+    resumed = ((*TRAINING.split(), "--steps", "4", "--resume", "run1"),)
     kinds = (
         Specimen("schedule.json", (("check", "-f", "schedule.json"), ("simulate", "-f", "schedule.json", *UNIFORM))),
         Specimen("torch.csv", (("check", "-f", "torch.csv"), ("gantt", "-f", "torch.csv", *SPLIT)), is_json=False),
@@ -136,9 +146,40 @@ def specimens(folder: Path) -> Sequence[Specimen]:
         Specimen("graph.txt", (("partition", "graph.txt", "-p", "2"),), is_json=False),
         Specimen("rank0.json", (("import", "rank0.json", "rank1.json", "--out", "new.json"),)),
         Specimen("job.json", (("job.json",),), run=read_job),
+        Specimen("costs.json", (("simulate", "-s", "1f1b", "-p", "2", "-m", "3", "--stage-costs", "costs.json"),)),
+        Specimen(f"{CHECKPOINT}/index.json", resumed, then=fit_digests),
+        Specimen(f"{CHECKPOINT}/rank0-stage0.safetensors", resumed, is_json=False, then=fit_digests),
+        Specimen(f"{CHECKPOINT}/losses.safetensors", resumed, is_json=False, then=fit_digests),
     )
-    _warm_up(folder, [reader for kind in kinds if kind.run is None for reader in kind.readers])
+    load_torch()
+    without = [reader for kind in kinds if kind.run is None for reader in kind.readers if reader[0] != "train"]
+    _warm_up(folder, without)
     return kinds
+
+
+def fit_digests(folder: Path) -> None:
+    """Let the index of the checkpoint say what its files hold now, where it is an index, and they are files."""
+    checkpoint = folder / CHECKPOINT
+    path = checkpoint / "index.json"
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST_FITTED:
+        return
+    try:
+        index = index_from_json(path.read_text(), "")
+    except (ProfileError, UnicodeDecodeError):
+        return
+    files = dict(index.files)
+    for name in files:
+        file = checkpoint / Path(name).name
+        if file.is_file() and not file.is_symlink() and file.stat().st_size <= LARGEST_FITTED:
+            data = file.read_bytes()
+            files[name] = FileDigest(num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    write_index(checkpoint, replace(index, files=files))
+
+
+def _made(line: str, folder: Path) -> None:
+    made = attempt(line.split(), folder, limit_s=60)
+    if made.exit_code != 0:
+        raise SystemExit(f"faults: {line}: exit code {made.exit_code}: {made.errors}")
 
 
 def _warm_up(folder: Path, readers: Sequence[Sequence[str]]) -> None:
