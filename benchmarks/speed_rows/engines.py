@@ -19,7 +19,7 @@ from pipesched.simulator.fast import LoadedProgram, compile_lists, held_on_devic
 from pipesched.simulator.memory import memory
 from speed_rows.row import Figure, Row, ratio, repeated, turns
 
-SIZES = {(8, 64): (9, 100), (64, 512): (5, 10)}
+SIZES = {(8, 64): (5, 100), (64, 512): (3, 10)}
 """(p, m): rounds, and how often the arrays are asked in each."""
 STAGE = StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100, weight_bytes=1000)
 LINK = Link(0.01, 1e3)

@@ -212,8 +212,8 @@ class _Run:
                         yield from self._own(rank, op, given.after_s)
                     continue
                 case Step() | Average():
-                    times = reductions.pop(op.stage, None) if isinstance(op, Step) else None
-                    if times is not None and (over := times.over(env)) is not None:
+                    reduction = reductions.pop(op.stage) if isinstance(op, Step) and op.stage in reductions else None
+                    if reduction is not None and (over := reduction.over(env)) is not None:
                         yield over
                     if given.before_s:
                         yield from self._own(rank, op, given.before_s)
