@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, count, repeat
 from operator import add
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code
+from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code, machine_code
 
 _PLAIN_CELLS = 100_000
 """Most ops that are spelled without NumPy, where that is not loaded: above, loading it takes less time."""
@@ -59,8 +59,11 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
     """
     begins = [*accumulate(map(len, rows), initial=0)]
     code_of = {letter: cell_code(known.kind, is_overlapped=known.is_overlapped) for letter, known in letters.items()}
-    if _takes_numpy(begins[-1]) and max(letters) <= _LAST_BYTE:
-        return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
+    if max(letters) <= _LAST_BYTE:
+        if machine_code.is_hot(begins[-1]):
+            return _spelled_in_machine_code("".join(rows).encode("latin-1"), letters, code_of, begins)
+        if _takes_numpy(begins[-1]):
+            return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
     stages: list[int] = []
     microbatches: list[int] = []
     for rank, row in enumerate(rows):
@@ -110,6 +113,63 @@ def _spelled_at_once(
     stages, microbatches = np.empty((2, len(text)), np.int32)
     stages[order], microbatches[order] = in_turn
     return OpColumns(begins, np.frombuffer(text.translate(_table(code_of)), np.int8), stages, microbatches)
+
+
+def _spelled_in_machine_code(
+    text: bytes, letters: Mapping[str, Letter], code_of: Mapping[str, int], begins: Sequence[int]
+) -> OpColumns:
+    """Return the same by going through the text once; arguments are those of `_spelled_at_once`."""
+    import numpy as np
+
+    own = [letter for letter, known in letters.items() if known.turns_of is None]
+    number = {letter: own.index(known.turns_of or letter) for letter, known in letters.items()}
+    zeros, stages_of, firsts_of, lists, places = (
+        [0] * (len(begins) - 1),
+        list[int](),
+        list[int](),
+        list[int](),
+        list[int](),
+    )
+    for letter in own:
+        known = letters[letter]
+        stages_of += known.stages
+        firsts_of += zeros if known.firsts is None else known.firsts
+        for numbers in (known.chunks, known.microbatches):
+            places.append(-1 if numbers is None else len(lists))
+            lists += () if numbers is None else numbers
+    of_letters, columns = np.frombuffer(text.translate(_table(number)), np.uint8), np.empty((2, len(text)), np.int32)
+    tables = (np.array(numbers, np.int64) for numbers in (begins, stages_of, firsts_of, lists, places))
+    machine_code.compiled(_write_spelled)(of_letters, *tables, np.empty(len(own), np.int64), *columns)
+    return OpColumns(begins, np.frombuffer(text.translate(_table(code_of)), np.int8), *columns)
+
+
+def _write_spelled(
+    of_letters: Any, begins: Any, stages_of: Any, firsts_of: Any, lists: Any, places: Any, turns: Any, stages: Any,
+    microbatches: Any,
+) -> None:  # fmt: skip
+    """Write stage and micro-batch of each letter of a text.
+
+    Args:
+        of_letters: Of each letter the number of the one whose turns it takes.
+        begins: Where the letters of each rank begin; and the end.
+        stages_of: Of each of these its stage on each rank.
+        firsts_of: What is added to its micro-batches on each rank.
+        lists: Chunks and micro-batches of all letters that have them, one behind the other.
+        places: Of each letter where its chunks begin, and where its micro-batches do; -1 where it has none.
+        turns: Of each how often it has come; to be written, as are the next two.
+        stages: Stages.
+        microbatches: Micro-batches.
+    """
+    num_ranks = len(begins) - 1
+    for rank in range(num_ranks):
+        turns[:] = 0
+        for i in range(begins[rank], begins[rank + 1]):
+            letter = of_letters[i]
+            turn = turns[letter]
+            turns[letter] = turn + 1
+            chunks, known = places[2 * letter], places[2 * letter + 1]
+            stages[i] = stages_of[letter * num_ranks + rank] + (lists[chunks + turn] if chunks >= 0 else 0)
+            microbatches[i] = firsts_of[letter * num_ranks + rank] + (lists[known + turn] if known >= 0 else turn)
 
 
 def first_turns(row: str, count: int) -> str:

@@ -38,7 +38,7 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
     recv_at: Any, gone_at: Any, slots: Any, waiters: Any, numbers: Any, following: Any, told: Any, at: Any,
     ready: Any, now: Any, clocks: Any, kept: Any, free: Any, channel_of: Any, sent: Any, gone: Any, heads: Any,
     tails: Any, used: Any, senders: Any, receivers: Any, left: Any, last_ways: Any, way_channels: Any, dests: Any,
-    firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any,
+    firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any, owners: Any,
 ) -> int:  # fmt: skip
     """Find the steps of all lists.
 
@@ -90,13 +90,14 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
             activations and gradients of each stage, how long they keep their link, and the latency.
         cells: The cell whose work it is; -1 of messages.
         keeps: What its beginning is asked for: the rank of which it is the first, or R + the channel; -1.
+        owners: The rank whose work or message it is.
 
     Returns:
         `DONE`, `OTHER` or `FULL`.
     """
     num_ranks, gradients = len(begins) - 1, num_stages * num_microbatches
     first_way, first_row = NUM_KINDS * num_stages, 1 + 2 * num_ranks
-    first_left, num_steps, num_channels = first_row + num_rows, 0, 0
+    first_left, num_steps, num_channels, num_optimizer_steps = first_row + num_rows, 0, 0, 0
     for i in range(gradients):
         homes[i], masks[i] = -1, 0
     for i in range(2 * gradients):
@@ -115,6 +116,8 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
         for other in range(rank * num_ranks, (rank + 1) * num_ranks):
             clocks[other] = 0
         for i in range(begins[rank], begins[rank + 1]):
+            if not (0 <= stages[i] < num_stages and 0 <= microbatches[i] < num_microbatches):
+                return OTHER
             if codes[i] <= R and masks[stages[i] * num_microbatches] and not is_repeated:
                 return OTHER  # it may read weights of before the Step
             if codes[i] == F:
@@ -124,8 +127,11 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
                 homes[home] = rank
             elif codes[i] == STEP:
                 masks[stages[i] * num_microbatches] = 1 << STEP
+                num_optimizer_steps += 1
             elif codes[i] > R:
                 return OTHER
+    if num_optimizer_steps == 0:
+        return OTHER
     num_ready = num_ranks
     while num_ready:
         num_ready -= 1
@@ -172,7 +178,7 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
             row += 1 if now[rank] == row else 0
             dests[num_steps], firsts[num_steps], seconds[num_steps] = row, now[rank], second
             takes[num_steps], cells[num_steps] = (code if code <= R else R + 1) * num_stages + stage, i
-            keeps[num_steps] = rank if i == begins[rank] else -1
+            keeps[num_steps], owners[num_steps] = rank if i == begins[rank] else -1, rank
             num_steps += 1
             now[rank] = row
             i += 1

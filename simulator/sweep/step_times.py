@@ -13,7 +13,7 @@ from typing import Any
 
 def measure_cases(  # noqa: C901 -- loops over numbers
     num_steps: int, num_channels: int, num_cases: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any,
-    keeps: Any, gaps: Any, owners: Any, inside: Any, now: Any, senders: Any, receivers: Any, left: Any, last_ways: Any,
+    keeps: Any, owners: Any, gaps: Any, inside: Any, now: Any, senders: Any, receivers: Any, left: Any, last_ways: Any,
     works_s: Any, sizes: Any, latencies_s: Any, bandwidths: Any, same: float, lasts_s: Any, rows_s: Any,
     kept_s: Any, most: Any, makespans_s: Any, periods_s: Any, peaks: Any,
 ) -> None:  # fmt: skip
@@ -23,14 +23,14 @@ def measure_cases(  # noqa: C901 -- loops over numbers
         num_steps: As `walk` counts them, as is the next.
         num_channels: How many pairs of ranks there are of which one sends the other messages.
         num_cases: k.
-        dests: As `walk` leaves it, as are the next five.
+        dests: As `walk` leaves it, as are the next six.
         firsts: First rows.
         seconds: Second rows.
         takes: Numbers of durations.
         cells: Cells, or -1.
         keeps: What is asked for, or -1.
+        owners: Ranks.
         gaps: As `hold` leaves it; nothing where no bytes are asked for, as is `inside`.
-        owners: The rank of each cell.
         inside: Of each rank the most that it holds inside its ops [bytes].
         now: As `walk` leaves it, as are the next four.
         senders: Of each channel the rank that sends.
@@ -67,7 +67,7 @@ def measure_cases(  # noqa: C901 -- loops over numbers
             for case in range(count):
                 most[rank, case] = inside[rank]
         go_through_together(
-            num_steps, count, dests, firsts, seconds, takes, cells, keeps, gaps, owners, lasts_s, rows_s, kept_s, most
+            num_steps, count, dests, firsts, seconds, takes, cells, keeps, owners, gaps, lasts_s, rows_s, kept_s, most
         )
         sum_up(
             len(now), num_channels, size, count, begin, now, senders, receivers, left, last_ways, lasts_s.ravel(),
@@ -80,13 +80,13 @@ def measure_cases(  # noqa: C901 -- loops over numbers
 
 def measure_case(
     num_steps: int, num_channels: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any,
-    gaps: Any, owners: Any, now: Any, senders: Any, receivers: Any, left: Any, last_ways: Any, lasts_s: Any,
+    owners: Any, gaps: Any, now: Any, senders: Any, receivers: Any, left: Any, last_ways: Any, lasts_s: Any,
     same: float, rows_s: Any, kept_s: Any, makespans_s: Any, periods_s: Any, peaks: Any, begun_s: Any, over_s: Any,
 ) -> None:  # fmt: skip
     """Find what lists amount to in one case; arguments as of `go_through` and `sum_up`."""
     rows_s[0] = 0.0
     go_through(
-        num_steps, dests, firsts, seconds, takes, cells, keeps, gaps, owners, lasts_s, rows_s, kept_s, peaks, begun_s,
+        num_steps, dests, firsts, seconds, takes, cells, keeps, owners, gaps, lasts_s, rows_s, kept_s, peaks, begun_s,
         over_s,
     )  # fmt: skip
     sum_up(
@@ -96,7 +96,7 @@ def measure_case(
 
 
 def go_through(
-    num_steps: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any, gaps: Any, owners: Any,
+    num_steps: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any, owners: Any, gaps: Any,
     lasts_s: Any, rows_s: Any, kept_s: Any, peaks: Any, begun_s: Any, over_s: Any,
 ) -> None:  # fmt: skip
     """Find the times of all steps in one case.
@@ -109,8 +109,8 @@ def go_through(
         takes: Numbers of durations.
         cells: Cells, or -1.
         keeps: What is asked for, or -1.
+        owners: The rank of each step.
         gaps: What is held in front of cells.
-        owners: The rank of each cell.
         lasts_s: Durations [s].
         rows_s: Times, the first 0; all others to be written [s].
         kept_s: What is asked for, to be written [s].
@@ -128,15 +128,15 @@ def go_through(
             kept_s[keeps[step]] = start_s
         if cell < 0:
             continue
-        if has_gaps and second_s > first_s and gaps[cell] > peaks[owners[cell]]:
-            peaks[owners[cell]] = gaps[cell]
+        if has_gaps and second_s > first_s and gaps[cell] > peaks[owners[step]]:
+            peaks[owners[step]] = gaps[cell]
         if has_cells:
             begun_s[cell], over_s[cell] = start_s, end_s
 
 
 def go_through_together(
     num_steps: int, num_cases: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any,
-    gaps: Any, owners: Any, lasts_s: Any, rows_s: Any, kept_s: Any, peaks: Any,
+    owners: Any, gaps: Any, lasts_s: Any, rows_s: Any, kept_s: Any, peaks: Any,
 ) -> None:  # fmt: skip
     """Find the same in several cases, as machine code alone; all rows are of so many numbers, in one array.
 
@@ -149,8 +149,8 @@ def go_through_together(
         takes: Numbers of durations.
         cells: Cells, or -1.
         keeps: What is asked for, or -1.
+        owners: The rank of each step.
         gaps: What is held in front of cells.
-        owners: The rank of each cell.
         lasts_s: Rows of durations [s].
         rows_s: Rows of times [s].
         kept_s: Rows for what is asked for [s].
@@ -170,7 +170,7 @@ def go_through_together(
                 asked[case] = start if start > other else other
         cell = cells[step]
         if cell >= 0 and has_gaps and gaps[cell]:
-            most = peaks[owners[cell]]
+            most = peaks[owners[step]]
             for case in range(num_cases):
                 if second[case] > first[case] and gaps[cell] > most[case]:
                     most[case] = gaps[cell]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any, NamedTuple, final
 
 from pipesched.profiles.clusters import Cluster
@@ -22,8 +23,8 @@ _BLOCK = 32
 """Cases that are gone through together, so few that their rows stay in the nearest cache."""
 _MOST_RANKS = 256
 """Ranks of which all pairs are kept."""
-_LARGEST = 2**50
-"""Bytes of a stage; more are not added up in 64 bits."""
+_LARGEST = 2**62
+"""Bytes that are added up in 64 bits."""
 
 
 class Links(NamedTuple):
@@ -61,17 +62,15 @@ class CaseColumns:
 
 def walkable(schedule: Schedule) -> bool:
     """Whether lists have nothing in them that steps do not say, as far as is known before they are walked."""
-    if not schedule.is_held or schedule.is_lowered or schedule.num_ranks > _MOST_RANKS:
-        return False
-    columns = schedule.columns
-    counts, unusual = columns.counts, (columns.others, columns.lookaheads)
     return (
-        len(set(schedule.rank_to_device)) == schedule.num_ranks
-        and sum(counts[: op_columns.SEND_F]) + counts[op_columns.STEP] == len(columns.codes)
-        and counts[op_columns.STEP] > 0
-        and machine_code.num_above(columns.codes, op_columns.OVERLAPPED - 1) == 0
-        and all(column is None or machine_code.bounds(column) == (0, 0) for column in unusual)
-        and columns.are_within(schedule.num_stages, schedule.num_microbatches)
+        schedule.is_held
+        and not schedule.is_lowered
+        and schedule.num_ranks <= _MOST_RANKS
+        and len(set(schedule.rank_to_device)) == schedule.num_ranks
+        and all(
+            numbers is None or machine_code.bounds(numbers) == (0, 0)
+            for numbers in (schedule.columns.others, schedule.columns.lookaheads)
+        )
     )
 
 
@@ -101,28 +100,25 @@ class WalkedLists:
         num_ranks, num_cells = columns.num_ranks, len(columns.codes)
         self.in_arrays = in_arrays = machine_code.is_hot(4 * num_cells * num_cases)
         self.cells = columns.in_form(in_arrays=in_arrays)[:4]
-        self._empty = empty = partial(_empty, in_arrays=in_arrays)
         self._numbers = partial(_numbers, in_arrays=in_arrays)
         self.room = partial(_room, in_arrays=in_arrays)
         num_states, num_pairs = num_stages * num_microbatches, num_ranks * num_ranks
         most_channels, most_steps = min(2 * num_stages, num_pairs), num_cells + 4 * num_states
-        self._counts, self.homes, self.masks = empty(2), empty(num_states), empty(num_states)
-        self._messages = [empty(2 * num_states) for _ in range(10)]
-        self._now = empty(num_ranks)
-        self._channels = [empty(most_channels) for _ in range(4)]
-        self._steps = [empty(most_steps) for _ in range(6)]
         self.num_rows, outcome = max(64, 4 * num_ranks), FULL
         walk_all = machine_code.loop_in(walk, in_arrays=in_arrays)
         while outcome == FULL:
-            num_kept = self.num_rows if has_bytes else 0
-            outcome = walk_all(
-                *self.cells, num_stages, num_microbatches, self.num_rows, has_bytes, is_repeated,
-                self._counts, self.homes, self.masks, *self._messages, empty(num_ranks), empty(num_ranks), self._now,
-                empty(num_pairs), empty(num_kept * num_ranks), empty(self.num_rows),
-                *(empty(num_pairs) for _ in range(6)), *self._channels, empty(2 * num_stages), *self._steps,
-            )  # fmt: skip
+            num_kept = num_ranks * self.num_rows if has_bytes else 0
+            sizes = [
+                2, num_states, num_states, *[2 * num_states] * 10, num_ranks, num_ranks, num_ranks, num_pairs, num_kept,
+                self.num_rows, *[num_pairs] * 6, *[most_channels] * 4, 2 * num_stages, *[most_steps] * 7,
+            ]  # fmt: skip
+            parts = _rooms(sizes, in_arrays=in_arrays)
+            outcome = walk_all(*self.cells, num_stages, num_microbatches, self.num_rows, has_bytes, is_repeated, *parts)
             self.num_rows *= 4 if outcome == FULL else 1
+        self._counts, self.homes, self.masks, self._messages, self._now = *parts[:3], parts[3:13], parts[15]
+        self._channels, self._steps = parts[25:29], parts[30:]
         self.is_walked = outcome == DONE
+        self._kind_counts = columns.counts[: NUM_KINDS - 1] + columns.counts[op_columns.STEP : op_columns.STEP + 1]
         self._held: tuple[StageCosts, Any, Any] | None = None
         self._known_counts: list[tuple[int, int]] | None = None
 
@@ -130,6 +126,12 @@ class WalkedLists:
     def takes_many(self) -> bool:
         """Whether several cases can be gone through together, which machine code does."""
         return self.in_arrays
+
+    def can_add_up(self, costs: StageCosts) -> bool:
+        """Whether all that costs say is held is so little that it is added up in 64 bits."""
+        bytes_of = ((c.weight_bytes, c.optimizer_bytes, c.output_bytes, c.saved_bytes, c.saved_for_weight_bytes or 0)
+                    for c in dict.fromkeys(costs.stages))  # fmt: skip
+        return max(map(max, bytes_of)) * 8 * (len(self.cells[1]) + self.num_stages) < _LARGEST
 
     def measures(
         self, costs: StageCosts, cluster: Cluster, devices: tuple[int, ...], links: Links | None = None, *,
@@ -156,7 +158,7 @@ class WalkedLists:
         num_cases = 1 if links is None else len(links.latencies_s)
         num_channels, room = int(self._counts[1]), self.room
         num_rows, num_kept = 1 + 2 * num_ranks + self.num_rows + 2 * num_channels, num_ranks + num_channels
-        steps = *self._steps, gaps, self._owners()
+        steps = *self._steps, gaps
         if num_cases == 1:
             peaks = numbers([*map(int, inside)], "int64")
             makespans_s, periods_s = room(1), room(1)
@@ -208,33 +210,33 @@ class WalkedLists:
         ways = zip(sizes, link_of, strict=True)
         return works_s + [part for size, row in ways for part in (size / bandwidths[row], latencies_s[row])]
 
-    def _owners(self) -> Any:
-        """Return the rank of each cell."""
-        begins = self.cells[0]
-        if self.in_arrays:
-            import numpy as np
-
-            return np.repeat(np.arange(len(begins) - 1, dtype=np.int32), np.diff(begins))
-        return [rank for rank, (begin, end) in enumerate(pairwise(begins)) for _ in range(begin, end)]
-
     def _works(self, costs: StageCosts, cluster: Cluster, devices: tuple[int, ...]) -> tuple[Any, float]:
         """Return the seconds of each phase and of the Step of each stage, and of all cells together.
 
         Raises:
             ProfileError: The costs do not say them.
         """
-        num_stages, known = self.num_stages, dict[tuple[int, int, float], float]()
-        seconds, busy_s = [0.0] * (NUM_KINDS * num_stages), 0.0
-        is_alike = costs.compression is None
-        for number, count in self._num_cells():
-            kind, stage = divmod(number, num_stages)
-            speed = cluster.devices[devices[int(self.homes[stage * self.num_microbatches])]].speed
-            key = (kind, id(costs.stages[stage]) if is_alike else stage, speed)
+        num_stages, kinds = self.num_stages, op_columns.PHASES
+        known: dict[tuple[int, int, float], float] = {}
+        speeds = [cluster.devices[device].speed for device in devices]
+        is_alike = costs.compression is None and len(set(map(id, costs.stages))) == len(set(speeds)) == 1
+
+        def seconds_of(kind: int, stage: int) -> float:
+            op = Step(stage) if kind == NUM_KINDS - 1 else Compute(kinds[kind], stage, 0)
+            speed = speeds[int(self.homes[stage * self.num_microbatches])]
+            key = kind, stage if costs.compression is not None else id(costs.stages[stage]), speed
             if key not in known:
-                op = Step(stage) if kind == NUM_KINDS - 1 else Compute(op_columns.PHASES[kind], stage, 0)
                 known[key] = costs.pieces(op)[0].seconds / speed
-            seconds[number] = known[key]
-            busy_s += count * known[key]
+            return known[key]
+
+        if is_alike:  # of all stages what is known of the first
+            of_kinds = [seconds_of(kind, 0) if count else 0.0 for kind, count in enumerate(self._kind_counts)]
+            busy_s = sum(map(mul, self._kind_counts, of_kinds))
+            return self._numbers([second for second in of_kinds for _ in range(num_stages)], "float64"), busy_s
+        seconds, busy_s = [0.0] * (NUM_KINDS * num_stages), 0.0
+        for number, count in self._num_cells():
+            seconds[number] = seconds_of(*divmod(number, num_stages))
+            busy_s += count * seconds[number]
         return self._numbers(seconds, "float64"), busy_s
 
     def _num_cells(self) -> list[tuple[int, int]]:
@@ -259,10 +261,8 @@ class WalkedLists:
         """Return the sizes of messages, the row of each one's link, and rows of latencies and bandwidths."""
         num_stages, count = self.num_stages, self.num_microbatches
         sizes = [0.0] * (2 * num_stages)
-        for stage in range(num_stages - 1):
-            sizes[stage] = sizes[num_stages + stage + 1] = float(
-                costs.message_bytes(Message(Payload.ACTIVATION, stage, 0))
-            )
+        for stage, num_bytes in enumerate(_message_bytes(costs, num_stages - 1)):
+            sizes[stage] = sizes[num_stages + stage + 1] = float(num_bytes)
         if links is not None or (cluster.inter is None and not cluster.links):
             link = cluster.intra
             columns = Links([link.latency_s], [link.bandwidth_bytes_per_s]) if links is None else links
@@ -290,32 +290,41 @@ class WalkedLists:
                 [cost.weight_bytes + cost.optimizer_bytes for cost in stages],
                 [cost.weight_bytes for cost in stages],
                 [cost.output_bytes for cost in stages],
-                [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(self.num_stages)],
+                _message_bytes(costs, self.num_stages),
                 [cost.saved_bytes for cost in stages],
                 [cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
                  for cost in stages],
                 [int(cost.output_is_saved) for cost in stages],
             ]  # fmt: skip
             room = partial(self.room, kind="int64")
+            (opened,) = _rooms([self.num_stages], in_arrays=self.in_arrays)
             starts, ends, before = room(num_cells), room(num_cells), room(num_cells + num_ranks)
             gaps, inside = room(num_cells), room(num_ranks)
             made, _, _, recv_at, gone_at, *_ = self._messages
             machine_code.loop_in(hold, in_arrays=self.in_arrays)(
                 *self.cells, self.num_stages, self.num_microbatches, self.homes, self.masks, made, recv_at, gone_at,
-                *map(numbers, parts), costs.compression is not None, self._empty(self.num_stages), starts, ends, before,
+                *map(numbers, parts), costs.compression is not None, opened, starts, ends, before,
                 gaps, inside,
             )  # fmt: skip
             self._held = costs, gaps, inside
         return self._held[1:]
 
 
-def _empty(count: int, *, in_arrays: bool) -> Any:
-    """Return room for so many integers."""
+def _message_bytes(costs: StageCosts, count: int) -> list[int]:
+    """Return the bytes of the output of the first stages on its way."""
+    if costs.compression is None:
+        return [cost.output_bytes for cost in costs.stages[:count]]
+    return [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(count)]
+
+
+def _rooms(sizes: list[int], *, in_arrays: bool) -> list[Any]:
+    """Return room for so many integers each: lists, or parts of one array, as many small ones would take longer."""
     if not in_arrays:
-        return [0] * count
+        return [[0] * size for size in sizes]
     import numpy as np
 
-    return np.empty(count, np.int32)
+    room, ends = np.empty(sum(sizes), np.int32), [*accumulate(sizes)]
+    return [room[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _room(count: int, kind: str = "float64", *, in_arrays: bool) -> Any:

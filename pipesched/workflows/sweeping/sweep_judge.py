@@ -99,7 +99,7 @@ class SweepJudge:
             return None
         cluster = self._cluster(schedule, {})
         require_simulable(schedule, costs, cluster, self.conditions.network, 0.0)
-        if cluster.nics or cluster.has_hand_over:
+        if cluster.nics or cluster.has_hand_over or not walked.can_add_up(costs):
             return None
         if count > 1 and not walked.takes_many:
             return OutcomeBlock.joined([self._in_columns(single, lists, costs) for single in block.singles()])
@@ -223,7 +223,9 @@ class SweepJudge:
 
     def _costs(self, lists: _Lists, size: int | None) -> StageCosts:
         if size not in lists.costs:
-            lists.costs[size] = replace(self.conditions, microbatch_size=size).costs_of(lists.source)
+            known = self.conditions
+            conditions = known if size == known.microbatch_size else replace(known, microbatch_size=size)
+            lists.costs[size] = conditions.costs_of(lists.source)
         return lists.costs[size]
 
     def _cluster(self, schedule: Schedule, link: Mapping[str, float]) -> Cluster:

@@ -1,4 +1,6 @@
-from pipesched.schedules import Phase, Step
+import pytest
+
+from pipesched.schedules import Phase, Step, machine_code
 from pipesched.schedules.builders import _spelling
 from pipesched.schedules.builders._spelling import Letter, first_turns, spelled
 
@@ -18,12 +20,13 @@ MEANING = (
 )
 
 
-def test_the_nth_letter_is_its_nth_op_and_with_numpy_too(monkeypatch):
-    for takes_numpy in (False, True):
-        monkeypatch.setattr(_spelling, "_takes_numpy", lambda num_ops, answer=takes_numpy: answer)
-        columns = spelled(ROWS, LETTERS)
-        assert tuple(" ".join(map(str, columns.ops(rank))) for rank in range(2)) == MEANING
-        assert isinstance(columns.stages, list) != takes_numpy
+@pytest.mark.parametrize("form", ["lists", "numpy", "machine code"])
+def test_the_nth_letter_is_its_nth_op_in_every_form(form, monkeypatch):
+    monkeypatch.setattr(machine_code, "BREAK_EVEN", 0 if form == "machine code" else 10**12)
+    monkeypatch.setattr(_spelling, "_takes_numpy", lambda num_ops: form == "numpy")
+    columns = spelled(ROWS, LETTERS)
+    assert tuple(" ".join(map(str, columns.ops(rank))) for rank in range(2)) == MEANING
+    assert isinstance(columns.stages, list) is (form == "lists")
 
 
 def test_turns_beyond_the_first_are_left_out():

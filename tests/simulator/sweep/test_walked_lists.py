@@ -99,8 +99,12 @@ def test_the_pace_is_by_how_much_a_run_of_one_batch_more_is_longer(name, form):
 
 def test_lists_that_steps_do_not_say_are_left_to_others(form):
     for name in ("chimera", "pipedream", "dualpipe", "avgpipe", "data_parallel"):
-        assert not walkable(build(name, 4, 8))
+        schedule = build(name, 4, 8)
+        assert not (walkable(schedule) and WalkedLists(schedule.columns, schedule.num_stages, 8).is_walked)
     assert not walkable(lower(build("1f1b", 2, 4)))
+    lists = WalkedLists(build("1f1b", 2, 4).columns, 2, 4)
+    sizes = {2**40: True, 2**61: False}
+    assert {size: lists.can_add_up(StageCosts((StageCost(1.0, 2.0, saved_bytes=size),) * 2)) for size in sizes} == sizes
     ops = [["0F0", "0F1", "0B1", "0B0", "0STEP"], ["1F0", "1B0", "1F1", "1B1", "1STEP"]]
     fine = make_schedule("fine", 2, 2, [[parse_op_with_peer(cell) for cell in row] for row in ops])
     assert WalkedLists(fine.columns, 2, 2).is_walked
