@@ -27,7 +27,7 @@ from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, OrderSt
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 110_000, 4000
+_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 70_000, 4000
 """Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
 _MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((0.5, 0.9), (0.5, 0.6), (0.1, 0.6))
 """Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
@@ -40,6 +40,8 @@ _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
 """Stretches of odd and even passages that are tried first."""
+_UNSCREENED, _SCREENED = 3, 4
+"""Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
 _INTERVALS = (1.25, 1.5, 2.0, 3.0)
 """Longer intervals that are tried with the shortest way."""
 
@@ -69,22 +71,32 @@ class _Block:
 def planned_times(problem: OrderProblem) -> OpTimes:
     """Return the starts of the best order that the planner makes [ticks]."""
     num_ops = problem.num_microbatches * len(problem.kinds)
-    left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.5 if machine_code.has_numba() else _PLAIN_OPS
+    left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.8 if machine_code.has_numba() else _PLAIN_OPS
     whole, least = _BlockSearch(problem), least_ticks(problem)
-    for block in whole.first_blocks():
+    num_short = min(problem.num_microbatches, 2 * problem.num_ranks)
+    short = _BlockSearch(replace(problem, num_microbatches=num_short))
+    num_short_ops, blocks = num_short * len(problem.kinds), whole.first_blocks()
+    if num_short_ops < num_ops:
+        left -= len(blocks) * num_short_ops
+        blocks = _screened(blocks, short)
+    for block in blocks:
+        left -= num_ops
         if whole.learn(block) <= least:
             break
-        left -= num_ops
     if whole.fewest > least:
-        short = replace(problem, num_microbatches=min(problem.num_microbatches, 2 * problem.num_ranks))
-        num_tries = int(left / len(short.kinds) / short.num_microbatches)
-        _search(whole, _BlockSearch(short), least, min(_MOST_TRIES, num_tries))
+        _search(whole, short, least, min(_MOST_TRIES, int(left / num_short_ops)))
     num_moves = int((_MOVED_OPS if machine_code.has_numba() else _PLAIN_OPS) / num_ops)
     if problem.num_ranks * problem.num_microbatches <= _MOST_CELLS and not problem.is_repeated:
         for warmth, critical_share in _ANNEALINGS:
             if whole.fewest > least:
                 whole.anneal(min(_MOST_MOVES, num_moves), warmth, critical_share, least)
     return due_times(problem, whole.best_starts)
+
+
+def _screened(blocks: list[_Block], short: _BlockSearch) -> list[_Block]:
+    """Return the first few blocks, of the others those that are the best for a short batch, and the last one."""
+    ranked = sorted(blocks[_UNSCREENED:-1], key=short.ticks_of)
+    return [*blocks[:_UNSCREENED], *ranked[:_SCREENED], blocks[-1]]
 
 
 def _search(whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int) -> None:
@@ -168,9 +180,9 @@ class _BlockSearch:
 
     def learn(self, block: _Block) -> int:
         """Try a block, keep it if none is better, and return the fewest ticks that are known."""
-        ticks = self._schedule(block)
+        ticks = self.ticks_of(block)
         if ticks < self.fewest:
-            self.best_starts = [int(start) for start in self._state.starts]
+            self.best_starts = _in_list(self._state.starts)
         if ticks <= self.fewest and ticks < DOES_NOT_FIT:
             self.best, self.fewest = block, ticks
         return self.fewest
@@ -184,9 +196,9 @@ class _BlockSearch:
         loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
         options = num_moves, warmth * self._unit, critical_share, least
         self.fewest = int(loop(arrays, state, self._num_microbatches, *options))
-        self.best_starts = [int(start) for start in state.best]
+        self.best_starts = _in_list(state.best)
 
-    def _schedule(self, block: _Block) -> int:
+    def ticks_of(self, block: _Block) -> int:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
         offsets = self._offsets(block)
         options = block.interval * self._interval, block.is_patient, block.is_strict, self._is_repeated
@@ -241,3 +253,7 @@ def _in_numpy(numbers: Sequence[float], kind: type[int] | type[float] = int) -> 
     import numpy as np
 
     return np.array(numbers, dtype=np.int64 if kind is int else np.float64)
+
+
+def _in_list(numbers: Any) -> list[int]:
+    return [*numbers] if isinstance(numbers, list) else numbers.tolist()

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from pipesched.schedules import Compute, Op, Schedule, ScheduleTraits, Step
-from pipesched.simulator.optimum.order_kinds import OrderArc, of_one_kind
+from pipesched.simulator.optimum.order_kinds import of_one_kind
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 OpTimes: TypeAlias = list[list[int]]
@@ -33,14 +33,22 @@ def earliest_starts(problem: OrderProblem, rank: int | None = None) -> OpTimes:
             starts at no time in particular, far below 0.
     """
     starts = _begun(problem, rank)
-    incoming = _incoming(problem)
+    rows = [
+        (
+            starts[kind],
+            [(starts[a.before], problem.kinds[a.before].ticks + a.ticks, a.distance, problem.since(a)) for a in arcs],
+        )
+        for kind, arcs in enumerate(problem.incoming)
+        if arcs
+    ]
     for microbatch in range(problem.num_microbatches):
-        for kind, arcs in enumerate(incoming):
-            for arc, since in arcs:
-                before = microbatch - arc.distance
-                if before >= since:
-                    ready = starts[arc.before][before] + problem.kinds[arc.before].ticks + arc.ticks
-                    starts[kind][microbatch] = max(starts[kind][microbatch], ready)
+        for row, arcs in rows:
+            latest = row[microbatch]
+            for others, length, distance, since in arcs:
+                before = microbatch - distance
+                if before >= since and others[before] + length > latest:
+                    latest = others[before] + length
+            row[microbatch] = latest
     return starts
 
 
@@ -52,20 +60,20 @@ def least_tails(problem: OrderProblem, rank: int | None = None) -> OpTimes:
         rank: The rank whose last end counts; None: that of all.
     """
     tails = _begun(problem, rank)
-    incoming = _incoming(problem)
+    outgoing = list[list[tuple[list[int], int, int, int]]]([] for _ in problem.kinds)
+    for arc in problem.arcs:
+        length = arc.ticks + problem.kinds[arc.after].ticks
+        outgoing[arc.before].append((tails[arc.after], length, arc.distance, problem.since(arc)))
+    rows = [*zip(tails, outgoing, strict=True)][::-1]
     for microbatch in reversed(range(problem.num_microbatches)):
-        for kind in reversed(range(len(problem.kinds))):
-            for arc, since in incoming[kind]:
-                before = microbatch - arc.distance
-                if before >= since:
-                    behind = arc.ticks + problem.kinds[kind].ticks + tails[kind][microbatch]
-                    tails[arc.before][before] = max(tails[arc.before][before], behind)
+        for row, arcs in rows:
+            longest = row[microbatch]
+            for others, length, distance, since in arcs:
+                after = microbatch + distance
+                if microbatch >= since and after < problem.num_microbatches and others[after] + length > longest:
+                    longest = others[after] + length
+            row[microbatch] = longest
     return tails
-
-
-def _incoming(problem: OrderProblem) -> list[list[tuple[OrderArc, int]]]:
-    """Return the arcs that each kind waits for, each with the first micro-batch whose op comes first."""
-    return [[(arc, problem.since(arc)) for arc in arcs] for arcs in problem.incoming]
 
 
 def _begun(problem: OrderProblem, rank: int | None) -> OpTimes:

@@ -9,8 +9,7 @@ repeated, heads and tails are those within the rank's own time, from its first o
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from math import inf
+from heapq import heappop, heappush, heapreplace
 
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails
 from pipesched.simulator.optimum.order_problem import OrderProblem
@@ -42,17 +41,20 @@ def _least_of_rank(jobs: list[tuple[int, int, int]]) -> int:
     jobs.sort()
     waiting: list[tuple[int, int]] = []
     now = end = position = 0
-    while position < len(jobs) or waiting:
+    size = len(jobs)
+    while position < size or waiting:
         if not waiting:
             now = max(now, jobs[position][0])
-        while position < len(jobs) and jobs[position][0] <= now:
+        while position < size and jobs[position][0] <= now:
             _, length, tail = jobs[position]
             heappush(waiting, (-tail, length))
             position += 1
-        tail, left = heappop(waiting)
-        worked = int(min(left, jobs[position][0] - now if position < len(jobs) else inf))
-        now += worked
-        if worked < left:
-            heappush(waiting, (tail, left - worked))
+        tail, left = waiting[0]
+        if position < size and jobs[position][0] < now + left:
+            heapreplace(waiting, (tail, now + left - jobs[position][0]))
+            now = jobs[position][0]
+        else:
+            heappop(waiting)
+            now += left
         end = max(end, now - tail)
     return end
