@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -86,11 +85,15 @@ class SweepJudge:
         except REFUSED as error:
             reason = self.say(error)
             return OutcomeBlock.of(block.numbers, [SweptOutcome(s, reason=reason) for s in block.settings()])
-        with suppress(*REFUSED):  # which of the settings it is, and why, is found out below
+        try:
             outcome = self._in_columns(block, lists, costs)
-            if outcome is not None:
-                return outcome
-        return self._one_by_one(block, lists)
+        except REFUSED:  # whatever the links are: what one of the settings says holds of all
+            single = self._one_by_one(next(block.singles()), lists)
+            if math.isnan(single.seconds[0]):
+                settings = block.settings()
+                return OutcomeBlock.of(block.numbers, [SweptOutcome(s, reason=single.reasons[0]) for s in settings])
+            outcome = None
+        return self._one_by_one(block, lists) if outcome is None else outcome
 
     def _in_columns(self, block: SettingBlock, lists: _Lists, costs: StageCosts) -> OutcomeBlock | None:
         """Return what a block amounts to, by the steps of its lists; None where these do not say it."""
