@@ -26,12 +26,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import compress, pairwise
 from typing import Any, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Recv, Schedule, Send
+from pipesched.schedules import Average, Schedule, op_columns
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import (
     USUAL_NETWORK,
@@ -92,9 +92,8 @@ class EqualPipelines:
         """
         costs = self._costs if num_pipelines > 1 else _without_averages(self._costs)
         times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
-        starts, ends, averages = self._works
-        ends = [*ends, *averages] if num_pipelines > 1 else ends
-        begin_s, end_s = extent_s(times_s, starts, ends)
+        starts, ends = self._works
+        begin_s, end_s = extent_s(times_s, starts, self._program.works[1] if num_pipelines > 1 else ends)
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
         over = self._over_capacity(times_s, num_pipelines, peaks)
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
@@ -148,17 +147,15 @@ class EqualPipelines:
         return ends_s
 
     @cached_property
-    def _works(self) -> tuple[list[int], list[int], list[int]]:
-        """Where ops that are neither messages nor Averages start and end, and where Averages end: numbers of times."""
-        works: list[tuple[int, int]] = []
-        averages: list[int] = []
-        program = self._program
-        for op, start, end in zip(chain.from_iterable(program.schedule.ops), *program.spans[1:], strict=True):
-            if isinstance(op, Average):
-                averages.append(end)
-            elif not isinstance(op, Send | Recv):
-                works.append((start, end))
-        return [start for start, _ in works], [end for _, end in works], averages
+    def _works(self) -> tuple[Any, Any]:
+        """Where ops that are neither messages nor Averages start and end, as numbers of times."""
+        program, average = self._program, op_columns.AVERAGE
+        if not program.schedule.averagers:
+            return program.works
+        codes = program.schedule.columns.in_form(in_arrays=False)[1]
+        kinds = [code for before, code in pairwise([0, *codes]) if before < op_columns.OVERLAPPED]
+        is_work = [not op_columns.SEND_F <= kind < op_columns.REDUCE and kind != average for kind in kinds]
+        return [*compress(program.spans.starts, is_work)], [*compress(program.spans.ends, is_work)]
 
     @cached_property
     def _held(self) -> tuple[HeldBytes, ...]:

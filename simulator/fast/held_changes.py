@@ -20,7 +20,7 @@ REDUCE, STEP, AVERAGE, OVERLAPPED = op_columns.REDUCE, op_columns.STEP, op_colum
 def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     begins: Any, codes: Any, stages: Any, microbatches: Any, others: Any, posted: Any, starts: Any, ends: Any,
     num_stages: int, num_microbatches: int, num_versions: int, is_compressed: bool,
-    weights: Any, fixed: Any, outputs: Any, sizes: Any, saved: Any, saved_for_weight: Any, are_saved: Any,
+    weights: Any, fixed: Any, inputs: Any, outputs: Any, sizes: Any, saved: Any, saved_for_weight: Any, are_saved: Any,
     op_of: Any, told: Any, senders: Any, at: Any, used_by: Any, received: Any, number_of: Any, heads: Any, tails: Any,
     used: Any, gone: Any, following: Any, gone_at: Any, last_read: Any, opened: Any, stepped: Any, is_here: Any,
     changes: Any, are_starts: Any, always: Any, updates: Any,
@@ -42,7 +42,8 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
         is_compressed: Whether something else than the output is sent.
         weights: Bytes of the weights of each stage; so are the next.
         fixed: Bytes that are held always.
-        outputs: Bytes of the output.
+        inputs: Bytes of the input, which stays with F where R makes the rest again.
+        outputs: Bytes of the output, while it waits for a stage of the same rank.
         sizes: Bytes of the output on its way, and of the gradient of it.
         saved: Bytes that F leaves.
         saved_for_weight: Bytes that I leaves to W.
@@ -147,10 +148,9 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
                     again = at[5 * own + R]
                     back = at[5 * own + B] if at[5 * own + B] >= first else at[5 * own + I]
                     if again >= first:
-                        inputs = outputs[stage - 1] if stage else 0
-                        changes[start] += inputs
+                        changes[start] += inputs[stage]
                         since = starts[op_of[again]]
-                        changes[since] -= inputs
+                        changes[since] -= inputs[stage]
                     changes[since] += saved[stage]
                     if back >= first:
                         changes[ends[op_of[back]]] -= saved[stage]

@@ -34,6 +34,7 @@ from pipesched.simulator.memory import (
     seen_at_once,
 )
 
+_BUFFERS = ("receive_buffers", "send_buffers")
 _MOST_RANKS = 512
 """Ranks of which all pairs are kept."""
 _MOST_VERSIONS = 4_000_000
@@ -113,17 +114,22 @@ class HeldBytes:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
 
 
-def held_on_devices(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...]:
+def held_on_devices(program: Program, costs: StageCosts, *, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
     """Return what each device holds that does hold something, in ascending order; one rank runs on each.
+
+    Args:
+        program: The program.
+        costs: Bytes of every stage.
+        has_buffers: Whether buffers of messages count.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    held = _of_columns(program, costs)
-    return _of_lifetimes(program, costs) if held is None else held
+    held = _of_columns(program, costs, has_buffers)
+    return _of_lifetimes(program, costs, has_buffers) if held is None else held
 
 
-def _of_columns(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...] | None:
+def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...] | None:
     """Return what each device holds, out of columns of ops; None where a loop over them does not say it."""
     schedule = program.schedule
     columns, num_ranks, num_stages = schedule.columns, schedule.num_ranks, schedule.num_stages
@@ -137,7 +143,7 @@ def _of_columns(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...] | 
     others = others if len(others) else full(num_cells, 0)
     num_versions = 1 + _latest_version(codes, others)
     num_states, num_pairs = num_stages * schedule.num_microbatches, num_ranks * num_ranks
-    sizes = _sizes(costs, num_stages)
+    sizes = _sizes(costs, num_stages, has_buffers)
     if num_stages * num_versions > _MOST_VERSIONS or sum(map(sum, sizes)) * num_cells > _LARGEST:
         return None
     numbers = partial(_bytes, in_arrays=in_arrays)
@@ -173,14 +179,15 @@ def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[lis
     return [0, *(begin + place for place in places)], totals, [False, *(bool(are_starts[place]) for place in places)]
 
 
-def _sizes(costs: StageCosts, num_stages: int) -> list[list[int]]:
+def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[int]]:
     """Return what `write_changes` is told of the bytes of each stage."""
     stages = costs.stages[:num_stages]
     return [
         [cost.weight_bytes for cost in stages],
         [cost.weight_bytes + cost.optimizer_bytes for cost in stages],
-        [cost.output_bytes for cost in stages],
-        [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(num_stages)],
+        [activation_bytes(costs, Part.INPUT, stage) for stage in range(num_stages)],
+        [cost.output_bytes * has_buffers for cost in stages],
+        [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) * has_buffers for stage in range(num_stages)],
         [cost.saved_bytes for cost in stages],
         [activation_bytes(costs, Part.SAVED_FOR_WEIGHT, stage) for stage in range(num_stages)],
         [int(cost.output_is_saved) for cost in stages],
@@ -204,7 +211,7 @@ def _latest_version(codes: Any, others: Any) -> int:
     return int(versions.max(initial=0))
 
 
-def _of_lifetimes(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...]:
+def _of_lifetimes(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
     """Return what each device holds, from lifetimes."""
     numbers = program.timeline(range(program.num_times))  # in place of times
     starts: defaultdict[int, list[int]] = defaultdict(list)
@@ -212,6 +219,10 @@ def _of_lifetimes(program: Program, costs: StageCosts) -> tuple[HeldBytes, ...]:
         if holds_inside(span.op):
             starts[numbers.rank_to_device[span.rank]].append(int(span.start_s))
     by_device = lifetimes(numbers, costs, program.schedule)
+    if not has_buffers:
+        by_device = {
+            device: [hold for hold in holds if hold.kind not in _BUFFERS] for device, holds in by_device.items()
+        }
     return tuple(_held(device, holds, starts[device]) for device, holds in sorted(by_device.items()))
 
 

@@ -23,6 +23,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import final
 
 from pipesched.profiles import ProfileError
@@ -118,7 +120,7 @@ def over_least_memory(least_bytes: Mapping[int, int], cluster: Cluster) -> str |
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: sums are kept beside the fields
 class _Copy:
     """One copy of a pipeline on its devices."""
 
@@ -152,9 +154,7 @@ class _Copy:
     def _flushed_s(self, rank: int, ends_s: Sequence[float]) -> float:
         """Return the least time from the start, through a rank, to the end."""
         stages, count = self.form.stages[rank], self.candidate.num_microbatches
-        before = range(min(stages))
-        ahead_s = sum(map(self._crossing_s, before)) + sum(self._seconds(Phase.FORWARD, stage) for stage in before)
-        behind_s = sum(map(self._return_s, before)) + sum(self._back_s(stage) for stage in before)
+        ahead_s, behind_s = self._ahead_s[min(stages)], self._behind_s[min(stages)]
         busy_s = self._busy_s(rank)
         seconds = busy_s + min(ends_s[stage] for stage in stages)
         if self.form.splits:  # W may come when the last gradient has gone on
@@ -185,9 +185,21 @@ class _Copy:
 
     def _round_s(self, rank: int) -> float:
         """Return the time from the start of F on a rank to the end of B or I there, of one micro-batch."""
-        stages = range(rank, self.form.num_stages)
-        work_s = sum(self._seconds(Phase.FORWARD, stage) + self._back_s(stage) for stage in stages)
-        return work_s + sum(self._crossing_s(stage) + self._return_s(stage) for stage in stages[:-1])
+        last = self.form.num_stages - 1
+        ways_s = self._ahead_s[last] - self._ahead_s[rank] + self._behind_s[last] - self._behind_s[rank]
+        return ways_s + self._seconds(Phase.FORWARD, last) + self._back_s(last)
+
+    @cached_property
+    def _ahead_s(self) -> list[float]:
+        """For each stage, the time from the start of F on the first to when its activation is there."""
+        stages = range(self.form.num_stages - 1)
+        return [0.0, *accumulate(self._seconds(Phase.FORWARD, stage) + self._crossing_s(stage) for stage in stages)]
+
+    @cached_property
+    def _behind_s(self) -> list[float]:
+        """For each stage, the time from the end of B or I there to that on the first."""
+        stages = range(self.form.num_stages - 1)
+        return [0.0, *accumulate(self._back_s(stage) + self._return_s(stage) for stage in stages)]
 
     def _crossing_s(self, stage: int) -> float:
         """Return the time of an activation from a stage to the next."""

@@ -25,10 +25,9 @@ from pipesched.simulator import (
     Precision,
     Scenario,
     SimulationError,
-    SteadyPace,
 )
 from pipesched.simulator.analysis import CAUSES, Usage, communication_volume, usage
-from pipesched.simulator.fast import loss_times_s, predict_scenario
+from pipesched.simulator.fast import EqualPipelines, loss_times_s, predict_scenario, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
@@ -46,11 +45,42 @@ def evaluate_candidate(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> PlanOutcome:
     """Predict a candidate, or say why it cannot be."""
+    return detailed(weigh_candidate(candidate, costs, cluster, network), costs, cluster, network)
+
+
+def weigh_candidate(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> PlanOutcome:
+    """Predict what a candidate takes and holds, or say why it cannot be; the rest is for `detailed`."""
     try:
-        estimate = predict_candidate(candidate, costs, cluster, network)
-        return _outcome(candidate, costs, estimate).at_pace(_steady_pace(candidate, estimate, cluster, network))
+        lists = lists_of_candidate(candidate)
+        if candidate.is_asynchronous:
+            estimate = predict_candidate(candidate, costs, cluster, network)
+            return _with_details(_outcome(candidate, estimate), estimate, lists, costs, cluster, network)
+        estimate = _iteration(lists, costs, cluster, network)
+        return _outcome(candidate, estimate)
     except UNPREDICTABLE as error:
         return PlanOutcome(candidate=candidate, reason=str(error))
+
+
+def detailed(
+    outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> PlanOutcome:
+    """Return what is predicted with what its time is made of, what it sends, and its pace if its own run shows it."""
+    if outcome.seconds is None or outcome.costs is not None:
+        return outcome
+    lists = lists_of_candidate(outcome.candidate)
+    timeline = simulate_arrays(lists, costs, cluster, network=network)
+    estimate = Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline)
+    return _with_details(outcome, estimate, lists, costs, cluster, network)
+
+
+def _iteration(lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Estimate:
+    """Return time and memory of an iteration of lowered lists, without their Timeline."""
+    try:
+        return EqualPipelines(lists, costs, cluster, network).together(1)
+    except UNPREDICTABLE:  # SimPy says why
+        return predict_scenario(Scenario(lists, costs, cluster, network))
 
 
 def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> PlanOutcome:
@@ -138,39 +168,39 @@ def lowered(order: Candidate, steps: int) -> Schedule:
     return lower(order.schedule_spec().run(steps).lists(steps).held())
 
 
-def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Timeline:
-    """Return the Timeline of lowered lists with its memory: by a longest path wherever that is the same."""
-    timeline = predict_scenario(Scenario(lists, costs, cluster, network)).timeline
-    assert timeline is not None, "of one pipeline there always is one"
-    return timeline
-
-
-def _steady_pace(
-    candidate: Candidate, estimate: Estimate, cluster: Cluster, network: NetworkOptions
-) -> SteadyPace | None:
-    """Return the pace in the long run, if the run of an estimate shows it."""
-    assert estimate.timeline is not None, "of one pipeline there always is one"
-    if not candidate.is_asynchronous:
-        return shown_pace(candidate, lists_of_candidate(candidate), estimate.timeline, cluster, network)
-    num_microbatches = candidate.samples_per_step // candidate.microbatch_size
-    return estimate.pace(num_microbatches) if estimate.precision is Precision.EXACT else None
-
-
-def _outcome(candidate: Candidate, costs: StageCosts, estimate: Estimate) -> PlanOutcome:
-    timeline, steps = estimate.timeline, steps_of(candidate)
-    assert timeline is not None, "of one pipeline there always is one"
-    uses = usage(timeline)
+def _outcome(candidate: Candidate, estimate: Estimate) -> PlanOutcome:
     return PlanOutcome(
         candidate=candidate,
         seconds=estimate.seconds,
         samples=candidate.samples_per_step,
         held_bytes=tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items())),
-        sent_bytes=communication_volume(lists_of_candidate(candidate), costs).num_bytes // steps,
-        costs=_costs(timeline, uses, estimate.seconds, steps),
-        bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
         staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
         reason=over_memory_reason(estimate.over_memory),
     )
+
+
+def _with_details(
+    outcome: PlanOutcome,
+    estimate: Estimate,
+    lists: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    network: NetworkOptions,
+) -> PlanOutcome:
+    candidate, timeline = outcome.candidate, estimate.timeline
+    assert timeline is not None, "of one pipeline there always is one"
+    steps, uses = steps_of(candidate), usage(timeline)
+    if candidate.is_asynchronous:
+        num_microbatches = candidate.samples_per_step // candidate.microbatch_size
+        pace = estimate.pace(num_microbatches) if estimate.precision is Precision.EXACT else None
+    else:
+        pace = shown_pace(candidate, lists, timeline, cluster, network)
+    return replace(
+        outcome,
+        sent_bytes=communication_volume(lists, costs).num_bytes // steps,
+        costs=_costs(timeline, uses, estimate.seconds, steps),
+        bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
+    ).at_pace(pace)
 
 
 def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:

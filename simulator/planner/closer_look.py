@@ -12,7 +12,11 @@ from typing import TypeAlias, final
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import Estimate
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate, with_steady_pace
+from pipesched.simulator.planner.candidate_evaluation import (
+    detailed,
+    weigh_candidate,
+    with_steady_pace,
+)
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request
@@ -62,6 +66,13 @@ class CloserLook:
         outcome = self._outcome(bounded.candidate)
         return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.most_bytes, outcome=outcome)
 
+    def in_detail(self, bounded: Bounded) -> Bounded:
+        """Return a candidate that is ranked, with what its time is made of."""
+        assert bounded.outcome is not None, "it is ranked"
+        request = self._request
+        costs = self._costs(bounded.candidate)
+        return replace(bounded, outcome=detailed(bounded.outcome, costs, request.cluster, request.network))
+
     def at_pace(self, bounded: Bounded) -> Bounded:
         """Return a candidate that is ranked, with its steady pace where longer runs soon show that."""
         assert bounded.outcome is not None, "it is ranked"
@@ -86,7 +97,7 @@ class CloserLook:
         return replace(bounded, cost=cost, outcome=outcome)
 
     def _outcome(self, candidate: Candidate) -> PlanOutcome:
-        return evaluate_candidate(candidate, self._costs(candidate), self._request.cluster, self._request.network)
+        return weigh_candidate(candidate, self._costs(candidate), self._request.cluster, self._request.network)
 
     def _costs(self, candidate: Candidate) -> StageCosts:
         return self.cuts.costs_of(candidate)

@@ -25,7 +25,7 @@ from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
 from pipesched.simulator.planner.steady_pace import MOST_CELLS, is_repeatable
-from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, make_process_runner
+from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, evaluate_in_turn, make_process_runner
 
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
 
@@ -112,7 +112,7 @@ class _Search:
         self._considered: list[tuple[float, Candidate]] = []
         self._rejected: dict[int, PlanOutcome] = {}  # by the number of the candidate
         self._queue: _Queue = BestFirst([], top)  # by seconds per sample
-        self._at_pace: dict[Candidate, PlanOutcome] = {}
+        self._detailed: dict[Candidate, PlanOutcome] = {}
         self._smallest: _Queue = BestFirst([], 1)  # by bytes
 
     def ranking(self) -> PlanRanking:
@@ -126,9 +126,11 @@ class _Search:
             if self._queue.is_settled and not self._queue.ranked:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
-            self._find_paces(run)
+            self._look_closer(run, self._look.in_detail, lambda outcome: outcome.costs is None)
+            if not self._is_late():
+                self._look_closer(run, self._look.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
         except KeyboardInterrupt:
-            pass
+            self._look_closer(evaluate_in_turn, self._look.in_detail, lambda outcome: outcome.costs is None)
         return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
@@ -167,17 +169,22 @@ class _Search:
         for _ in self._smallest.refine(self._look.in_bytes, run):
             pass
 
-    def _find_paces(self, run: Runner) -> None:
-        """Ask for the steady pace of what is ranked, where the runs that it was predicted by do not show it."""
-        unknown = [o for o in self._queue.ranked if o.steady_s_per_microbatch is None]
-        left = iter([BoundedCandidate(0.0, number, o.candidate, o) for number, o in enumerate(unknown)])
+    def _look_closer(
+        self, run: Runner, judge: Callable[[Bounded], Bounded], is_open: Callable[[PlanOutcome], bool]
+    ) -> None:
+        """Ask for more of what is ranked, where it is not known."""
+        left = iter([BoundedCandidate(0.0, n, o.candidate, o) for n, o in enumerate(self._ranked) if is_open(o)])
 
         def take() -> Sequence[Bounded]:
-            return () if self._is_late() else [*islice(left, 1)]
+            return [*islice(left, 1)]
 
-        for bounded in run(self._look.at_pace, take):
+        for bounded in run(judge, take):
             if bounded.outcome is not None:
-                self._at_pace[bounded.candidate] = bounded.outcome
+                self._detailed[bounded.candidate] = bounded.outcome
+
+    @property
+    def _ranked(self) -> tuple[PlanOutcome, ...]:
+        return tuple(self._detailed.get(outcome.candidate, outcome) for outcome in self._queue.ranked)
 
     def _all_rejected(self) -> dict[int, PlanOutcome]:
         """Return what is refused, with all that is known of it, in the order of the candidates."""
@@ -199,7 +206,7 @@ class _Search:
         return monotonic() > self._late_s and bool(self._queue.ranked)
 
     def _summary(self, *, is_complete: bool) -> PlanRanking:
-        ranked = tuple(self._at_pace.get(outcome.candidate, outcome) for outcome in self._queue.ranked)
+        ranked = self._ranked
         ahead = min(self._queue.open_bounds, default=math.inf)
         outcomes = [bounded.outcome for bounded in (*self._queue.refined, *self._smallest.refined)]
         return PlanRanking(

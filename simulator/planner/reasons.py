@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis import readable_change_s
-from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate, num_ops
+from pipesched.simulator.planner.candidate_evaluation import detailed, num_ops, weigh_candidate
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
 from pipesched.simulator.planner.plan_search import PlanRanking
@@ -108,7 +108,9 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
             continue
         outcome = known.get(other)
         if outcome is None and num_ops(other) < _MOST_OPS:
-            outcome = evaluate_candidate(other, cuts.costs_of(other), request.cluster, request.network)
+            outcome = weigh_candidate(other, cuts.costs_of(other), request.cluster, request.network)
+        if outcome is not None:
+            outcome = detailed(outcome, cuts.costs_of(other), request.cluster, request.network)
         line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
         if line is not None:
             said += 1

@@ -10,17 +10,18 @@ buffers of messages come on top.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import ENDS_MICROBATCH, Reduce, Timeline, computes
+from pipesched.schedules import Op, Reduce, Schedule, op_columns
 from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
+from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds, over_least_memory
-from pipesched.simulator.planner.candidate_evaluation import lowered, steps_of, timeline_of
+from pipesched.simulator.planner.candidate_evaluation import lowered, steps_of
 from pipesched.simulator.planner.plan_candidate import Candidate
-
-_BUFFERS = ("receive_buffers", "send_buffers")
+from pipesched.simulator.search import UNPREDICTABLE
 
 
 def bound_single_copy(
@@ -46,30 +47,50 @@ def bound_single_copy(
         ProfileError: The costs do not say all that the schedule asks for.
         SimulationError: It would take too long.
     """
-    copy, steps = replace(candidate, width=1), steps_of(candidate)
-    lists = lowered(copy.order, steps)
+    copy = replace(candidate, width=1)
+    lists = lowered(copy.order, steps_of(candidate))
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
-    rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)  # those of all come later
+    rows: tuple[Iterable[Op], ...] = lists.lists
+    if lists.columns.counts[op_columns.REDUCE]:  # those of all copies come later
+        rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
     lists = replace(lists, lists=rows, rank_to_device=devices)
-    timeline = timeline_of(lists, costs, replace(cluster, nics=()), replace(network, slowdown=0.0))
-    held: dict[int, int] = {}
-    for sample in timeline.memory:
-        num_bytes = sum(count for kind, count in sample.bytes_by_kind if kind not in _BUFFERS)
-        held[sample.device] = max(held.get(sample.device, 0), num_bytes)
+    program, times_s = _run(lists, costs, replace(cluster, nics=()), replace(network, slowdown=0.0))
+    held = {
+        device.device: device.peak_bytes(times_s, 1) for device in held_on_devices(program, costs, has_buffers=False)
+    }
     over = over_least_memory(held, cluster)
     if candidate.is_asynchronous:  # its pace has no beginning and no end to compare
         return Estimate(Meaning.PACE, 0.0, held, over, precision=Precision.BOUND)
-    seconds = max(timeline.makespan_s, _end_s(candidate, costs, bounds, timeline))
-    return Estimate(Meaning.ITERATION, seconds, held, over, precision=Precision.BOUND)
+    end_s = _end_s(candidate, costs, bounds, _ready_s(program, times_s))
+    return Estimate(Meaning.ITERATION, max(program.makespan_s(times_s), end_s), held, over, precision=Precision.BOUND)
 
 
-def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, timeline: Timeline) -> float:
-    """Return when the last stage has summed its gradients and stepped, at least."""
+def _run(
+    lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions
+) -> tuple[Program, Sequence[float]]:
+    """Return the program of lowered lists, and its times [s]."""
+    try:
+        program = compile_lists(lists, network, has_hand_over=cluster.has_hand_over)
+        return program, program_times(program, costs, cluster, network)
+    except UNPREDICTABLE:
+        simulate_arrays(lists, costs, cluster, network=network)  # says why
+        raise
+
+
+def _ready_s(program: Program, times_s: Sequence[float]) -> dict[int, float]:
+    """Return when the backwards of each stage are over [s]."""
+    columns, op = program.schedule.columns, 0
+    _, codes, stages, *_ = columns.in_form(in_arrays=False)
     ready_s: dict[int, float] = {}
-    for span in timeline.spans:
-        for part in computes(span.op):
-            if part.phase in ENDS_MICROBATCH:
-                ready_s[part.stage] = max(ready_s.get(part.stage, 0.0), span.end_s)
+    for code, stage in zip(codes, stages, strict=True):
+        if code % op_columns.OVERLAPPED in (op_columns.B, op_columns.W):
+            ready_s[stage] = max(ready_s.get(stage, 0.0), times_s[program.spans.ends[op]])
+        op += code < op_columns.OVERLAPPED
+    return ready_s
+
+
+def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, ready_s: Mapping[int, float]) -> float:
+    """Return when the last stage has summed its gradients and stepped, at least."""
     reductions = [bounds.reduction_of(candidate, stage, costs.stages[stage]) for stage in range(costs.num_stages)]
     end_s = max(ready_s[stage] + reduction.seconds for stage, reduction in enumerate(reductions))
     for nic in {nic for reduction in reductions for nic in reduction.nics}:
