@@ -167,7 +167,10 @@ class OutcomeTable(Sequence[SweptOutcome]):
                 known = self._is_judged[numbers] & ~np.isnan(seconds)
                 return np.where(known, self._fits[numbers].astype(object), None)
             case "reason":
-                return np.array([self._reasons.get(number) for number in numbers.tolist()], object)
+                reasons = np.full(len(self), None, object)
+                for number, reason in self._reasons.items():
+                    reasons[number] = reason
+                return reasons[numbers]
             case _:
                 return self._reals[name][numbers]
 

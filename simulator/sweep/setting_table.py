@@ -109,8 +109,12 @@ class SettingTable(Sequence[SweptSetting]):
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of what the settings have."""
-        parameters = dict.fromkeys(name for order in self.orders for name, _ in order.parameters)
-        return (*SETTING_COLUMNS, *parameters, *self.link_values)
+        return (*SETTING_COLUMNS, *self.parameters, *self.link_values)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters that some setting has."""
+        return tuple(dict.fromkeys(name for order in self.orders for name, _ in order.parameters))
 
     def column(self, name: str, numbers: Any) -> Any:
         """Return what settings have of one column, as an array.

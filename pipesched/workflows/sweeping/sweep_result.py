@@ -76,7 +76,8 @@ class SweepResult:
 
         if isinstance(self.outcomes, OutcomeTable):
             columns = self.outcomes.columns()
-            frame = pd.DataFrame({name: _plain_column(values) for name, values in columns.items()})
+            columns |= {name: _plain_column(columns[name]) for name in self.outcomes.settings.parameters}
+            frame = pd.DataFrame(columns)
         else:
             frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
         return with_nan(frame, ("fits", "reason")).astype({"fits": "boolean"})

@@ -205,7 +205,8 @@ _SIZES = "microbatch_sizes"
 def _link_values(name: str, values: object) -> tuple[float, ...]:
     require_choice("link", name, [part.name for part in fields(Link)])
     numbers = require_some("link", values, "{'bandwidth_bytes_per_s': [1e9, 1e10]}")
-    for number in numbers:
+    are_rates = {*map(type, numbers)} <= {int, float} and all(map((0.0).__lt__, numbers))
+    for number in () if are_rates and name == "bandwidth_bytes_per_s" else numbers:
         (require_rate if name == "bandwidth_bytes_per_s" else require_number)(f"link: {name}", number)
     return tuple(map(float, numbers))
 
