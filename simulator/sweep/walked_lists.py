@@ -104,7 +104,7 @@ class WalkedLists:
         self.room = partial(_room, in_arrays=in_arrays)
         num_states, num_pairs = num_stages * num_microbatches, num_ranks * num_ranks
         most_channels, most_steps = min(2 * num_stages, num_pairs), num_cells + 4 * num_states
-        self.num_rows, outcome = max(64, 4 * num_ranks), FULL
+        self.num_rows, outcome = max(64, 4 * num_ranks, min(2 * num_microbatches, 4096)), FULL
         walk_all = machine_code.loop_in(walk, in_arrays=in_arrays)
         while outcome == FULL:
             num_kept = num_ranks * self.num_rows if has_bytes else 0
