@@ -19,7 +19,6 @@ from fault_rows.workers import load_torch
 from pipesched.cli.main import main
 from pipesched.executor.errors import ExecutionError
 from pipesched.executor.launch import job_from_json
-from pipesched.executor.training import FileDigest, index_from_json, write_index
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import read_text
@@ -159,6 +158,8 @@ def specimens(folder: Path) -> Sequence[Specimen]:
 
 def fit_digests(folder: Path) -> None:
     """Let the index of the checkpoint say what its files hold now, where it is an index, and they are files."""
+    from pipesched.executor.training import FileDigest, index_from_json, write_index  # torch, which not all rows need
+
     checkpoint = folder / CHECKPOINT
     path = checkpoint / "index.json"
     if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST_FITTED:

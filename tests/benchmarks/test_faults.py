@@ -1,9 +1,16 @@
 """A fast sample of what `benchmarks/faults.py` counts: nothing of it may be otherwise than promised."""
 
+import gc
 import importlib
+import os
+import re
+import sys
 from pathlib import Path
 
 import pytest
+
+import pipesched
+from tests.processes import run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -23,3 +30,43 @@ def test_hostile_files_of_every_format_do_nothing(row):
     table = list(row("hostile_files").lines(2))
     attacks = [line.split("|") for line in table if line.startswith("| a pickle")]
     assert [cells[-2].strip() for cells in attacks] == ["0", "0"], "\n".join(table)
+
+
+def test_a_training_that_is_killed_and_goes_on_ends_with_the_same_bytes(row, monkeypatch):
+    kills = row("training_kills").lines
+    monkeypatch.setattr("fault_rows.training_kills.STEPS", 100)
+    table = list(kills(1))
+    assert any(re.match(r"Equal: (\d+) of \1, after 1 kills", line) for line in table), "\n".join(table)
+
+
+def test_a_command_writes_the_same_bytes_under_other_hash_seeds(tmp_path):
+    line = "compare gpipe,1f1b,zbv -p 2 -m 4 --uniform f=1,i=1,w=1 --json --out".split()  # noqa: SIM905
+    outputs = set()
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        command = [sys.executable, "-m", "pipesched", *line, "x.html"]
+        done = run(command, cwd=tmp_path / seed, env=os.environ | {"PYTHONHASHSEED": seed})
+        assert done.returncode == 0, done.stderr
+        outputs.add((done.stdout, (tmp_path / seed / "x.html").read_bytes()))
+    assert len(outputs) == 1
+
+
+@pytest.mark.distributed
+def test_sixteen_ranks_run_on_few_cores():
+    lists = pipesched.build("1f1b", 16, 16)
+    result = pipesched.run(lists, emulate=pipesched.uniform(16, forward_s=1e-3, backward_s=1e-3), iterations=1)
+    assert {span.rank for span in result.timeline.spans} == set(range(16))
+
+
+def test_a_training_holds_nothing_more_after_hundreds_of_steps():
+    """Every object that Python's collector knows of counts; all losses are in one."""
+    held = {}
+
+    def on_step(step, scores):
+        if step in (100, 500):
+            gc.collect()
+            held[step] = len(gc.get_objects())
+
+    given = {"num_ranks": 2, "num_microbatches": 1, "batch_size": 1, "optimizer": "momentum"}
+    pipesched.train("mlp:layers=2,width=2", "1f1b", num_steps=501, on_step=on_step, **given)
+    assert held[500] <= held[100] + 20

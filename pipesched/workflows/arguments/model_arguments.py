@@ -14,7 +14,7 @@ from pipesched.profiles.costs import Profile, layer_seconds
 from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
-from pipesched.schedules import PredictionRule, ScheduleTraits
+from pipesched.schedules import PredictionRule, ScheduleTraits, shown
 from pipesched.schedules.formats import require_folder
 from pipesched.workflows import MAX_INT64, ArgumentError, is_rank, require_at_least, require_choice, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
@@ -49,13 +49,13 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
     words = setting_choices()
     for name, value in keywords.items():
         if name not in RunKeywords.__annotations__:
-            raise ArgumentError(f"{name}: got {value!r}, but there is no such argument; see RunSettings")
+            raise ArgumentError(f"{name}: got {shown(value)}, but there is no such argument; see RunSettings")
         if name in words:
             require_choice(name, value, words[name])
     settings = RunSettings(**keywords)
     if not isinstance(settings.prediction, PredictionRule | None):
         rules = ", ".join(f"PredictionRule.{rule.name}" for rule in PredictionRule)
-        raise ArgumentError(f"prediction: got {settings.prediction!r}, expected None or one of {rules}")
+        raise ArgumentError(f"prediction: got {shown(settings.prediction)}, expected None or one of {rules}")
     settings = replace(
         settings,
         threads=require_at_least("threads", settings.threads, 1),
@@ -66,11 +66,11 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
     if isinstance(settings.lr, bool) or not (
         isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0
     ):
-        raise ArgumentError(f"lr: got {settings.lr!r}, expected a finite number, 0 or more; try 0.001")
+        raise ArgumentError(f"lr: got {shown(settings.lr)}, expected a finite number, 0 or more; try 0.001")
     if isinstance(settings.timeout_s, bool) or not (
         isinstance(settings.timeout_s, int | float) and settings.timeout_s > 0
     ):
-        raise ArgumentError(f"timeout_s: got {settings.timeout_s!r}, expected seconds above 0; try 60")
+        raise ArgumentError(f"timeout_s: got {shown(settings.timeout_s)}, expected seconds above 0; try 60")
     return settings
 
 

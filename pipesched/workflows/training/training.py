@@ -12,7 +12,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import Plan
 from pipesched.profiles.models import draw_batch
 from pipesched.profiles.processes import prints_to_stderr
-from pipesched.schedules import Schedule
+from pipesched.schedules import Schedule, shown
 from pipesched.schedules.builders import ParameterValue, build_entry
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import read_schedule, to_json
@@ -308,7 +308,9 @@ def _schedule_spec(
         case str() | Path():
             return _of_lists(read_schedule(Path(schedule)))
         case _:
-            raise ArgumentError(f"schedule: got {schedule!r}, expected a name, lists, a plan or a file; try '1f1b'")
+            raise ArgumentError(
+                f"schedule: got {shown(schedule)}, expected a name, lists, a plan or a file; try '1f1b'"
+            )
 
 
 def _of_lists(lists: Schedule) -> ScheduleSpec:
