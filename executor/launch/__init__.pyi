@@ -7,7 +7,6 @@ from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare
 from .guarded_rank import GuardedRank as GuardedRank
-from .guarded_rank import is_under_agent as is_under_agent
 from .injected_fault import InjectedFault as InjectedFault
 from .injected_fault import named_in_step as named_in_step
 from .injected_fault import read_fault as read_fault
@@ -29,5 +28,7 @@ from .standstill import RankState as RankState
 from .standstill import lost_messages as lost_messages
 from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table
+from .start_watch import is_under_agent as is_under_agent
+from .start_watch import watch_start as watch_start
 from .supervisor import Processes as Processes
 from .supervisor import started as started

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from pipesched.executor import NOBODY
 
-_PATIENCE = timedelta(seconds=10)
+_PATIENCE = timedelta(seconds=5)
 """How long one answer of the store may take: it is there before any rank is."""
 _VERDICT, _ASKED = "verdict", "stacks"
 

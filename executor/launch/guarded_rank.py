@@ -27,6 +27,7 @@ from pipesched.executor.launch.rank_guard import (
     be_guard,
     heard,
 )
+from pipesched.executor.launch.start_watch import start_is_over
 from pipesched.profiles import ProfileError
 from pipesched.profiles.processes import end_with
 from pipesched.schedules import Op, ScheduleError
@@ -35,11 +36,6 @@ _FAILED = 3
 """The exit code of a rank that has failed."""
 _SLACK_S = _LEAVING_S = 1.0
 """How much longer than it may take a verdict is awaited, and how long a guard may take to end [s]."""
-
-
-def is_under_agent() -> bool:
-    """Return whether an agent of torchrun has started this process, and this module's functions can do their work."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux"
 
 
 @final
@@ -88,6 +84,7 @@ class GuardedRank:
             about = (rank, pid, self._agent, self._page, stacks, guards, num_ranks, ops_of, self._timeout_s)
             be_guard(Guarded(*about, is_on_cpus=is_on_cpus))
         guards.close()
+        start_is_over()
         before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
         handlers = {told: signal.signal(told, lambda *_: None) for told in STOP_SIGNALS}  # with a handler, it rings
         thread = threading.Thread(target=self._listen, args=(own, bell), daemon=True)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import assert_never, final
 
 from torch import Tensor
@@ -19,6 +20,16 @@ from pipesched.executor.launch.injected_fault import InjectedFault, named_in_ste
 from pipesched.executor.transport import LossyTransport
 from pipesched.schedules import Compute, Op, Phase
 from pipesched.schedules.formats import fill_disk
+
+FAULT_TIMES = "PIPESCHED_FAULT_TIMES"
+"""Names, in the environment, a file that gets a line when a fault befalls a rank [ns of the monotonic clock]."""
+
+
+def note_time() -> None:
+    """Note that a fault befalls this rank now, for those who measure how soon it is told."""
+    if name := os.environ.get(FAULT_TIMES):
+        with Path(name).open("a") as file:
+            file.write(f"{time.monotonic_ns()}\n")
 
 
 @final
@@ -47,7 +58,7 @@ class Interference:
             fill_disk()
         lossy = {fault.peer_of(rank.rank): fault.after for fault in own if fault.kind == "drop-link"}
         self._left = lossy | self._left  # what was sent in lists before counts
-        transport = LossyTransport(rank.transport, self._left) if lossy else rank.transport
+        transport = LossyTransport(rank.transport, self._left, note_time) if lossy else rank.transport
         faults = _OwnFaults(own, self._num_microbatches, self._times)
 
         def at(index: int) -> None:
@@ -105,6 +116,7 @@ class _OwnFaults:
         self._is_nan = False
         for fault in self._faults:
             if fault.op == name and fault.times_before == self._times[name]:
+                note_time()
                 self._do(fault)
         self._times[name] += 1
 

@@ -19,9 +19,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn, final
 
@@ -39,19 +40,22 @@ END = b"end"
 """What a guard says to its rank."""
 MESSAGE_BYTES = 2**16
 """Of what they say."""
-VERDICT_S = 0.7
+VERDICT_S = 1.0
 """How long a rank that has lost a peer waits for somebody to say why [s]."""
 
 _TICK_S = 0.1
 _NOT_HEARD_S = 1.0
 """After so long a rank whose guard says nothing is taken for one that waits for nobody [s]."""
 _STACKS_S = 1.2
+_TOLD_S = 0.5
+"""How long a rank that its agent ends waits for another to say why [s]: less than one that has lost a peer."""
 _ENDING_S = 0.3
 """How long a rank may take to end by itself [s]."""
 _LEASH_S = 2.0
 """How long a guard may outlive its rank where the store does not answer [s]."""
 _AGENT_S = 0.05
 """How long an agent may take to be gone after its ranks, which the system ends with it [s]."""
+_AGENT_GONE = "torchrun's agent, which has started it, is gone"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
@@ -116,6 +120,30 @@ def _leash(rank: int) -> NoReturn:
 
 
 @final
+class _FollowedOps:
+    """A list that is gone through as the rank does, which may be long, and made while it is read.
+
+    Args:
+        ops: Returns it, from its first op.
+    """
+
+    def __init__(self, ops: Callable[[], Iterable[Op]]) -> None:
+        self._ops = ops
+        self._place = -1
+        self._op: Op | None = None
+        self._left: Iterator[Op] = iter(())
+
+    def at(self, place: int) -> Op | None:
+        """Return the op at a place; None before the first one, and behind the end."""
+        if place < self._place or self._place < 0:
+            self._place, self._op, self._left = -1, None, iter(self._ops())
+        if place > self._place:
+            self._op = next(islice(self._left, place - self._place - 1, None), None)
+            self._place = place
+        return self._op
+
+
+@final
 class _Guard:
     """Watches one rank.
 
@@ -133,6 +161,7 @@ class _Guard:
         self._count = 0
         self._has_written_stacks = False
         self._stillness = Stillness(guarded.timeout_s)
+        self._own_ops = _FollowedOps(lambda: guarded.ops_of(guarded.rank))
         self._heard: dict[int, tuple[int, float]] = {}
         self._is_over = False
         self._node = int(os.environ.get("GROUP_RANK", "0"))
@@ -164,7 +193,7 @@ class _Guard:
                 self._is_over = True
             case "told":
                 self._is_over = True
-                self._tell(self._named(f"torchrun's agent has ended it by {text}"))
+                self._tell_late(f"torchrun's agent has ended it by {text}")
             case "lost":
                 self._lost, self._lost_s = text, time.monotonic()
 
@@ -181,9 +210,16 @@ class _Guard:
             _print(text)
         return verdict
 
+    def _tell_late(self, reason: str) -> None:
+        """Say why the run has ended, if nobody says so within a moment: an agent ends ranks because another failed."""
+        until_s = time.monotonic() + _TOLD_S
+        with suppress(RuntimeError):
+            while self._board is not None and self._board.verdict() is None and time.monotonic() < until_s:
+                time.sleep(_TICK_S / 5)
+        self._tell(self._named(reason))
+
     def _named(self, reason: str) -> str:
-        where = self._guarded.page.read(0)
-        return str(failed(self._guarded.rank, op_at(self._guarded.ops_of(self._guarded.rank), where.place), reason))
+        return str(failed(self._guarded.rank, self._own_ops.at(self._guarded.page.read(0).place), reason))
 
     def _say_its_end(self) -> None:
         """Say how the rank's process ended, unless the run has ended before."""
@@ -191,7 +227,7 @@ class _Guard:
         select.select([self._process], [], [], _ENDING_S)
         code = exit_code_of(self._guarded.pid)  # before the agent has asked for it, which comes soon
         if code == -signal.SIGKILL and select.select([self._agent], [], [], _AGENT_S)[0]:
-            reason = "torchrun's agent, which has started it, is gone"
+            reason = _AGENT_GONE
         elif code is None:
             reason = "its process ended before its list did"
         elif code < 0:
@@ -217,7 +253,10 @@ class _Guard:
             self._end()
         elif self._board is None:
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            self._tell(self._named(f"torchrun's store at {where} is gone, and with it an agent"))
+            is_own = bool(select.select([self._agent], [], [], _AGENT_S)[0])
+            self._tell(
+                self._named(_AGENT_GONE if is_own else f"torchrun's store at {where} is gone, and with it an agent")
+            )
             self._end()
 
     def _exchanged(self, board: GuardBoard) -> EndingCause | None:
@@ -233,6 +272,7 @@ class _Guard:
 
     def _seen(self) -> Sighting:
         where = self._guarded.page.read(0)
+        self._own_ops.at(where.place)  # so that there is little left to go through when it ends
         state = state_of(self._guarded.rank, None, where, is_stopped=is_stopped_at(where))
         self._count += 1
         return Sighting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from torch import Tensor
@@ -17,15 +18,20 @@ class LossyTransport(Transport):
     Args:
         inner: What carries those that are.
         left: How many messages to each of these ranks are still delivered; counted down.
+        on_loss: Told of each message that is lost.
     """
 
-    def __init__(self, inner: Transport, left: dict[int | None, int]) -> None:
+    def __init__(
+        self, inner: Transport, left: dict[int | None, int], on_loss: Callable[[], None] = lambda: None
+    ) -> None:
         self._inner = inner
         self._left = left
+        self._on_loss = on_loss
 
     def send(self, op: Send, tensor: Tensor) -> None:
         if op.peer in self._left:
             if not self._left[op.peer]:
+                self._on_loss()
                 return
             self._left[op.peer] -= 1
         self._inner.send(op, tensor)

@@ -11,7 +11,6 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.main import make_app
-from pipesched.executor.__main__ import main as run_rank
 from pipesched.executor.launch import (
     Measure,
     RunSpec,
@@ -19,6 +18,7 @@ from pipesched.executor.launch import (
     job_from_json,
     job_to_json,
 )
+from pipesched.executor.rank_command import main as run_rank
 from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import Plan, Predicted, load_plan, load_profile, save_plan, save_profile

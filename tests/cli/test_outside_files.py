@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.__main__ import main as run_rank
 from pipesched.executor.launch import Measure, RunSpec, Train, job_to_json
+from pipesched.executor.rank_command import main as run_rank
 from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.io import Plan, Predicted, save_cluster, save_plan, save_profile

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import pipesched
-from pipesched.executor.__main__ import _run_unlaunched
+from pipesched.executor.rank_command import _run_unlaunched
 from pipesched.executor.runs import launch_training
 from pipesched.executor.training import checkpoint_folder, find_checkpoint, read_index
 from pipesched.executor.training.checkpoint_index import write_lasting
@@ -200,9 +200,9 @@ def test_the_library_pauses_on_a_signal_goes_on_and_exports_a_plain_state_dict(t
 def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkeypatch):
     """What an agent starts for the first time would find the folder taken."""
     specs = []
-    monkeypatch.setattr("pipesched.executor.__main__.run_rank", lambda spec, *_, **__: specs.append(spec))
+    monkeypatch.setattr("pipesched.executor.rank_command.run_rank", lambda spec, *_, **__: specs.append(spec))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setattr("pipesched.executor.__main__.GuardedRank", lambda timeout_s: SimpleNamespace(at=None))
+    monkeypatch.setattr("pipesched.executor.rank_command.GuardedRank", lambda timeout_s: SimpleNamespace(at=None))
     for restart in (0, 1):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
         _run_unlaunched(a_job("1f1b", written))

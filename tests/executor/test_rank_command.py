@@ -134,12 +134,34 @@ def test_ranks_end_with_torchruns_agent_also_one_that_is_stopped(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)}
     command = [*launcher, "-m", "pipesched.executor", str(tmp_path / "job.json")]
     with processes.started(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
-        ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
-        assert processes.eventually(lambda: len(ranks.read_text().split()) == 2)
-        pids = [int(pid) for pid in ranks.read_text().split()]
-        guards = Path(f"/proc/{pids[1]}/task/{pids[1]}/children")
-        assert processes.eventually(lambda: len(guards.read_text().split()) == 1)
+        assert processes.eventually(lambda: len(children(agent.pid)) == 2)
+        pids = children(agent.pid)
+        assert processes.eventually(lambda: children(pids[1]))  # its guard, or what watches over it until that is there
         os.kill(pids[1], signal.SIGSTOP)
         agent.kill()
         agent.wait()
         assert processes.eventually(lambda: processes.processes_in(tmp_path) == [])
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the ranks in /proc")
+def test_a_rank_that_is_killed_while_it_loads_torch_is_named_and_nothing_is_left(job_file, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)}
+    command = [*launcher, "-m", "pipesched.executor", str(job_file)]
+    with processes.started(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as agent:
+        assert processes.eventually(lambda: len(children(agent.pid)) == 2)
+        rank = children(agent.pid)[1]
+        assert processes.eventually(lambda: children(rank))  # what watches over it
+        os.kill(rank, signal.SIGKILL)
+        _, errors = agent.communicate(timeout=processes.PATIENCE_S)
+    told = [line for line in errors.splitlines() if line.startswith("executor: ")]
+    assert told[0].startswith("executor: process 1 failed before it had read its job: ")
+    assert processes.eventually(lambda: processes.processes_in(tmp_path) == [])
+
+
+def children(pid):
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []

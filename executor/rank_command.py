@@ -1,0 +1,208 @@
+"""The command of a rank: read the job, run the rank that the environment names, and write what came out."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED, STACKS
+from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, ending
+from pipesched.executor.launch import (
+    GuardedRank,
+    ProgressPage,
+    RunSpec,
+    Train,
+    is_under_agent,
+    job_from_json,
+    pause_requests,
+    ranks_of_processes,
+)
+from pipesched.executor.runs import Measured, RankListener, going_on, run_rank
+from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
+from pipesched.profiles.processes import end_with, prints_to_stderr
+from pipesched.schedules import LONGEST_S, NotRunnableError, ScheduleError
+from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, write_text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the rank that the environment names; return the exit code.
+
+    Args:
+        arguments: Arguments of the command line; None: this process'.
+    """
+    asked = _parser().parse_args(arguments)
+    folder = asked.folder
+    if asked.parent is not None:
+        end_with(asked.parent)
+    needed = ["RANK", "WORLD_SIZE", *([] if folder else ["MASTER_ADDR", "MASTER_PORT"])]
+    missing = [name for name in needed if not os.environ.get(name)]
+    if missing:
+        what = " and ".join(missing)
+        print(f"executor: {what}: not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
+        return 2
+    number = int(os.environ["RANK"])  # of the process; its rank in the schedule follows from the devices
+    try:
+        if number == 0 and asked.out:
+            _require_writable(asked.out)
+        if folder:
+            tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
+        path = folder / "job.json" if folder else asked.job
+        spec = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
+        if folder:
+            result = _run_for_launcher(spec, number, folder)
+        else:
+            with prints_to_stderr():
+                result = _run_unlaunched(spec)
+        match result:
+            case Measured():
+                with ending(ranks_of_processes(result.timeline.rank_to_device)[0]):
+                    _report(result, folder, asked.out)
+            case Trained() if not folder:  # else the scores are in their files
+                _report_training(spec, result, asked.out)
+                return PAUSED if result.is_paused else 0
+    except (ScheduleError, ProfileError, ExecutionError) as error:
+        if folder:
+            kind = "waited" if isinstance(error, PeerLost) else "error"
+            (folder / f"{kind}{number}").write_text(str(error))
+        print(f"executor: {error}".replace(TRUST_ADVICE, "try --trust-model if it is yours"), file=sys.stderr)
+        return 3 if isinstance(error, RankFailed) else 1 if isinstance(error, NotRunnableError) else 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipesched.executor", description="Run one rank of a job.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
+    what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--trust-model", action="store_true", help="import the package.module:factory that the job names as its model"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="where the first process writes the measured Timeline (.json) or the losses (.jsonl)"
+    )
+    return parser
+
+
+def _read_job(path: Path, *, trusts: bool) -> RunSpec:
+    """Return the job in a file, which may name what is imported only if it is trusted."""
+    text = read_text(path)
+    job = job_from_json(text, str(path))
+    if job.model is None:
+        return job
+    name = trusted(job.model) if trusts else job.model
+    require_trusted(name)
+    return replace(job, model=name)
+
+
+def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
+    """Run the rank of a process without a launcher of ours; under torchrun a guard runs beside it."""
+    with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how the agent ends all ranks
+        if not is_under_agent():
+            return run_rank(spec, RankListener(is_asked=is_asked))
+        if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
+            spec, _ = going_on(spec)
+        guarded = GuardedRank(spec.timeout_s)
+        return run_rank(_patient(spec), RankListener(guarded.at, is_asked=is_asked), guarded=guarded)
+
+
+def _has_checkpoints(spec: RunSpec) -> bool:
+    return isinstance(spec.job, Train) and spec.job.checkpoints is not None
+
+
+def _patient(spec: RunSpec) -> RunSpec:
+    """Return a run whose ranks find out by themselves only later than who watches them."""
+    return replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))
+
+
+def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
+    """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
+    spec = _patient(spec)
+    with (folder / f"stacks{number}").open("w") as stacks:
+        faulthandler.register(STACKS, stacks)
+        try:
+            return _run_listened_to(spec, number, folder)
+        finally:
+            faulthandler.unregister(STACKS)
+
+
+def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
+    from pipesched.executor.runs import pause_file, phase_line, phases_file, scores_file, scores_line
+
+    at, meet = ProgressPage.open(folder / "progress").writer(number), f"file://{folder}/store"
+    if not isinstance(spec.job, Train):
+        return run_rank(spec, RankListener(at), meet)
+
+    def on_phase(trials: AdvanceTrials, num_steps: int) -> None:
+        if number == 0:
+            with phases_file(folder).open("a") as file:
+                file.write(phase_line(trials, num_steps))
+
+    with scores_file(folder, number).open("w", buffering=1) as file:
+
+        def on_scores(microbatch: int, scores: Scores) -> None:
+            file.write(scores_line(microbatch, scores))
+
+        for told in PAUSE_SIGNALS if _has_checkpoints(spec) else ():
+            signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
+        return run_rank(
+            spec,
+            RankListener(at, on_scores, keeps_scores=True, on_phase=on_phase, is_asked=pause_file(folder).exists),
+            meet,
+        )
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse before the run what could not be written after it."""
+    if suffix_of(out) not in (".json", ".jsonl"):
+        raise ExecutionError(
+            f"--out: got suffix {out.suffix!r}, expected .json for a Timeline, .jsonl for losses; try {out.stem}.json"
+        )
+    if not out.parent.is_dir() or out.is_dir():
+        raise ExecutionError(f"--out: got {str(out)!r}, expected a file in a folder that is there; try another path")
+
+
+def _report(measured: Measured, folder: Path | None, out: Path | None) -> None:
+    numbers = {"makespans_s": measured.makespans_s, "losses": measured.losses}
+    if folder:
+        (folder / "result.json").write_text(json.dumps(numbers))
+        write_text(folder / "timeline.json", timeline_to_json(measured.timeline))
+        return
+    if out:
+        write_text(out, timeline_to_json(measured.timeline))
+    print(json.dumps(numbers))
+
+
+def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:
+    """Write the scores of all steps, and print the first and the last."""
+    assert isinstance(spec.job, Train), "it has trained"
+    run = spec.job.run
+    samples = run.pipelines * spec.job.batch_size
+    lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
+    if out:
+        write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
+    where = None if trained.diverged is None else trained.diverged.step
+    ahead = {} if trained.ahead is None else {"advance": trained.ahead.advance}
+    print(json.dumps({"first": lines[0], "last": lines[-1], "diverged_at": where, **ahead}))
+
+
+def run_and_leave() -> NoReturn:
+    """Run the rank of this process, and leave with its exit code.
+
+    Not by sys.exit: gloo's threads may still hold tensors, and one freed while Python shuts down aborts the process.
+    """
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
