@@ -91,14 +91,18 @@ def start_torchrun(
     return [_agent(nodes, index, ranks_per_node, words, given) for index in range(len(nodes))]
 
 
-def _agent(
-    nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.Popen[str]:
-    command = [
-        sys.executable, "-m", "torch.distributed.run",
+def torchrun_words(nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str]) -> list[str]:
+    """Return what stands behind ``torchrun`` on one of the nodes."""
+    return [
         "--nnodes", str(len(nodes)), "--node-rank", str(index), "--nproc-per-node", str(ranks_per_node),
         "--master-addr", nodes[0].address, "--master-port", str(_PORT), *words,
     ]  # fmt: skip
+
+
+def _agent(
+    nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", *torchrun_words(nodes, index, ranks_per_node, words)]
     return subprocess.Popen(
         ["ip", "netns", "exec", nodes[index].name, *_NAMED, f"node{index}", *command],  # noqa: S607 -- wherever they are
         env=dict(environment, GLOO_SOCKET_IFNAME=nodes[index].interface, OMP_NUM_THREADS="1"),

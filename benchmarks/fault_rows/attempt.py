@@ -101,6 +101,10 @@ class Command:
             self.code, self.peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         return self.code
 
+    def said(self) -> str:
+        """Return what it has printed on stderr so far, as a process that still writes there."""
+        return os.pread(self._streams[1], os.fstat(self._streams[1]).st_size, 0).decode(errors="replace")
+
     def end(self) -> tuple[str, str]:
         """End it, if it is not over, and return its output and what it printed on stderr."""
         if self.code is None:

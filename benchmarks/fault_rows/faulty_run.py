@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 MARK = "PIPESCHED_FAULT_MARK"
 """A variable of the environment by which all processes of a run are known."""
+TIMES, AT_WORK = "PIPESCHED_FAULT_TIMES", "PIPESCHED_FAULTS_AT_WORK"
+"""Variables that name the file where faults write when they befall a rank, and the folder where ranks say they work."""
 KEPT = r"pipesched-standstill-|torchinductor_|torchelastic_"
 """Names of the report on a standstill, of the cache that torch makes where it is imported, and of torchrun's logs."""
 POLL_S = 0.02
@@ -38,6 +40,9 @@ class Launcher(Protocol):
     def poll(self) -> int | None:
         """Return its exit code if it has ended."""
 
+    def said(self) -> Sequence[str]:
+        """Return what each of its processes has printed on stderr so far."""
+
     def end(self) -> str:
         """End it, if it is not over, and return what it printed on stderr."""
 
@@ -46,23 +51,45 @@ Start = Callable[[Path, Mapping[str, str]], Launcher]
 """Starts a run in a folder, with these variables of the environment besides."""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended.
+
+    Attributes:
+        named_s: How soon after the fault what was to be said was there [s]; None: never.
+        after_s: How soon all processes were gone, but for agents of torchrun; None: not in time.
+        exit_code: Of the launcher.
+        errors: What all have printed on stderr.
+        left: Processes and files that were left.
+    """
+
+    named_s: float | None
+    after_s: float | None
+    exit_code: int | None
+    errors: str
+    left: Sequence[str]
+
+
 class FaultyRun:
     """A run in a folder of its own, in which its temporary files are too."""
 
     def __init__(self, start: Start) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
-        temporary = Path(self._folder.name) / "tmp"
+        folder = Path(self._folder.name)
+        temporary, self._at_work, self._times = folder / "tmp", folder / "work", folder / "times"
         temporary.mkdir()
-        self.launcher = start(Path(self._folder.name), {MARK: self._mark, "TMPDIR": str(temporary)})
+        self._at_work.mkdir()
+        given = {MARK: self._mark, "TMPDIR": str(temporary), TIMES: str(self._times), AT_WORK: str(self._at_work)}
+        self.launcher = start(folder, given)
         self.fault_s: float | None = None
 
     def below(self, generations: int) -> list[int]:
-        """Return the processes of the run that are so many generations below its launcher, the oldest first."""
+        """Return the processes of the run that are so many generations below its launcher, in order."""
         parents = {pid: _parent(pid) for pid in self.processes()}
         pids = list(self.launcher.pids)
         for _ in range(generations):
-            pids = sorted(pid for pid, parent in parents.items() if parent in pids)
+            pids = [pid for above in pids for pid in sorted(pid for pid, parent in parents.items() if parent == above)]
         return pids
 
     def ranks(self) -> list[int]:
@@ -88,26 +115,58 @@ class FaultyRun:
         while len(self.ranks()) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s:
             time.sleep(POLL_S)
 
+    def await_watchers(self, num_ranks: int) -> None:
+        """Wait until each rank has a process beside it, or the launcher is not."""
+        until_s = time.monotonic() + START_S
+        while (
+            len(self.below(self.launcher.generations + 1)) < num_ranks
+            and self.launcher.poll() is None
+            and time.monotonic() < until_s
+        ):
+            time.sleep(POLL_S)
+
+    def await_work(self, num_ranks: int) -> None:
+        """Wait until so many ranks are at work, or the launcher is gone."""
+        until_s = time.monotonic() + START_S
+        while (
+            len([*self._at_work.iterdir()]) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s
+        ):
+            time.sleep(POLL_S)
+
     def await_fault(self) -> None:
-        """Wait until a rank is gone or stopped, or the launcher has ended; that is the time of the fault."""
+        """Wait until a fault befalls a rank: it says so, or one is gone or stopped, or the launcher has ended."""
         ranks = self.ranks()
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s and self.launcher.poll() is None:
-            if any(state_of(pid) in ("", "Z", "X", "T") for pid in ranks):
+            if self._times.exists() or any(state_of(pid) in ("", "Z", "X", "T") for pid in ranks):
                 break
             time.sleep(POLL_S)
         self.fault_s = time.monotonic()
 
-    def end(self, limit_s: float) -> tuple[float | None, int | None, str, list[str]]:
-        """Wait for the end; return the seconds since the fault, the exit code, the message, and what is left."""
+    def end(self, limit_s: float, told: str) -> End:
+        """Wait for the end.
+
+        Args:
+            limit_s: How long after the fault it is awaited at least [s].
+            told: A pattern of what is to be said.
+        """
         assert self.fault_s is not None, "a fault was awaited"
+        if self._times.exists():
+            self.fault_s = min(map(int, self._times.read_text().split())) / 1e9
         until_s = self.fault_s + limit_s + PATIENCE_S
-        after_s = None
-        while (is_on := self.launcher.poll() is None or bool(self.processes())) and time.monotonic() < until_s:
-            if after_s is None and not self.ranks() and self.launcher.is_anothers:
+        after_s, named_s = None, None
+        while is_on := self.launcher.poll() is None or bool(self.processes()):
+            if time.monotonic() > until_s:
+                break
+            if named_s is None and any(re.search(told, said) for said in self.launcher.said()):
+                named_s = time.monotonic() - self.fault_s
+            if after_s is None and self.launcher.is_anothers and not self.processes():
                 after_s = time.monotonic() - self.fault_s
             time.sleep(POLL_S)
-        after_s = None if is_on else after_s or time.monotonic() - self.fault_s
+        over_s = time.monotonic() - self.fault_s
+        if named_s is None and any(re.search(told, said) for said in self.launcher.said()):
+            named_s = over_s
+        after_s = None if is_on else after_s or over_s
         code = self.launcher.poll()
         pids = self.processes()
         left = [f"process {pid}" for pid in pids]
@@ -116,7 +175,7 @@ class FaultyRun:
         errors = self.launcher.end()
         left += [path.name for path in (Path(self._folder.name) / "tmp").iterdir() if not re.match(KEPT, path.name)]
         self._folder.cleanup()
-        return after_s, code, errors, left
+        return End(named_s, after_s, code, errors, left)
 
 
 def state_of(pid: int) -> str:
@@ -133,25 +192,3 @@ def _stat(pid: int) -> Sequence[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
         return "", "0"
-
-
-class Agents:
-    """The agents of torchrun, one on each node, whose children are the ranks."""
-
-    generations = 1
-    is_anothers = True
-
-    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
-        self._processes = processes
-        self.pids: Sequence[int] = [process.pid for process in processes]
-
-    def poll(self) -> int | None:
-        """Return the exit code of the first that failed, when all are over."""
-        codes = [process.poll() for process in self._processes]
-        return None if None in codes else next(filter(None, codes), 0)
-
-    def end(self) -> str:
-        """End them, and return what all printed on stderr."""
-        for process in self._processes:
-            process.kill()
-        return "".join(process.communicate()[1] for process in self._processes)

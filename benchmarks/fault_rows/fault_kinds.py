@@ -1,0 +1,224 @@
+"""Faults of ranks and of what starts them: what befalls a run, where, and what must come of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fault_rows.faulty_run import FaultyRun
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+
+NUM_RANKS = 4
+NUM_MICROBATCHES = 8
+TIMEOUT_S = 3.0
+NAMED_S, GONE_S = 0.5, 2.0
+"""So soon after a death it must be told, and all be gone; this soon after its time-out a standstill [s]."""
+LOADED_S = 30.0
+"""Torch, which ranks load first, takes less on a busy machine: they hear of a death when they have [s]."""
+STEPS = 5
+"""Steps of a training, at one of which a fault is injected."""
+FAILING = f"{Path(__file__).with_name('failing_model.py')}:failing:"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where ranks run.
+
+    Attributes:
+        name: As the table has it.
+        command: Behind ``pipesched``, up to the model.
+        brief: What lets it be over soon.
+        forever: What lets it go on for long.
+        microbatches: Micro-batches of a step.
+        is_training: Whether ops are named as of all steps.
+        is_one_process: Whether all ranks take turns in one.
+        is_under_torchrun: Whether two agents start the ranks.
+    """
+
+    name: str
+    command: str
+    brief: str
+    forever: str
+    microbatches: int = NUM_MICROBATCHES
+    is_training: bool = False
+    is_one_process: bool = False
+    is_under_torchrun: bool = False
+
+
+RUN = f"run -s 1f1b -p {NUM_RANKS} -m {NUM_MICROBATCHES} --timeout {TIMEOUT_S:g} --check-finite --model"
+TRAIN = (
+    f"train -s 1f1b -p {NUM_RANKS} -m {NUM_MICROBATCHES} --batch-size {NUM_MICROBATCHES} "
+    f"--uniform f=1ms,b=2ms --partition uniform --check-finite"
+)
+DISTRIBUTED = f"{TRAIN} --timeout {TIMEOUT_S:g} --distributed"
+BRIEF = f"--steps {STEPS}"
+PLACES = (
+    Place("run, gloo", RUN, "", "--iterations 1000000"),
+    Place("train, gloo", DISTRIBUTED, BRIEF, "--steps 1000000", is_training=True),
+    Place("train, one process", TRAIN, BRIEF, "--steps 1000000", is_training=True, is_one_process=True),
+    Place("run, two nodes of torchrun", RUN, "", "--iterations 1000000", is_under_torchrun=True),
+    Place(
+        "train, two nodes of torchrun",
+        DISTRIBUTED.replace(" --distributed", ""),
+        BRIEF,
+        "--steps 1000000",
+        is_training=True,
+        is_under_torchrun=True,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What befalls a run, and what must come of it.
+
+    Attributes:
+        options: Behind the command, that let it happen; empty: `act` does it.
+        told: A pattern of what the message must say.
+        act: Does it to a run that goes on.
+        exit_code: Of the launcher.
+        limit_s: From the fault until all is over [s].
+        named_s: From the fault until it is told [s].
+        is_early: Whether it is done as soon as all ranks are there, and not only when they are at work.
+    """
+
+    options: str
+    told: str
+    act: Callable[[FaultyRun], None] | None = None
+    exit_code: int = 3
+    limit_s: float = GONE_S
+    named_s: float = GONE_S
+    is_early: bool = False
+
+
+MODEL = "mlp:layers=8,width=16"
+INJECTED = ("kill", "raise", "exit", "nan", "stop", "drop-link", "disk-full")
+OWN = ("exception of a layer", "wrong shape")
+OUTSIDE = ("SIGKILL to a rank", "SIGINT to the launcher", "SIGTERM to the launcher", "SIGKILL to the launcher")
+AGENTS = (
+    "SIGKILL to an agent",
+    "SIGTERM to an agent",
+    "SIGINT to an agent",
+    "SIGSTOP to a rank and SIGKILL to its agent",
+)
+EARLY = "SIGKILL to a rank that starts"
+BESIDE = ("SIGKILL to what ranks are forked from", "SIGKILL to the reference process")
+SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 130), "SIGKILL": (signal.SIGKILL, -9)}
+
+
+def kinds_of(place: Place) -> tuple[str, ...]:
+    """Return the faults that can befall a run there."""
+    if place.is_one_process:
+        return (*OWN, "NaN of a layer", *OUTSIDE[1:])
+    if place.is_under_torchrun:
+        return (*INJECTED[:-1], *OWN, OUTSIDE[0], EARLY, *AGENTS)
+    return (*INJECTED, *OWN, *OUTSIDE, *BESIDE)
+
+
+def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
+    """Return a fault of some kind, at a rank and an op that chance picks."""
+    rank, step = chance.randrange(NUM_RANKS), chance.randrange(STEPS) if place.is_training else 0
+    plain = f"{place.command} {MODEL} {place.brief}"
+    if kind in OWN or kind == "NaN of a layer":
+        microbatch = chance.randrange(place.microbatches * STEPS) if place.is_training else chance.randrange(8)
+        how = {"exception of a layer": "raise", "wrong shape": "shape"}.get(kind, "nan")
+        layer = 2 * rank + (0 if kind == "wrong shape" else chance.randrange(2))
+        options = f"{place.command} {FAILING}how={how},layer={layer},at={microbatch} {place.brief}"
+        words = {"raise": "a layer's own fault", "shape": "shapes cannot be multiplied", "nan": "got NaN"}[how]
+        told = f"{_named(rank, f'{rank}F{microbatch}', place.is_training)}.*{words}"
+        return Fault(options, told)
+    if kind == "disk-full":
+        rank = rank if place.is_training else 0
+        told = f"rank {rank} failed behind its last op: .*No space left on device"
+        return Fault(f"{plain} --inject disk-full:rank={rank}", told)
+    if kind == "drop-link":
+        first, after = rank % (NUM_RANKS - 1), chance.randrange(place.microbatches)
+        told = (
+            rf"rank ({first}|{first + 1}) failed at \d[FB]{after}\b.*it has waited 3\.\d+ s for the "
+            rf"(activation|gradient) {after} of stage \d, which rank ({first}|{first + 1}) "
+        )
+        options = f"{plain} --inject drop-link:{first}-{first + 1},after={after}"
+        return Fault(options, told, limit_s=TIMEOUT_S + GONE_S, named_s=TIMEOUT_S + GONE_S)
+    if kind in INJECTED:
+        is_computed = place.is_training or kind == "nan"
+        op = chance.choice(
+            [str(op) for op in _lists().ops[rank] if not is_computed or re.fullmatch(r"\d[FB]\d+", str(op))]
+        )
+        at = f",step={step}" if place.is_training else ""
+        numbers = re.sub(r"\d+$", lambda match: str(int(match[0]) + step * place.microbatches), op)
+        said = f"({_SAID[kind]}|{GONE})" if place.is_under_torchrun else _SAID[kind]
+        told = f"{_named(rank, numbers, place.is_training)}.*{said}"
+        limit_s = GONE_S + (TIMEOUT_S if kind == "stop" else 0)
+        named_s = NAMED_S if kind in ("kill", "exit") else limit_s
+        return Fault(f"{plain} --inject {kind}:rank={rank},op={op}{at}", told, limit_s=limit_s, named_s=named_s)
+    going_on = f"{place.command} {FAILING}how=none {place.forever}"
+    if place.is_under_torchrun:
+        return _of_agents(kind, going_on, rank)
+    match kind.split()[0], kind.split()[-1]:
+        case _, "rank":
+            told = rf"rank {rank} failed (at|before) .*({GONE}|was killed by signal 9)"
+            return Fault(going_on, told, lambda run: os.kill(run.ranks()[rank], signal.SIGKILL), named_s=NAMED_S)
+        case name, "launcher":
+            number, code = SIGNALS[name]
+            told = "stopped" if code > 0 else ""
+            return Fault(going_on, told, lambda run: os.kill(run.launcher.pids[0], number), code)
+        case _, "from":
+            told = "the process that all ranks are forked from was killed by signal 9"
+            return Fault(going_on, told, lambda run: os.kill(run.below(1)[0], signal.SIGKILL))
+    averaged = going_on.replace("-s 1f1b", "-s avgpipe").replace(f"-p {NUM_RANKS} ", "-p 2 ")
+    told = r"reference process of device \d \(pid \d+\) was killed by signal 9"
+    return Fault(averaged, told, lambda run: os.kill(run.below(3)[0], signal.SIGKILL))
+
+
+def _of_agents(kind: str, going_on: str, rank: int) -> Fault:
+    """Return a fault from outside under torchrun: of a rank, or of its agent."""
+    node = rank * 2 // NUM_RANKS
+    own = rf"rank [{' '.join(str(other) for other in range(NUM_RANKS) if other * 2 // NUM_RANKS == node)}] failed"
+    gone = r"(rank|process) \d failed (at|before) .*torchrun's (agent, which has started it, is|store at \S+ is) gone"
+    match kind.split()[0], kind.split()[-1]:
+        case _, "rank" | "starts":
+            told = rf"(rank|process) {rank} failed (at|before) .*({GONE}|was killed by signal 9)"
+            is_early = kind == EARLY
+
+            def kill(run: FaultyRun) -> None:
+                os.kill(run.ranks()[rank], signal.SIGKILL)
+
+            limit_s, named_s = (LOADED_S, LOADED_S) if is_early else (GONE_S, NAMED_S)
+            return Fault(going_on, told, kill, 1, limit_s, named_s, is_early)
+        case "SIGSTOP", _:
+
+            def stop(run: FaultyRun) -> None:
+                os.kill(run.ranks()[rank], signal.SIGSTOP)
+                os.kill(run.launcher.pids[node], signal.SIGKILL)
+
+            return Fault(going_on, gone, stop, 1)
+        case name, _:
+            told = gone if name == "SIGKILL" else rf"{own} (at|before) .*torchrun's agent has ended it by {name}"
+            return Fault(going_on, told, lambda run: os.kill(run.launcher.pids[node], SIGNALS[name][0]), 1)
+
+
+GONE = "its process ended before its list did"
+_SAID = {
+    "kill": "was killed by signal 9",
+    "raise": "a fault was injected here",
+    "exit": "ended with exit code 0",
+    "nan": "got NaN",
+    "stop": "stopped by a signal",
+}
+"""What the message must say of an injected fault."""
+
+
+def _named(rank: int, op: str, has_version: bool) -> str:
+    version = r"(@\d+)?" if has_version else ""
+    return rf"rank {rank} failed at {op}{version}[ :]"
+
+
+def _lists() -> Schedule:
+    return lower(build("1f1b", NUM_RANKS, NUM_MICROBATCHES))
