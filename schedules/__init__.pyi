@@ -8,6 +8,7 @@ from . import semantics as semantics
 from . import transforms as transforms
 from . import weights as weights
 from .cell_limit import require_cells as require_cells
+from .memory_room import too_many_objects as too_many_objects
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average
 from .op import Compute as Compute
@@ -64,14 +65,16 @@ from .schedule import routes as routes
 from .schedule import shows_messages as shows_messages
 from .schedule import stage_share as stage_share
 from .schedule import stages_of as stages_of
+from .span import Span as Span
+from .span import is_work as is_work
+from .span_columns import SpanColumns as SpanColumns
+from .span_columns import spread as spread
 from .timeline import LONGEST_S as LONGEST_S
 from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample
-from .timeline import Span as Span
 from .timeline import Timeline as Timeline
 from .timeline import Yardstick as Yardstick
 from .timeline import hand_overs_between as hand_overs_between
-from .timeline import is_work as is_work
 from .timeline import mean_yardstick as mean_yardstick
 from .timeline_lists import schedule_of as schedule_of
 from .traits import PredictionRule as PredictionRule

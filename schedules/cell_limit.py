@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from pipesched.schedules.memory_room import room_bytes
 from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import MAX_CELLS, ScheduleError
 
+CELL_BYTES = 500
+"""What a micro-batch of a stage takes while columns are built, lowered and simulated [bytes]."""
 
-def require_cells(what: str, num_stages: int, num_microbatches: int) -> None:
+_MOST_NUMBERED = 150_000_000
+"""Stages times micro-batches of which all instructions and times have numbers of 32 bits."""
+
+
+def require_cells(what: str, num_stages: int, num_microbatches: int, *, are_columns: bool = True) -> None:
     """Refuse lists that would be too long to be held, before they are made.
 
     Args:
         what: The schedule, for the message.
         num_stages: Its stages.
         num_microbatches: Its micro-batches.
+        are_columns: Whether its ops are numbers in columns; else each is an object.
 
     Raises:
         ScheduleError: They would be; it says how many micro-batches could be held, or stages if not even one.
     """
-    if num_stages * num_microbatches > MAX_CELLS:
-        most = MAX_CELLS // num_stages
-        advice = f"{most} micro-batches" if most else f"{MAX_CELLS // num_microbatches or 1} stages"
+    num_cells = num_stages * num_microbatches
+    if num_cells <= MAX_CELLS // 10:
+        return
+    most, where = MAX_CELLS, "in all"
+    if are_columns:
+        most, where = min(room_bytes() // CELL_BYTES, _MOST_NUMBERED), "in all, for which there is memory"
+    if num_cells > most:
+        microbatches = most // num_stages
+        advice = f"{microbatches} micro-batches" if microbatches else f"{max(1, most // num_microbatches)} stages"
         raise ScheduleError(
             f"{what}: got {shown(num_microbatches)} micro-batches on {shown(num_stages)} stages, expected at most "
-            f"{MAX_CELLS} in all; try {advice}"
+            f"{most} {where}; try {advice}"
         )

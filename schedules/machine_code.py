@@ -6,13 +6,18 @@ they run compiled, over NumPy's arrays, however short they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
 from importlib.util import find_spec
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 BREAK_EVEN = 200_000
 """Steps of a process from which on loading machine code pays."""
+
+_LONG = 5_000_000
+"""Steps of a loop that may take longer than anybody who pressed Ctrl-C wants to wait."""
 
 _steps_run = 0
 
@@ -31,7 +36,9 @@ def has_numba() -> bool:
 
 
 @cache
-def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> Callable[..., Any]:
+def compiled(
+    loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (), *, are_inlined: bool = True
+) -> Callable[..., Any]:
     """Return a loop as machine code, which is kept on disk, and beside which other threads run.
 
     It has no fast mathematics, so that sums are the same.
@@ -39,6 +46,7 @@ def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (
     Args:
         loop: The loop.
         parts: Functions that it calls.
+        are_inlined: Whether they are written into it wherever it calls them.
 
     Raises:
         ImportError: There is no numba.
@@ -47,14 +55,45 @@ def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (
     from numba.extending import register_jitable
 
     for part in parts:
-        register_jitable(forceinline=True)(part)
+        register_jitable(forceinline=are_inlined)(part)
     result: Callable[..., Any] = numba.njit(cache=True, nogil=True)(loop)
     return result
 
 
-def loop_in(loop: Callable[..., Any], *, in_arrays: bool) -> Callable[..., Any]:
-    """Return a loop for arrays, which is compiled, or for lists, which is the loop itself."""
-    return compiled(loop) if in_arrays else loop
+def interruptible(loop: Callable[..., Any], num_steps: int) -> Callable[..., Any]:
+    """Return a loop that answers Ctrl-C, and lets other threads tell of progress, where it takes long.
+
+    Machine code does not look for signals: it runs in a thread of its own, for which the calling one waits.
+
+    Args:
+        loop: The loop, compiled or not.
+        num_steps: Steps that it is about to do.
+    """
+    if num_steps < _LONG or not hasattr(loop, "py_func"):
+        return loop
+
+    @wraps(loop)
+    def run(*args: Any) -> Any:
+        answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answer.put((True, loop(*args)))
+            except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
+                answer.put((False, error))
+
+        Thread(target=work, daemon=True).start()
+        is_well, what = answer.get()
+        if not is_well:
+            raise what
+        return what
+
+    return run
+
+
+def loop_in(loop: Callable[..., Any], *, in_arrays: bool, num_steps: int = 0) -> Callable[..., Any]:
+    """Return a loop for arrays, which is compiled and answers Ctrl-C, or for lists, which is the loop itself."""
+    return interruptible(compiled(loop), num_steps) if in_arrays else loop
 
 
 def filled(count: int, number: int, *, in_arrays: bool, are_small: bool = False) -> Any:
@@ -63,7 +102,17 @@ def filled(count: int, number: int, *, in_arrays: bool, are_small: bool = False)
         return [number] * count
     import numpy as np
 
-    return np.full(count, number, np.int8 if are_small else np.int32)
+    kind = np.int8 if are_small else np.int32
+    return np.full(count, number, kind) if number else np.zeros(count, kind)  # of zeros no page is touched
+
+
+def filled_like(numbers: Any, count: int) -> Any:
+    """Return room for so many numbers such as those of an array, or of anything else in a list."""
+    if not hasattr(numbers, "dtype"):
+        return [0] * count
+    import numpy as np
+
+    return np.zeros(count, numbers.dtype)
 
 
 def filled_rows(count: int, width: int, *, in_arrays: bool) -> Any:
@@ -75,13 +124,15 @@ def filled_rows(count: int, width: int, *, in_arrays: bool) -> Any:
     return np.zeros((count, width), np.int32)
 
 
-def converted(numbers: Any, *, in_arrays: bool, are_small: bool = False) -> Any:
-    """Return numbers as a list, or as an array of int32, or of int8 if they are small; as they are if they are one."""
+def converted(numbers: Any, *, in_arrays: bool, are_small: bool = False, are_real: bool = False) -> Any:
+    """Return numbers as a list, or as an array of int32, or int8 if they are small, or float64; if not, as they are."""
     if not in_arrays:
-        return numbers if isinstance(numbers, list) else numbers.tolist()
+        if isinstance(numbers, Sequence):
+            return numbers if isinstance(numbers, list) else [*numbers]
+        return numbers.tolist()
     import numpy as np
 
-    return np.ascontiguousarray(numbers, np.int8 if are_small else np.int32)
+    return np.ascontiguousarray(numbers, np.int8 if are_small else np.float64 if are_real else np.int32)
 
 
 def bounds(numbers: Any) -> tuple[int, int]:

@@ -132,6 +132,45 @@ class OpColumns:
         counts = np.bincount(self.codes, minlength=2 * OVERLAPPED)
         return tuple((counts[:OVERLAPPED] + counts[OVERLAPPED:])[: RESHARD + 1].tolist())
 
+    @cached_property
+    def num_computed_stages(self) -> int:
+        """One more than the highest stage that something is computed for."""
+        if isinstance(self.codes, list):
+            pairs = zip(self.codes, self.stages, strict=True)
+            return 1 + max((stage for code, stage in pairs if code < SEND_F or code >= OVERLAPPED), default=-1)
+        import numpy as np
+
+        computed = (self.codes < SEND_F) | (self.codes >= OVERLAPPED)
+        return 1 + int(np.max(self.stages, where=computed, initial=-1))
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the stages that something is computed for on `rank`, in ascending order."""
+        cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
+        codes, stages = self.codes[cells], self.stages[cells]
+        if isinstance(codes, list):
+            pairs = zip(codes, stages, strict=True)
+            return tuple(sorted({stage for code, stage in pairs if code < SEND_F or code >= OVERLAPPED}))
+        import numpy as np
+
+        is_there = np.zeros(1 + bounds(stages)[1], bool)
+        is_there[stages[(codes < SEND_F) | (codes >= OVERLAPPED)]] = True
+        return tuple(is_there.nonzero()[0].tolist())
+
+    @property
+    def num_computed_microbatches(self) -> int:
+        """How many micro-batches something is computed for."""
+        if isinstance(self.codes, list):
+            pairs = zip(self.codes, self.microbatches, strict=True)
+            return len({microbatch for code, microbatch in pairs if code < SEND_F or code >= OVERLAPPED})
+        import numpy as np
+
+        computed = (self.codes < SEND_F) | (self.codes >= OVERLAPPED)
+        if bounds(self.microbatches)[1] > 4 * len(self.codes) + 1000:
+            return len(np.unique(self.microbatches[computed]))
+        is_there = np.zeros(1 + bounds(self.microbatches)[1], bool)
+        is_there[self.microbatches[computed]] = True
+        return int(is_there.sum())
+
     @property
     def are_works(self) -> Any:
         """Of each op, those of all ranks one after the other, whether it is none that posts a message."""

@@ -14,8 +14,9 @@ from functools import cached_property, partial, wraps
 from operator import index
 from typing import Any, ParamSpec, TypeAlias, final
 
+from pipesched.schedules.memory_room import too_many_objects
 from pipesched.schedules.op import Average, Op, Phase, Recv, Reduce, Send, computes
-from pipesched.schedules.op_columns import OpColumns, OpRow, columns_of
+from pipesched.schedules.op_columns import OpColumns, OpRow, cell_code, columns_of
 from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
@@ -121,6 +122,8 @@ class Schedule:
                 f"{self.name}: got {self.num_microbatches} micro-batches on {self.num_stages} stages, expected at most "
                 f"{MAX_CELLS} in all in lists that are held; try {MAX_CELLS // self.num_stages} micro-batches"
             )
+        if (columns := columns_of(self.lists)) and (f := too_many_objects(len(columns.codes), self.num_microbatches)):
+            raise ScheduleError(f"{self.name}: {f}")
         return tuple(row.ops if isinstance(row, OpRow) else tuple(row) for row in self.lists)
 
     @cached_property
@@ -174,14 +177,14 @@ class Schedule:
     def stages_on(self, rank: int) -> tuple[int, ...]:
         """Return the stages that `rank` computes, in ascending order."""
         if self.layout is None:
-            return stages_of(self.ops[rank])
+            return self.columns.stages_of(rank)
         return tuple(stage for stage, ranks in enumerate(self.layout.homes) if rank in ranks)
 
     @cached_property
     def reducers(self) -> Mapping[int, tuple[int, ...]]:
         """For each stage that is reduced, in ascending order, the ranks whose k-th Reduces of it meet."""
         if self.layout is None:
-            return _ranks_with(Reduce, self.ops)
+            return _ranks_with(Reduce, self)
         stages = (stage for stage in range(self.num_stages) if stage not in self.averagers)
         return {stage: ranks for stage in stages if len(ranks := self.replicas(stage)) > 1}
 
@@ -189,7 +192,7 @@ class Schedule:
     def averagers(self) -> Mapping[int, tuple[int, ...]]:
         """For each stage that is averaged, in ascending order, the ranks that average it."""
         if self.layout is None:
-            return _ranks_with(Average, self.ops)
+            return _ranks_with(Average, self)
         return {stage: self.replicas(stage) for stage in self.layout.averaged}
 
     @property
@@ -284,10 +287,12 @@ def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
     return tuple(sorted({part.stage for op in ops for part in computes(op)}))
 
 
-def _ranks_with(kind: type[Reduce | Average], programs: Iterable[Iterable[Op]]) -> dict[int, tuple[int, ...]]:
+def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, tuple[int, ...]]:
     """Return, for each stage of an op of `kind`, in ascending order, the ranks that have one."""
+    if not schedule.columns.counts[cell_code(kind)]:
+        return {}
     ranks_of: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, ops in enumerate(programs):
+    for rank, ops in enumerate(schedule.ops):
         for stage in {op.stage for op in ops if isinstance(op, kind)}:
             ranks_of[stage].append(rank)
     return {stage: tuple(ranks_of[stage]) for stage in sorted(ranks_of)}

@@ -7,27 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from pipesched.schedules.op import Op, Recv, Reduce, Send, computes, occupies_device
+from pipesched.schedules.op import Op, Recv, Reduce, Send, occupies_device
+from pipesched.schedules.span import Span, is_work
+from pipesched.schedules.span_columns import SpanColumns
 
 LONGEST_S = 7 * 24 * 3600.0
 """Longest op that is emulated and longest wait that is asked for [s], a week: what every clock and sleep can take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One op on one rank.
-
-    Attributes:
-        posted_s: When the rank reached the op [s]; it waits from here to `start_s`.
-        start_s: When the work began [s]: of a Compute its computation, of a Send or Recv the transfer.
-        end_s: When the work was over [s].
-    """
-
-    rank: int
-    op: Op
-    posted_s: float
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +83,6 @@ def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
             yield HandOver(span.rank, span.op, start_s, following.posted_s)
 
 
-def is_work(span: Span) -> bool:
-    """Return whether a span keeps its device busy: its op does, for some time."""
-    return occupies_device(span.op) and span.end_s > span.start_s
-
-
 @dataclass(frozen=True)
 class Timeline:
     """Every span of a run, in the same form whether it was simulated or measured.
@@ -113,7 +93,8 @@ class Timeline:
         name: The schedule's name.
         source: Where the times come from: ``"predicted"``, ``"measured"``, or another word that tells it apart in a
             figure. Only a measured Timeline gives costs, and a prediction is compared with a measurement as such.
-        spans: The spans, in order of rank, then of the rank's list.
+        spans: The spans, in order of rank, then of the rank's list: a tuple, or columns that make them when they are
+            read.
         rank_to_device: The device of every rank.
         memory: Samples in order of device, then time; empty when memory was not looked at. Of two at one time the
             first is the most that was held on the way through it, the second what is held from then on.
@@ -125,7 +106,7 @@ class Timeline:
 
     name: str
     source: str
-    spans: tuple[Span, ...]
+    spans: Sequence[Span]
     rank_to_device: tuple[int, ...]
     memory: tuple[MemorySample, ...] = ()
     hand_overs: tuple[HandOver, ...] = ()
@@ -147,6 +128,13 @@ class Timeline:
         return tuple(sorted(set(self.rank_to_device)))
 
     @cached_property
+    def columns(self) -> SpanColumns:
+        """The spans as columns of numbers: those that they are made from, or read from them once."""
+        return (
+            self.spans if isinstance(self.spans, SpanColumns) else SpanColumns.of(self.spans, len(self.rank_to_device))
+        )
+
+    @cached_property
     def work(self) -> tuple[Span, ...]:
         """The spans that keep a device busy (`is_work`)."""
         return tuple(filter(is_work, self.spans))
@@ -154,7 +142,7 @@ class Timeline:
     @cached_property
     def num_stages(self) -> int:
         """One more than the highest stage that something is computed for, also where it takes no time."""
-        return 1 + max((part.stage for span in self.spans for part in computes(span.op)), default=-1)
+        return self.columns.ops.num_computed_stages
 
     @cached_property
     def without_messages(self) -> tuple[Span, ...]:
@@ -164,12 +152,13 @@ class Timeline:
     @cached_property
     def start_s(self) -> float:
         """When the first work or Reduce began [s]."""
-        return min((span.start_s for span in self.without_messages), default=0.0)
+        return self.columns.extent_s[0]
 
     @cached_property
     def makespan_s(self) -> float:
         """Time from the first start of a work or Reduce to the last end of one [s]."""
-        return max((span.end_s for span in self.without_messages), default=0.0) - self.start_s
+        first_s, last_s = self.columns.extent_s
+        return last_s - first_s
 
     def of_rank(self, rank: int) -> tuple[Span, ...]:
         """Return the spans of one rank, in its list's order."""

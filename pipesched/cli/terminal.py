@@ -307,7 +307,7 @@ def spinner(text: str, *, if_long: bool) -> Iterator[None]:
 
 def simulating(schedule: Schedule) -> AbstractContextManager[None]:
     """Show on a terminal that a schedule is simulated, where that takes long."""
-    return spinner(f"simulating {schedule.name}", if_long=sum(map(len, schedule.ops)) > _LONG)
+    return spinner(f"simulating {schedule.name}", if_long=len(schedule.columns.codes) > _LONG)
 
 
 def comparing(timelines: Sequence[Path]) -> AbstractContextManager[None]:

@@ -43,11 +43,13 @@ def busy_machine(others: float | None, num_busy: int) -> list[str]:
 
 def short_ops(timeline: Timeline) -> list[str]:
     """Return a note where the ops of a stage are shorter than what their rank takes beside each: most of it is that."""
+    if not timeline.hand_overs:
+        return []
     seconds: defaultdict[int, list[float]] = defaultdict(list)
     for span in timeline.spans:
         if isinstance(span.op, Compute):
             seconds[span.op.stage].append(span.end_s - span.start_s)
-    if not seconds or not timeline.hand_overs:
+    if not seconds:
         return []
     num_ops = sum(map(len, seconds.values()))
     beside_s = sum(piece.end_s - piece.start_s for piece in timeline.hand_overs) / num_ops

@@ -8,11 +8,13 @@ for one another, and so on the backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pipesched.schedules import NotRunnableError, Schedule
+from pipesched.schedules import NotRunnableError, Schedule, ScheduleError
 from pipesched.schedules.check.backend import MessageBackend
+from pipesched.schedules.check.completeness import is_complete
 from pipesched.schedules.check.finding import Finding
 from pipesched.schedules.check.gradient_flow import updates
 from pipesched.schedules.check.matching import matching
@@ -93,6 +95,10 @@ def require_runnable(schedule: Schedule) -> None:
     Raises:
         NotRunnableError: With the first findings, in one line.
     """
+    if is_complete(schedule):
+        with suppress(ScheduleError):
+            lower(schedule)  # which works all lists through, and is kept
+            return
     findings = find_faults(schedule)
     if findings:
         shown = "; ".join(str(finding) for finding in findings[:3])

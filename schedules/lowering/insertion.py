@@ -31,9 +31,12 @@ from pipesched.schedules.semantics import explain, progress
 _MAX_CLOCKS = 500_000_000
 """Most numbers in the clocks of all ranks, and in those of one op in twenty: they take half a minute, and 2 GB."""
 
+_KEPT = "_lowered"
+"""Where a schedule keeps itself lowered."""
+
 
 def lower(schedule: Schedule) -> Schedule:
-    """Return `schedule` with its communication; one that has it already comes back as it is.
+    """Return `schedule` with its communication, found once; one that has it already comes back as it is.
 
     A message whose maker and user share a rank stays there and is not sent.
 
@@ -45,11 +48,16 @@ def lower(schedule: Schedule) -> Schedule:
         raise ScheduleError(f"schedule: got {shown(schedule)}, expected a Schedule; try pipesched.build('1f1b', 4, 8)")
     if schedule.is_lowered:
         return schedule
+    known: Schedule | None = vars(schedule).get(_KEPT)
+    if known is not None:
+        return known
     require_lowerable(schedule)
-    lowered = _lowered(schedule.columns, schedule.num_stages, schedule.num_microbatches)
-    if lowered is None:
+    columns = _lowered(schedule.columns, schedule.num_stages, schedule.num_microbatches)
+    if columns is None:
         _refuse(schedule)
-    return replace(schedule, lists=lowered.rows(), is_lowered=True)
+    lowered = replace(schedule, lists=columns.rows(), is_lowered=True)
+    vars(schedule)[_KEPT] = lowered  # as a cached property is
+    return lowered
 
 
 def require_lowerable(schedule: Schedule) -> None:
@@ -101,7 +109,8 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
     full = partial(machine_code.filled, in_arrays=in_arrays)
     rows = partial(machine_code.filled_rows, width=num_ranks, in_arrays=in_arrays)
     find, work, write = (
-        machine_code.loop_in(loop, in_arrays=in_arrays) for loop in (find_meetings, work_through, write_lowered)
+        machine_code.loop_in(loop, in_arrays=in_arrays, num_steps=num_cells)
+        for loop in (find_meetings, work_through, write_lowered)
     )
     cells = begins, codes, stages, microbatches
     meetings, members, homes = full(num_cells, -1), full(num_stages, 0), full(num_stages * num_microbatches, -1)

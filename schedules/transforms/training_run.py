@@ -21,6 +21,7 @@ from pipesched.schedules import (
     ScheduleError,
     Step,
     computes,
+    op_columns,
     positive,
     repeat,
     stages_of,
@@ -166,7 +167,7 @@ def with_steps(schedule: Schedule) -> Schedule:
 
     PyTorch's files leave the optimizer to their caller. Replicas sum their gradients first.
     """
-    if any(isinstance(op, Step) for row in schedule.ops for op in row):
+    if schedule.columns.counts[op_columns.STEP]:
         return schedule
     holders = Counter(stage for row in schedule.ops for stage in stages_of(row))
     rows = []

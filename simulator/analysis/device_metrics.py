@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipesched.schedules import Span, Timeline, computes
+from pipesched.schedules import Timeline
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis.idle_time import usage
 from pipesched.simulator.memory import peak_memory
@@ -119,28 +118,32 @@ def metrics(timeline: Timeline) -> Metrics:
         raise SimulationError(
             f"{timeline.name}: got a timeline in which no op takes time, expected some work; try costs above 0 s"
         )
-    microbatches = {part.microbatch for span in timeline.spans for part in computes(span.op)}
     return Metrics(
         makespan_s=makespan_s,
         bubble_fraction=math.fsum(device.idle_s for device in devices) / (len(devices) * makespan_s),
         bubble_overhead=(makespan_s - ideal_s) / ideal_s,
         bubble_of_longest_span=_bubble_of_longest_span(timeline),
-        throughput=len(microbatches) / makespan_s,
+        throughput=timeline.columns.ops.num_computed_microbatches / makespan_s,
         devices=devices,
     )
 
 
 def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
     peaks = peak_memory(timeline.memory)
+    ranks: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, device in enumerate(timeline.rank_to_device):
+        ranks[device].append(rank)
     devices = []
     for use in usage(timeline):
         peak = peaks.get(use.device)
+        extents_s = [extent_s for rank in ranks[use.device] if (extent_s := timeline.columns.work_extent_s(rank))]
         devices.append(
             DeviceMetrics(
                 device=use.device,
                 busy_s=use.busy_s,
                 idle_s=use.idle_s,
-                span_s=_span_s(timeline.work_of_device(use.device)),
+                span_s=max((end_s for _, end_s in extents_s), default=0.0)
+                - min((start_s for start_s, _ in extents_s), default=0.0),
                 idle_by_cause_s=use.idle_by_cause_s,
                 peak_memory_bytes=None if peak is None else peak.total_bytes,
                 peak_memory_by_kind=() if peak is None else peak.bytes_by_kind,
@@ -149,15 +152,8 @@ def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
     return tuple(devices)
 
 
-def _span_s(works: Iterable[Span]) -> float:
-    works = tuple(works)
-    return max((span.end_s for span in works), default=0.0) - min((span.start_s for span in works), default=0.0)
-
-
 def _bubble_of_longest_span(timeline: Timeline) -> float:
-    works: defaultdict[int, list[Span]] = defaultdict(list)
-    for span in timeline.work:
-        works[span.rank].append(span)
-    longest = max(works.values(), key=_span_s)
-    span_s = _span_s(longest)
-    return (span_s - math.fsum(span.end_s - span.start_s for span in longest)) / span_s
+    extents_s = ((rank, timeline.columns.work_extent_s(rank)) for rank in range(len(timeline.rank_to_device)))
+    spans_s = {rank: extent_s[1] - extent_s[0] for rank, extent_s in extents_s if extent_s}
+    longest = max(spans_s, key=spans_s.__getitem__)
+    return (spans_s[longest] - timeline.columns.worked_s(longest)) / spans_s[longest]

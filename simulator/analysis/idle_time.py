@@ -25,27 +25,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
-from pipesched.schedules import (
-    Compute,
-    HandOver,
-    Message,
-    Payload,
-    Reduce,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    computes,
-    is_work,
-    needs,
-)
-from pipesched.schedules.semantics import transfers
+from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, op_columns
 from pipesched.simulator import SAME
+from pipesched.simulator.analysis.idle_loop import BUSY, CHARGE_PARTS, charge_device, find_transfers
+
+SEND_F, SEND_B, REDUCE, STEP, OVERLAPPED = (
+    op_columns.SEND_F, op_columns.SEND_B, op_columns.REDUCE, op_columns.STEP, op_columns.OVERLAPPED,
+)  # fmt: skip
 
 CAUSES = (
     "warmup",
@@ -60,7 +51,8 @@ CAUSES = (
 )
 """Every charge has these, in this order."""
 
-_Cut = tuple[str, float]  # a cause, and the instant until which it is to blame
+_KEPT = "_usage"
+"""Where a Timeline keeps the usage of its devices."""
 
 
 class IdlePart(NamedTuple):
@@ -91,157 +83,166 @@ class Usage:
 
 
 def usage(timeline: Timeline) -> tuple[Usage, ...]:
-    """Return, for every device, how long it was busy and why it was not."""
-    blame = _Blame(timeline)
-    return tuple(blame.usage(device) for device in timeline.devices)
+    """Return, for every device, how long it was busy and why it was not; worked out at the first question."""
+    known: tuple[Usage, ...] | None = vars(timeline).get(_KEPT)
+    if known is not None:
+        return known
+    charges = _Charges(timeline)
+    usages = []
+    for device in timeline.devices:
+        seconds, _ = charges.of_device(device)
+        usages.append(Usage(device, seconds[BUSY], tuple(zip(CAUSES, seconds[:BUSY], strict=True))))
+    vars(timeline)[_KEPT] = tuple(usages)  # as a cached property is
+    return tuple(usages)
 
 
 def idle_parts(timeline: Timeline) -> dict[int, tuple[IdlePart, ...]]:
     """Return when every device was idle and why, in order of time: the parts that `usage` adds up."""
-    blame = _Blame(timeline)
-    return {device: blame.walk(device)[1] for device in timeline.devices}
-
-
-class _Work(NamedTuple):
-    """A work, and what is there for it since the work before it in its rank's list.
-
-    Attributes:
-        span: The work.
-        waits: What the rank has waited for: Reduces, and blocking Sends.
-        parts: What is computed, with ops before it that took no time, whose messages it waited for too.
-    """
-
-    span: Span
-    waits: tuple[Span, ...]
-    parts: tuple[Compute, ...]
+    charges = _Charges(timeline)
+    return {device: charges.of_device(device, has_parts=True)[1] for device in timeline.devices}
 
 
 @final
-class _Blame:
+class _Charges:
+    """The columns of a Timeline, and what of them the charges of all devices need."""
+
     def __init__(self, timeline: Timeline) -> None:
-        self._start_s = timeline.start_s
-        self._end_s = timeline.start_s + timeline.makespan_s
-        self._same_s = SAME * timeline.makespan_s
-        self._num_stages = timeline.num_stages
-        self._received = {(b.rank, message): (message, a, b) for message, a, b in transfers(timeline.spans)}
-        self._left_s = _left_s(timeline)
-        self._hand_overs = _hand_overs_of_ranks(timeline)
-        self._works: defaultdict[int, list[_Work]] = defaultdict(list)
-        self._last_reduces: defaultdict[int, list[Span]] = defaultdict(list)
-        posted: defaultdict[int, dict[int, Span]] = defaultdict(dict)
-        waited: defaultdict[int, list[Span]] = defaultdict(list)
-        parts: defaultdict[int, list[Compute]] = defaultdict(list)
-        for before, span in pairwise([None, *timeline.spans]):
-            assert span is not None
-            if before is not None and self._kept_its_rank(before, span):
-                waited[span.rank].append(replace(before, end_s=min(before.end_s, span.posted_s)))
-            if isinstance(span.op, Step) and span.op.stage in posted[span.rank]:
-                waited[span.rank].append(posted[span.rank].pop(span.op.stage))
-            if isinstance(span.op, Reduce):
-                posted[span.rank][span.op.stage] = span
-            parts[span.rank] += computes(span.op)
-            if is_work(span):
-                device = timeline.rank_to_device[span.rank]
-                self._works[device].append(
-                    _Work(span, tuple(waited.pop(span.rank, ())), tuple(parts.pop(span.rank, ())))
-                )
-        for rank, device in enumerate(timeline.rank_to_device):
-            self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
-
-    def usage(self, device: int) -> Usage:
-        """Add up what `walk` comes upon."""
-        busy, idle = self.walk(device)
-        charges: dict[str, list[float]] = {cause: [] for cause in CAUSES}
-        for part in idle:
-            charges[part.cause].append(part.end_s - part.start_s)
-        return Usage(device, math.fsum(busy), tuple((cause, math.fsum(parts)) for cause, parts in charges.items()))
-
-    def walk(self, device: int) -> tuple[list[float], tuple[IdlePart, ...]]:
-        """Walk through the device's works; return how long it was busy [s], and what lies between them, idle."""
-        idle: list[IdlePart] = []
-        busy: list[float] = []
-        now_s = self._start_s
-        for index, work in enumerate(sorted(self._works[device], key=lambda work: work.span.start_s)):
-            start_s, end_s = work.span.start_s, work.span.end_s
-            if start_s > now_s + self._same_s:
-                idle += self._parts(now_s, start_s, self._cuts(work, now_s) if index else [("warmup", start_s)])
-                now_s = start_s
-            if end_s > now_s:
-                busy.append(end_s - now_s)
-                now_s = end_s
-        if self._end_s <= now_s + self._same_s:
-            busy.append(self._end_s - now_s)
-            now_s = self._end_s
-        last_reduces = sorted(self._last_reduces[device], key=lambda span: span.posted_s)
-        idle += self._parts(now_s, self._end_s, [*self._meetings(last_reduces, "cooldown"), ("cooldown", self._end_s)])
-        return busy, tuple(idle)
-
-    def _cuts(self, work: _Work, from_s: float) -> Iterator[_Cut]:
-        """Yield what the start of a work waited for, one thing after the other; of overhead what is handing over."""
-        own = self._hand_overs[work.span.rank]
-        index = max(0, bisect_left(own, from_s, key=lambda hand_over: hand_over.start_s) - 1)
-        for cause, until_s in self._waits(work):
-            if cause == "overhead":
-                while index < len(own) and own[index].start_s < until_s:
-                    yield from (("overhead", own[index].start_s), ("hand_over", min(own[index].end_s, until_s)))
-                    index += 1
-            yield cause, until_s
-
-    def _waits(self, work: _Work) -> list[_Cut]:
-        """Return what the start of a work waited for, one thing after the other."""
-        cuts = self._meetings(work.waits, "overhead")
-        rank = work.span.rank
-        awaited = [
-            transfer
-            for part in work.parts
-            for message in needs(part, self._num_stages)
-            if (transfer := self._received.get((rank, message))) is not None
-        ]
-        if awaited:
-            message, send, recv = max(awaited, key=lambda transfer: transfer[2].end_s)
-            left_s = self._left_s.get((send.rank, message), send.posted_s)
-            maker = "upstream" if message.payload is Payload.ACTIVATION else "downstream"
-            cuts += [(maker, send.posted_s), ("hand_over", left_s)]
-            cuts += [("busy_link", recv.start_s), ("transfer", recv.end_s)]
-        return [*cuts, ("overhead", work.span.start_s)]
-
-    def _kept_its_rank(self, before: Span, after: Span) -> bool:
-        """Whether a Send kept its rank: to the op behind it that came only later, when the transfer had begun."""
-        return (
-            isinstance(before.op, Send)
-            and before.rank == after.rank
-            and after.posted_s >= before.start_s - self._same_s
-            and self._left_s.get((before.rank, before.op.message), before.posted_s) + self._same_s < after.posted_s
+        self._spans = spans = timeline.columns
+        self._in_arrays = in_arrays = machine_code.is_hot(len(spans.ops.codes))
+        self._begins, codes, stages, microbatches, *_ = spans.ops.in_form(in_arrays=in_arrays)
+        self._codes, self._times_s = codes, spans.in_form(in_arrays=in_arrays)
+        numbers, num_microbatches = _numbered(microbatches)
+        self._columns = self._begins, codes, stages, numbers, *self._times_s
+        num_stages = 1 + machine_code.bounds(stages)[1]
+        sends, recvs = (
+            machine_code.filled(2 * num_stages * num_microbatches, -1, in_arrays=in_arrays) for _ in range(2)
         )
+        find = machine_code.loop_in(find_transfers, in_arrays=in_arrays, num_steps=len(codes))
+        find(self._begins, codes, stages, numbers, num_stages, num_microbatches, sends, recvs)
+        self._messages = num_stages, num_microbatches, sends, recvs
+        self._extent_s = timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s
+        self._reduces, self._open = _reduces(spans.ops, stages)
+        self._reduce_of = self._filled(len(codes) if self._reduces else 0, -1)
+        for step, reduce in self._reduces.items():
+            self._reduce_of[step] = reduce
+        self._own = self._hand_overs(timeline.hand_overs)
+        self._left_s = self._left(timeline.hand_overs, spans.ops)
+        self._ranks: defaultdict[int, list[int]] = defaultdict(list)
+        for rank, device in enumerate(timeline.rank_to_device):
+            self._ranks[device].append(rank)
+        self._charge: Callable[..., None] = charge_device
+        if in_arrays:
+            self._charge = machine_code.compiled(charge_device, CHARGE_PARTS, are_inlined=False)
 
-    def _parts(self, from_s: float, until_s: float, cuts: Iterable[_Cut]) -> Iterator[IdlePart]:
-        """Cut a gap at the instants given, each clamped to what is left of the gap."""
-        for cause, cut_s in cuts:
-            end_s = cut_s if cut_s < until_s - self._same_s else until_s
-            if end_s > from_s + self._same_s:
-                yield IdlePart(cause, from_s, end_s)
-                from_s = end_s
+    def of_device(self, device: int, *, has_parts: bool = False) -> tuple[list[float], tuple[IdlePart, ...]]:
+        """Return the seconds of each cause and busy ones, and the parts of its idle time, if wanted."""
+        works: list[Any] = []
+        late: list[tuple[int, float]] = []
+        ranks = self._ranks[device]
+        for rank in ranks:
+            works.append(machine_code.converted(self._spans.busy_cells(rank), in_arrays=self._in_arrays))
+            late += self._behind(rank, int(works[-1][-1]) if len(works[-1]) else int(self._begins[rank]) - 1)
+        late.sort(key=lambda item: float(self._times_s[0][item[0]]))
+        cells, rank_of = self._in_order(ranks, works)
+        num_cells = sum(int(self._begins[rank + 1] - self._begins[rank]) for rank in ranks)
+        most = 6 * num_cells + 2 * len(self._own[1]) + 16 if has_parts else 0
+        sums, rests, starts_s, ends_s = (self._seconds([0.0] * count) for count in (BUSY + 1, BUSY + 1, most, most))
+        causes, count = self._filled(most), self._filled(1)
+        self._charge(
+            cells, rank_of, self._integers([cell for cell, _ in late]), self._seconds([end_s for _, end_s in late]),
+            *self._extent_s, *self._columns, *self._messages, self._reduce_of, self._left_s, *self._own,
+            sums, rests, causes, starts_s, ends_s, count,
+        )  # fmt: skip
+        seconds = [float(whole + rest) for whole, rest in zip(sums, rests, strict=True)]
+        parts = zip(causes[: count[0]], starts_s[: count[0]], ends_s[: count[0]], strict=True)
+        return seconds, tuple(IdlePart(CAUSES[cause], float(begin_s), float(end_s)) for cause, begin_s, end_s in parts)
 
-    def _meetings(self, waits: Iterable[Span], before: str) -> list[_Cut]:
-        """Return the cuts of what a rank waited for, one after the other."""
-        cuts: list[_Cut] = []
-        for span in waits:
-            cuts.append((before, span.posted_s))
-            if isinstance(span.op, Send):
-                left_s = self._left_s.get((span.rank, span.op.message), span.posted_s)
-                cuts += [("hand_over", left_s), ("busy_link", span.start_s), ("transfer", span.end_s)]
-            else:
-                cuts.append(("collective", span.end_s))
-        return cuts
+    def _in_order(self, ranks: Sequence[int], works: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the works of some ranks in order of their starts, and the rank of each."""
+        starts_s = self._times_s[1]
+        if self._in_arrays:
+            import numpy as np
+
+            cells = np.concatenate(works)
+            rank_of = np.repeat(np.array(ranks, np.int32), [len(own) for own in works])
+            begun_s = starts_s[cells]
+            if (begun_s[1:] >= begun_s[:-1]).all():
+                return cells, rank_of
+            order = np.argsort(begun_s, kind="stable")
+            return cells[order], rank_of[order]
+        pairs = [(cell, rank) for rank, own in zip(ranks, works, strict=True) for cell in own]
+        pairs.sort(key=lambda pair: starts_s[pair[0]])
+        return [cell for cell, _ in pairs], [rank for _, rank in pairs]
+
+    def _behind(self, rank: int, last: int) -> Iterator[tuple[int, float]]:
+        """Yield the cells of what a rank waits for behind its last work, and until when it does."""
+        posted_s, starts_s, ends_s = self._times_s
+        begin, end, same_s = int(self._begins[rank]), int(self._begins[rank + 1]), self._extent_s[2]
+        for cell in range(last + 1, end):
+            before = cell - 1
+            if before >= begin and SEND_F <= self._codes[before] <= SEND_B:
+                off_s = self._left_s[before] if len(self._left_s) else posted_s[before]
+                if posted_s[cell] >= starts_s[before] - same_s and off_s + same_s < posted_s[cell]:
+                    yield before, float(min(ends_s[before], posted_s[cell]))
+            if cell in self._reduces:
+                yield self._reduces[cell], float(ends_s[self._reduces[cell]])
+        for cell in self._open.get(rank, ()):
+            yield cell, float(ends_s[cell])
+
+    def _hand_overs(self, hand_overs: Sequence[HandOver]) -> tuple[Any, Any, Any]:
+        """Return where the hand-overs of each rank begin, when each begins and when it is over [s]; nothing of none."""
+        if not hand_overs:
+            return self._integers([]), self._seconds([]), self._seconds([])
+        ordered = sorted(hand_overs, key=lambda hand_over: hand_over.rank)
+        begins = [bisect_left(ordered, rank, key=lambda hand_over: hand_over.rank) for rank in range(len(self._begins))]
+        starts_s, ends_s = [h.start_s for h in ordered], [h.end_s for h in ordered]
+        return self._integers(begins), self._seconds(starts_s), self._seconds(ends_s)
+
+    def _left(self, hand_overs: Sequence[HandOver], ops: OpColumns) -> Any:
+        """Return when each Send is off its rank's hands [s], where that takes time; nothing where it does for none."""
+        if not hand_overs:
+            return self._seconds([])
+        left_s: dict[tuple[int, Op], float] = {(h.rank, h.op): h.end_s for h in hand_overs if isinstance(h.op, Send)}
+        result = self._seconds(list(self._times_s[0]))
+        for rank, (begin, end) in enumerate(pairwise(map(int, self._begins))):
+            for cell in range(begin, end):
+                if SEND_F <= self._codes[cell] <= SEND_B:
+                    result[cell] = left_s.get((rank, ops.op_at(cell)), result[cell])
+        return result
+
+    def _filled(self, count: int, number: int = 0) -> Any:
+        return machine_code.filled(count, number, in_arrays=self._in_arrays)
+
+    def _integers(self, numbers: list[int]) -> Any:
+        return machine_code.converted(numbers, in_arrays=self._in_arrays)
+
+    def _seconds(self, numbers: list[float]) -> Any:
+        return machine_code.converted(numbers, in_arrays=self._in_arrays, are_real=True)
 
 
-def _left_s(timeline: Timeline) -> dict[tuple[int, Message], float]:
-    """Return when a rank has a message that it sends off its hands, where that takes time."""
-    return {(h.rank, h.op.message): h.end_s for h in timeline.hand_overs if isinstance(h.op, Send)}
+def _numbered(microbatches: Any) -> tuple[Any, int]:
+    """Return micro-batches as numbers without large gaps, and how many there are."""
+    count = 1 + machine_code.bounds(microbatches)[1]
+    if count <= 4 * len(microbatches) + 1000:
+        return microbatches, count
+    number_of = {microbatch: number for number, microbatch in enumerate(sorted({*map(int, microbatches)}))}
+    numbers = [number_of[int(microbatch)] for microbatch in microbatches]
+    return machine_code.converted(numbers, in_arrays=not isinstance(microbatches, list)), len(number_of)
 
 
-def _hand_overs_of_ranks(timeline: Timeline) -> defaultdict[int, list[HandOver]]:
-    by_rank: defaultdict[int, list[HandOver]] = defaultdict(list)
-    for hand_over in timeline.hand_overs:
-        by_rank[hand_over.rank].append(hand_over)
-    return by_rank
+def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Return the cell of the Reduce that each Step waits for, and of each rank those that no Step does."""
+    waits: dict[int, int] = {}
+    left: dict[int, list[int]] = {}
+    if not ops.counts[REDUCE]:
+        return waits, left
+    for rank, (begin, end) in enumerate(pairwise(map(int, ops.begins))):
+        posted: dict[int, int] = {}
+        for cell in range(begin, end):
+            stage = int(stages[cell])
+            if ops.codes[cell] == REDUCE:
+                posted[stage] = cell
+            elif ops.codes[cell] == STEP and stage in posted:
+                waits[cell] = posted.pop(stage)
+        left[rank] = [*posted.values()]
+    return waits, left

@@ -13,7 +13,7 @@ from pipesched.simulator import SteadyPace
 from pipesched.simulator.analysis.comm_volume import communication_volume
 from pipesched.simulator.analysis.device_metrics import metrics
 from pipesched.simulator.analysis.tables import CellValue
-from pipesched.simulator.memory import in_flight, over_capacity, peak_in_flight
+from pipesched.simulator.memory import over_capacity, peaks_in_flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def summarize(
     """
     measures = metrics(timeline)
     peaks = [device.peak_memory_bytes for device in measures.devices if device.peak_memory_bytes is not None]
-    counts = [peak.microbatches for peak in peak_in_flight(in_flight(timeline, costs, schedule)).values()]
+    counts = [peak.microbatches for peak in peaks_in_flight(timeline, costs, schedule).values()]
     sent = communication_volume(lower(schedule), costs)
     return Summary(
         name=schedule.name,

@@ -57,7 +57,7 @@ def compile_columns(schedule: Schedule, network: NetworkOptions) -> Program:
     size_cells = full(2 * num_stages, 0)
     senders, receivers = full(room.channels, 0), full(room.channels, 0)
     reduced = full(room.reductions, 0)
-    outcome = machine_code.loop_in(write_instructions, in_arrays=in_arrays)(
+    outcome = machine_code.loop_in(write_instructions, in_arrays=in_arrays, num_steps=len(codes))(
         begins, codes, *cells, _copies(schedule, codes, in_arrays=in_arrays),
         num_stages, num_microbatches, is_blocking, network.protocol == "eager",
         counts, begun, kinds, targets, takes, durations, pieces,
@@ -107,14 +107,26 @@ class _Room:
 
 
 def _spans(
-    columns: OpColumns, begun: Any, kinds: Any, targets: Any, is_blocking: bool, num_instructions: int, num_posted: int
-) -> SpanNumbers:
+    columns: OpColumns, begun: Any, kinds: Any, targets: Any, is_blocking: bool, num_instructions: int,
+    num_posted: int, times: Any,
+) -> SpanNumbers:  # fmt: skip
     """Return (posted, start, end) of the spans, as a Program has them."""
     in_arrays = not isinstance(kinds, list)
-    posted, starts, ends = (machine_code.filled(len(columns.codes), 0, in_arrays=in_arrays) for _ in range(3))
+    posted, starts, ends = (machine_code.filled_like(times, len(columns.codes)) for _ in range(3))
     begins, codes, *_ = columns.in_form(in_arrays=in_arrays)
-    count = machine_code.loop_in(write_spans, in_arrays=in_arrays)(
-        begins, codes, begun, kinds, targets, is_blocking, num_instructions, num_posted, posted, starts, ends
+    count = machine_code.loop_in(write_spans, in_arrays=in_arrays, num_steps=len(columns.codes))(
+        begins,
+        codes,
+        begun,
+        kinds,
+        targets,
+        is_blocking,
+        num_instructions,
+        num_posted,
+        times,
+        posted,
+        starts,
+        ends,
     )
     return SpanNumbers(posted[:count], starts[:count], ends[:count])
 

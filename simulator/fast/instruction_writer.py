@@ -262,9 +262,9 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
 
 def write_spans(
     begins: Any, codes: Any, begun: Any, kinds: Any, targets: Any, is_blocking: bool, num_instructions: int,
-    num_posted: int, posted: Any, starts: Any, ends: Any,
+    num_posted: int, times: Any, posted: Any, starts: Any, ends: Any,
 ) -> int:  # fmt: skip
-    """Write where the span of each op begins and ends, as numbers of times.
+    """Write when the span of each op begins and ends.
 
     Args:
         begins: As `write_instructions` takes it, as is the next.
@@ -275,6 +275,7 @@ def write_spans(
         is_blocking: Whether Sends block.
         num_instructions: How many there are.
         num_posted: How many transfers and reductions there are.
+        times: The times by number, or the numbers themselves.
         posted: Of each op, to be written, as are the next two: when its rank comes to it.
         starts: When it starts.
         ends: When it is over.
@@ -290,17 +291,17 @@ def write_spans(
                 is_first = True
                 continue
             code = codes[i]
-            posted[op] = at
+            posted[op] = times[at]
             if SEND_F <= code <= POST_REDUCE:
-                starts[op] = num_instructions + targets[at]
-                ends[op] = num_instructions + num_posted + targets[at]
+                starts[op] = times[num_instructions + targets[at]]
+                ends[op] = times[num_instructions + num_posted + targets[at]]
                 at += 2 if is_blocking and code <= SEND_B else 1
             else:
                 while kinds[at] == WAIT:
                     at += 1
-                starts[op] = at
+                starts[op] = times[at]
                 is_first = code < OVERLAPPED
                 at += 1 if is_first else 3
-                ends[op] = at
+                ends[op] = times[at]
             op += 1
     return op

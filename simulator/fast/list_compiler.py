@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise, repeat
-from typing import TypeAlias, assert_never, final
+from typing import Any, TypeAlias, assert_never, final
 
 from pipesched.schedules import (
     Average,
@@ -134,7 +134,7 @@ class _Compiler:
             schedule, begins, self._kinds, self._targets, self._takes, tuple(self._durations), tuple(self._channels),
             self._channel_of, following, tuple(Message(*kind, 0) for kind in self._message_kinds), self._sizes,
             [stage for stage, _ in self._reductions],
-            partial(SpanNumbers, self._posted, starts, ends), self._has_hand_over, self._hand_overs,
+            partial(_times_of, self._posted, starts, ends), self._has_hand_over, self._hand_overs,
         )  # fmt: skip
 
     def _rank(  # noqa: C901 -- one arm per word
@@ -299,3 +299,8 @@ class _Compiler:
         if number == len(self._durations):
             self._durations.append(duration)
         return number
+
+
+def _times_of(posted: Sequence[int], starts: Sequence[int], ends: Sequence[int], times: Any) -> SpanNumbers:
+    """Return the times of spans, given their numbers."""
+    return SpanNumbers(*([times[number] for number in numbers] for numbers in (posted, starts, ends)))

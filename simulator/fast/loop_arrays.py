@@ -16,6 +16,8 @@ UNKNOWN = -1.0
 """A time that is not known yet."""
 
 Integers: TypeAlias = list[int]
+Kinds: TypeAlias = Sequence[int]
+"""Small numbers: bytes in NumPy's arrays."""
 Reals: TypeAlias = list[float]
 
 
@@ -34,7 +36,7 @@ class Instructions(NamedTuple):
     """
 
     begins: Integers
-    kinds: Integers
+    kinds: Kinds
     targets: Integers
     takes: Integers
     seconds: Reals
@@ -249,7 +251,7 @@ def in_numpy(group: Any) -> tuple[Any, ...]:
     """Return one of these tuples as NumPy's arrays."""
     import numpy as np
 
-    kinds = {Integers: np.int32, Reals: np.float64}
+    kinds = {Integers: np.int32, Kinds: np.int8, Reals: np.float64}
     group_type: Any = type(group)
     return tuple(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(group, _hints(group_type), strict=True))
 

@@ -38,7 +38,8 @@ class Loop:
             import numpy as np
 
             times_s: Any = np.empty(arrays.num_times)
-            is_over = compiled_ahead()(*self._in_numpy, arrays.rules.is_eager, times_s, arrays.ahead_state(np.empty))
+            loop = machine_code.interruptible(compiled_ahead(), len(arrays.instructions.kinds))
+            is_over = loop(*self._in_numpy, arrays.rules.is_eager, times_s, arrays.ahead_state(np.empty))
         else:
             times_s, state = [0.0] * arrays.num_times, arrays.ahead_state(lambda count, number: [number()] * count)
             is_over = run_ahead(*self._in_lists, arrays.rules.is_eager, times_s, state)
@@ -50,7 +51,8 @@ class Loop:
             import numpy as np
 
             state, queue = State(*in_numpy(arrays.state(np.full))), new_columns(*arrays.queue_sizes())
-            is_over = compiled_loop()(*self._in_numpy, arrays.rules, state, queue)
+            loop = machine_code.interruptible(compiled_loop(), len(arrays.instructions.kinds))
+            is_over = loop(*self._in_numpy, arrays.rules, state, queue)
             return state.at_s.base if is_over else []  # type: ignore[attr-defined]  # an array of NumPy
         state = arrays.state(lambda count, number: [number] * count)
         is_over = run_events(*self._in_lists, arrays.rules, state, new_queue())

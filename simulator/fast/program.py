@@ -16,7 +16,7 @@ from itertools import chain, compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from pipesched.profiles.clusters import Hop
-from pipesched.schedules import HandOver, Message, Op, Schedule, Span, Timeline, WorkOp
+from pipesched.schedules import HandOver, Message, Op, Schedule, SpanColumns, Timeline, WorkOp, machine_code, spread
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.fast.loop_arrays import RECV, extent_s, in_lists
@@ -52,7 +52,7 @@ InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime |
 
 
 class SpanNumbers(NamedTuple):
-    """Of each op when its rank comes to it, when it starts and when it is over, as numbers of times.
+    """Of each op when its rank comes to it, when it starts and when it is over: times, or their numbers.
 
     In lists, or in NumPy's arrays.
     """
@@ -79,7 +79,8 @@ class Program:
         messages: Every different message once, whatever its micro-batch.
         sizes: T indices into `messages`.
         reductions: Of each reduction its stage.
-        find_spans: Finds the numbers of the spans of all ops, in order of rank and then of the rank's list. Of n
+        find_spans: Finds the times of the spans of all ops, in order of rank and then of the rank's list, given all
+            times by number; or their numbers, given those (`time_numbers`). Of n
             instructions, time k is when number k is reached; time n + t when transfer or reduction t starts; behind
             those, when it is over.
         has_hand_over: Whether there are instructions for what handing over takes.
@@ -98,7 +99,7 @@ class Program:
     messages: tuple[Message, ...]
     sizes: list[int]
     reductions: list[int]
-    find_spans: Callable[[], SpanNumbers]
+    find_spans: Callable[[Any], SpanNumbers]
     has_hand_over: bool
     hand_overs: list[tuple[int, Op, int]]
 
@@ -107,10 +108,19 @@ class Program:
         """How many times there are: of instructions, and two of each transfer and reduction."""
         return len(self.kinds) + 2 * (len(self.following) + len(self.reductions))
 
+    @property
+    def time_numbers(self) -> Any:
+        """All numbers of times, in what the instructions are in."""
+        if isinstance(self.kinds, list):
+            return range(self.num_times)
+        import numpy as np
+
+        return np.arange(self.num_times, dtype=np.int32)
+
     @cached_property
     def spans(self) -> SpanNumbers:
         """The numbers of times of the spans in lists, found when they are first asked for."""
-        return SpanNumbers(*in_lists(self.find_spans()))
+        return SpanNumbers(*in_lists(self.find_spans(self.time_numbers)))
 
     @cached_property
     def in_lists(self) -> Program:
@@ -125,7 +135,10 @@ class Program:
         """The program with long columns as NumPy's arrays, for machine code."""
         import numpy as np
 
-        columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int32) for name in _LONG}
+        columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int32) for name in _LONG[1:]}
+        columns["kinds"] = np.asarray(self.kinds, np.int8)
+        if all(columns[name] is getattr(self, name) for name in _LONG):
+            return self
         return replace(self, **columns)
 
     @cached_property
@@ -159,7 +172,7 @@ class Program:
     @cached_property
     def works(self) -> tuple[Any, Any]:
         """Where all but messages start and end, as numbers of times; lists, or NumPy's arrays."""
-        _, starts, ends = self.find_spans()
+        _, starts, ends = self.find_spans(self.time_numbers)
         is_work = self.schedule.columns.are_works
         if isinstance(starts, list):
             return list(compress(starts, is_work)), list(compress(ends, is_work))
@@ -173,15 +186,25 @@ class Program:
     def timeline(self, times: Sequence[float]) -> Timeline:
         """Return the Timeline that has these times, by number."""
         schedule = self.schedule
-        times = times if isinstance(times, Sequence) else times.tolist()  # numbers of Python, not of NumPy
-        posted, starts, ends = (map(times.__getitem__, numbers) for numbers in self.spans)
-        spans = tuple(map(Span, self.ranks(), chain.from_iterable(schedule.ops), posted, starts, ends))
+        spans = SpanColumns(schedule.columns, *self._cell_times(times))
+        times = times if isinstance(times, Sequence) else times.tolist() if self.hand_overs else ()
         hand_overs = tuple(
             HandOver(rank, op, times[index], times[index + 1])
             for rank, op, index in self.hand_overs
             if times[index + 1] > times[index]
         )
         return Timeline(schedule.name, "predicted", spans, schedule.rank_to_device, hand_overs=hand_overs)
+
+    def _cell_times(self, times: Any) -> Iterator[Any]:
+        """Yield when the op of each cell is reached, begins and is over, in what the columns' codes are in."""
+        codes = self.schedule.columns.codes
+        in_arrays = not isinstance(self.kinds, list)
+        times = machine_code.converted(times, in_arrays=in_arrays, are_real=True)
+        for column in self.find_spans(times):
+            are_alike = in_arrays == (not isinstance(codes, list))
+            yield spread(
+                codes, column if are_alike else machine_code.converted(column, in_arrays=not in_arrays, are_real=True)
+            )
 
     def ranks(self) -> Iterator[int]:
         """Yield the rank of each span."""

@@ -22,11 +22,18 @@ ops have no weights to predict.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.schedules import Recv, Schedule, ScheduleError, Send, Timeline, computes, repeat
+from pipesched.schedules import (
+    Schedule,
+    ScheduleError,
+    Timeline,
+    computes,
+    machine_code,
+    repeat,
+)
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import microbatches_per_step, with_steps
 from pipesched.simulator import (
@@ -43,7 +50,10 @@ from pipesched.simulator import (
 from pipesched.simulator.engine import lists_of_all
 from pipesched.simulator.fast.array_engine import simulate_arrays
 from pipesched.simulator.fast.contention import is_unshared
+from pipesched.simulator.fast.timeline_extents import busy_s, timeline_extents
 
+_MOST_REPEATED_CELLS = 1_000_000
+"""Stages times micro-batches of the longest batch that is looked at twice or more, one after the other."""
 _MOST_CELLS = 20_000
 """Stages times micro-batches of the longest run that is looked at, which takes about a second."""
 
@@ -69,7 +79,7 @@ def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Es
     if timeline is None or batch is not schedule:
         timeline = _simulated(scenario, batch)
     pace = batch_pace(batch, timeline, scenario.cluster, scenario.network)
-    if pace is None:
+    if pace is None and schedule.num_stages * schedule.num_microbatches <= _MOST_REPEATED_CELLS:
         runs = _longer_runs(scenario, lambda times: repeat(batch, times).held())
         pace = repeated_pace(runs, batch.num_microbatches)
     return _paced(scenario, pace)
@@ -147,20 +157,11 @@ def batch_pace(
     """
     if not shows_period(schedule, cluster, network):
         return None
-    begins_s, ends_s = [math.inf] * schedule.num_ranks, [0.0] * schedule.num_ranks
-    channels: dict[tuple[int, int], tuple[float, float]] = {}
-    for span in timeline.spans:
-        begins_s[span.rank] = min(begins_s[span.rank], span.start_s)
-        if isinstance(span.op, Send):
-            first_s, last_s = channels.get((span.rank, span.op.peer), (span.start_s, span.end_s))
-            channels[span.rank, span.op.peer] = min(first_s, span.start_s), max(last_s, span.end_s)
-        elif not isinstance(span.op, Recv):
-            ends_s[span.rank] = max(ends_s[span.rank], span.end_s)
-    ranks = [*zip(begins_s, ends_s, strict=True)]
-    period_s = shown_period_s(ranks, [*channels.values()], is_shared=not is_unshared(schedule, cluster))
+    extents = timeline_extents(timeline)
+    period_s = shown_period_s(extents.ranks, extents.channels, is_shared=not is_unshared(schedule, cluster))
     if period_s is None:
         return None
-    bubble_fraction = idle_share(_busy_s(timeline), len(timeline.devices), period_s)
+    bubble_fraction = idle_share(busy_s(timeline), len(timeline.devices), period_s)
     return SteadyPace(period_s / schedule.num_microbatches, bubble_fraction)
 
 
@@ -191,7 +192,8 @@ def shown_period_s(
 
 def _predicts_weights(schedule: Schedule) -> bool:
     """Whether ops look ahead, which takes time in every batch but the first: there is nothing to predict from yet."""
-    return any(part.lookahead for row in schedule.ops for op in row for part in computes(op))
+    lookaheads = schedule.columns.lookaheads
+    return lookaheads is not None and machine_code.num_above(lookaheads, 0) > 0
 
 
 def repeated_pace(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> SteadyPace | None:
@@ -229,8 +231,8 @@ def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | No
         if before is not None:
             more, more_s = count - before[0], timeline.makespan_s - before[1].makespan_s
             if is_long and not is_regular and last_pace_s is not None and _is_same(more_s / more, last_pace_s):
-                busy_s = _busy_s(timeline) - _busy_s(before[1])
-                return SteadyPace(more_s / more, idle_share(busy_s, len(timeline.devices), more_s))
+                more_busy_s = busy_s(timeline) - busy_s(before[1])
+                return SteadyPace(more_s / more, idle_share(more_busy_s, len(timeline.devices), more_s))
             last_pace_s = more_s / more
         before = count, timeline
     return None
@@ -262,23 +264,8 @@ def _pace(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> Stead
                 until_s[device] = max(until_s.get(device, 0.0), end_s)
             ends_of = {device: until_s.get(device, last_s) for device in timeline.devices}
             windows = {device: (end_s - gain_s, end_s) for device, end_s in ends_of.items()}
-            return SteadyPace(gain_s / lag, idle_share(_busy_s(timeline, windows), len(windows), gain_s))
+            return SteadyPace(gain_s / lag, idle_share(busy_s(timeline, windows), len(windows), gain_s))
     return None
-
-
-def _busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None = None) -> float:
-    """Return how long the devices work, all of them together, from one time to another of each; None: all the time."""
-    lengths_s = []
-    for device in timeline.devices:
-        now_s, until_s = (-math.inf, math.inf) if windows is None else windows[device]
-        for span in timeline.work_of_device(device):
-            start_s, end_s = max(span.start_s, now_s), min(span.end_s, until_s)
-            if start_s - now_s <= SAME * timeline.makespan_s:  # no gap, as in the idle time of a run
-                start_s = now_s
-            if end_s > start_s:
-                lengths_s.append(end_s - start_s)
-                now_s = end_s
-    return math.fsum(lengths_s)
 
 
 def idle_share(busy_s: float, num_devices: int, seconds: float) -> float:

@@ -18,3 +18,4 @@ from .memory_samples import with_memory as with_memory
 from .microbatches_in_flight import InFlight as InFlight
 from .microbatches_in_flight import in_flight as in_flight
 from .microbatches_in_flight import peak_in_flight as peak_in_flight
+from .microbatches_in_flight import peaks_in_flight as peaks_in_flight

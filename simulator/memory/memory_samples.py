@@ -19,11 +19,14 @@ from itertools import groupby, zip_longest
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Timeline
-from pipesched.simulator import Buffers, Estimate, Meaning
+from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Timeline, too_many_objects
+from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError
 from pipesched.simulator.memory.instants import NEVER, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
 from pipesched.simulator.memory.lifetimes import Lifetime, lifetimes
+
+_OP_BYTES = 3000
+"""What the bytes of an op take while they are added up, with the op and its span [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,13 @@ def with_memory(timeline: Timeline, costs: StageCosts, schedule: Schedule, *, bu
     """Return the Timeline with its memory, of which costs without bytes say nothing; the arguments are `memory`'s.
 
     Raises:
-        SimulationError: The schedule has more stages than the costs.
+        SimulationError: The schedule has more stages than the costs, or too many ops for this machine's memory.
     """
-    return replace(timeline, memory=memory(timeline, costs, schedule, buffers=buffers)) if costs.has_bytes else timeline
+    if not costs.has_bytes:
+        return timeline
+    if fault := too_many_objects(len(timeline.columns.ops.codes), schedule.num_microbatches, _OP_BYTES):
+        raise SimulationError(f"{schedule.name}: memory: {fault}")
+    return replace(timeline, memory=memory(timeline, costs, schedule, buffers=buffers))
 
 
 def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Estimate:

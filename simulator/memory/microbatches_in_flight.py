@@ -13,16 +13,20 @@ W, and nothing of an input before its R.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import groupby
-from operator import itemgetter
+from itertools import chain, groupby, starmap
+from math import lcm
+from typing import Any, final
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, Timeline, computes, stage_share
-from pipesched.simulator.memory.activations import Part, activation_bytes, activations
-from pipesched.simulator.memory.instants import NEVER, Instant, seen_at_once, timed_ops
+from pipesched.schedules import Schedule, Timeline, machine_code, stage_share
+from pipesched.simulator.memory.activations import Part, activation_bytes
+from pipesched.simulator.memory.flight_loop import add_changes, find_changes
+
+_MOST = 1 << 40
+"""Largest common denominator of what stages count that machine code adds up in whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,23 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
         Samples in order of device, then time [s], in micro-batches, which may be fractions; the first of a device is of
         the timeline's beginning, and where ops take no time two samples may have one time.
     """
-    share = stage_share(schedule)
-    begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
-    changes: defaultdict[int, list[tuple[Instant, Fraction]]] = defaultdict(list)
-    for rank, device in enumerate(timeline.rank_to_device):
-        parts = [(part, timed) for timed in timed_ops(timeline.of_rank(rank)) for part in computes(timed.op)]
-        changes[device].append((Instant(begin_s), Fraction(0)))
-        for part, stage, since, until in activations(parts):
-            count = share * _share_held(costs, part, stage)
-            changes[device] += [(since, count), (until, -count)]
-    return tuple(sample for device in sorted(changes) for sample in _samples(device, changes[device]))
+    counts = _Counts(timeline, costs, schedule)
+    return tuple(
+        InFlight(device, float(time_s), int(held) / counts.unit)
+        for device in timeline.devices
+        for time_s, held in zip(*counts.samples(device), strict=True)
+    )
+
+
+def peaks_in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> dict[int, InFlight]:
+    """Return, per device, the first sample of the most micro-batches of `in_flight`, without making the others."""
+    counts = _Counts(timeline, costs, schedule)
+    peaks = {}
+    for device in timeline.devices:
+        times_s, held = counts.samples(device)
+        first = held.index(max(held)) if isinstance(held, list) else int(held.argmax())
+        peaks[device] = InFlight(device, float(times_s[first]), int(held[first]) / counts.unit)
+    return peaks
 
 
 def peak_in_flight(samples: Iterable[InFlight]) -> Mapping[int, InFlight]:
@@ -66,6 +77,79 @@ def peak_in_flight(samples: Iterable[InFlight]) -> Mapping[int, InFlight]:
     }
 
 
+@final
+class _Counts:
+    """What the stages of a Timeline count, in whole numbers of one unit.
+
+    Attributes:
+        unit: How many of it are one micro-batch.
+    """
+
+    def __init__(self, timeline: Timeline, costs: StageCosts, schedule: Schedule) -> None:
+        spans, share = timeline.columns, stage_share(schedule)
+        shares = [
+            [share * _share_held(costs, part, stage) for stage in range(spans.ops.num_computed_stages)]
+            for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT)
+        ]
+        self.unit = lcm(*(count.denominator for row in shares for count in row))
+        in_arrays = machine_code.is_hot(len(spans.ops.codes)) and self.unit * len(spans.ops.codes) < _MOST
+        self._in_arrays = in_arrays
+        self._begins, *columns = spans.ops.in_form(in_arrays=in_arrays)
+        _, *times_s = spans.in_form(in_arrays=in_arrays)
+        counts = [self._whole([int(count * self.unit) for count in row]) for row in shares]
+        num_microbatches = 1 + machine_code.bounds(columns[2])[1]
+        seen = machine_code.filled(len(shares[0]) * num_microbatches, 0, in_arrays=in_arrays)
+        self._given = *columns, *times_s, num_microbatches, *counts, seen
+        self._begin_s = spans.begin_s
+        self._ranks: defaultdict[int, list[int]] = defaultdict(list)
+        for rank, device in enumerate(timeline.rank_to_device):
+            self._ranks[device].append(rank)
+
+    def samples(self, device: int) -> tuple[Any, Any]:
+        """Return when a device holds more or less [s], and how much then [units], in lists or in NumPy's arrays."""
+        begin = self._seconds([self._begin_s]), self._whole([0]), self._whole([0])
+        columns = self._in_order([begin, *map(self._changes, self._ranks[device])])
+        count = len(columns[0])
+        sample_times_s, held = self._seconds([0.0] * count), self._whole([0] * count)
+        num_samples = machine_code.loop_in(add_changes, in_arrays=self._in_arrays)(*columns, sample_times_s, held)
+        return sample_times_s[:num_samples], held[:num_samples]
+
+    def _changes(self, rank: int) -> tuple[Any, Any, Any]:
+        """Return the times of the changes on a rank [s], their places among those of the same time, and how much."""
+        begin, end = int(self._begins[rank]), int(self._begins[rank + 1])
+        times_s, orders, counts = (
+            self._seconds([0.0] * (end - begin)),
+            *(self._whole([0] * (end - begin)) for _ in range(2)),
+        )
+        find = machine_code.loop_in(find_changes, in_arrays=self._in_arrays)
+        count = find(begin, end, *self._given, rank + 1, times_s, orders, counts)
+        return times_s[:count], orders[:count], counts[:count]
+
+    def _in_order(self, changes: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, ...]:
+        """Return the changes of some ranks as columns, in order of time."""
+        if not self._in_arrays:
+            return tuple(map(list, zip(*sorted(chain(*starmap(zip, changes))), strict=True)))
+        import numpy as np
+
+        times_s, orders, counts = (np.concatenate(column) for column in zip(*changes, strict=True))
+        later, same = times_s[1:] > times_s[:-1], times_s[1:] == times_s[:-1]
+        if (later | (same & (orders[1:] >= orders[:-1]))).all():
+            return times_s, orders, counts
+        by_time = np.lexsort((orders, times_s))
+        return times_s[by_time], orders[by_time], counts[by_time]
+
+    def _seconds(self, numbers: list[float]) -> Any:
+        return machine_code.converted(numbers, in_arrays=self._in_arrays, are_real=True)
+
+    def _whole(self, numbers: list[int]) -> Any:
+        """Return whole numbers, which may be large."""
+        if not self._in_arrays:
+            return numbers
+        import numpy as np
+
+        return np.array(numbers, np.int64)
+
+
 def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:
     saved_bytes = activation_bytes(costs, Part.SAVED, stage)
     if part is Part.SAVED:
@@ -73,16 +157,3 @@ def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:
     if not saved_bytes:
         return Fraction(part is Part.SAVED_FOR_WEIGHT)
     return Fraction(activation_bytes(costs, part, stage), saved_bytes)
-
-
-def _samples(device: int, changes: list[tuple[Instant, Fraction]]) -> Iterator[InFlight]:
-    """Add up the changes, exactly; those of one instant are one sample."""
-    held = Fraction(0)
-    ordered = sorted(change for change in changes if change[0] < NEVER)
-    for time_s, group in groupby(ordered, key=lambda change: change[0].time_s):
-        states = []
-        for _, together in groupby(group, key=itemgetter(0)):
-            held += sum((count for _, count in together), start=Fraction(0))
-            states.append(held)
-        for state in seen_at_once(states, float):
-            yield InFlight(device, time_s, float(state))

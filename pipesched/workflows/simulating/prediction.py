@@ -19,7 +19,7 @@ from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario, Stead
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peak_in_flight, with_memory
+from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peaks_in_flight, with_memory
 from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
@@ -167,8 +167,7 @@ class Prediction:
     """A schedule, predicted: its times at once, memory and pace when they are asked for.
 
     Attributes:
-        source: The schedule, and where it comes from.
-        conditions: What was supposed of all else.
+        source: The schedule, and where it comes from; conditions: what was supposed of all else.
         costs: Costs of the schedule's stages, messages compressed if they are to be.
         cluster: The machines.
         bare_timeline: The Timeline without memory.
@@ -203,10 +202,11 @@ class Prediction:
         """Micro-batches that the devices hold, over time."""
         return in_flight(self.bare_timeline, self.costs, self.schedule)
 
-    @property
+    @cached_property
     def peak_microbatches(self) -> Mapping[int, float]:
         """The most micro-batches that each device holds."""
-        return {device: peak.microbatches for device, peak in peak_in_flight(self.in_flight).items()}
+        peaks = peaks_in_flight(self.bare_timeline, self.costs, self.schedule).values()
+        return {peak.device: peak.microbatches for peak in peaks}
 
     @property
     def over(self) -> OverCapacity | None:

@@ -1,0 +1,97 @@
+"""Whether lists without communication are complete and in order, by a look at their columns: no op is made for it.
+
+It knows lists of computations, all of version 0, with one Step of each stage at its end, or none at all. Of what it
+does not know, or finds fault with, `check.structure` and `check.gradient_flow` say what is wrong, op by op.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipesched.schedules import Schedule, machine_code, op_columns
+
+F, B, I, W, R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
+    op_columns.F, op_columns.B, op_columns.I, op_columns.W, op_columns.R, op_columns.SEND_F, op_columns.STEP,
+    op_columns.OVERLAPPED,
+)  # fmt: skip
+
+
+def is_complete(schedule: Schedule) -> bool:
+    """Whether all computations are there, once, on one rank and in order; false where that cannot be said of columns.
+
+    Args:
+        schedule: Held or generated.
+    """
+    if not schedule.is_held or schedule.is_lowered or len(schedule.rank_to_device) != schedule.num_ranks:
+        return False
+    columns, num_stages, num_microbatches = schedule.columns, schedule.num_stages, schedule.num_microbatches
+    counts = columns.counts
+    if (
+        counts[STEP] not in (0, num_stages)
+        or sum(counts[SEND_F:]) > counts[STEP]
+        or columns.others is not None
+        or columns.lookaheads is not None
+    ):
+        return False
+    if len(columns.codes) < 2 * num_stages * num_microbatches or not columns.are_within(num_stages, num_microbatches):
+        return False
+    in_arrays = machine_code.is_hot(len(columns.codes))
+    states = machine_code.filled(num_stages * num_microbatches, -1, in_arrays=in_arrays, are_small=True)
+    owners = machine_code.filled(num_stages, -1, in_arrays=in_arrays)
+    are_over = machine_code.filled(num_stages, 0, in_arrays=in_arrays)
+    begins, codes, stages, microbatches, *_ = columns.in_form(in_arrays=in_arrays)
+    loop = machine_code.loop_in(are_all_there, in_arrays=in_arrays, num_steps=len(codes))
+    return bool(loop(begins, codes, stages, microbatches, num_microbatches, states, owners, are_over))
+
+
+def are_all_there(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    begins: Any,
+    codes: Any,
+    stages: Any,
+    microbatches: Any,
+    num_microbatches: int,
+    states: Any,
+    owners: Any,
+    are_over: Any,
+) -> bool:
+    """Go through all lists; return whether each micro-batch of each stage has F, (R), and then B, or I and W.
+
+    Args:
+        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them, within the bounds.
+        codes: n codes.
+        stages: n stages.
+        microbatches: n micro-batches.
+        num_microbatches: m.
+        states: Of each micro-batch of each stage its last phase, -1 at first.
+        owners: Of each stage its rank, -1 at first.
+        are_over: Of each stage whether its Step has come, 0 at first.
+    """
+    for rank in range(len(begins) - 1):
+        for i in range(begins[rank], begins[rank + 1]):
+            code, stage = codes[i] % OVERLAPPED, stages[i]
+            if code == STEP:
+                if owners[stage] != rank or are_over[stage]:
+                    return False
+                are_over[stage] = 1
+                continue
+            own = stage * num_microbatches + microbatches[i]
+            before = states[own]
+            if are_over[stage]:
+                return False
+            if owners[stage] < 0:
+                owners[stage] = rank
+            if owners[stage] != rank:
+                return False  # replicas: their gradients are to be added up
+            if code == F:
+                if before >= 0:
+                    return False
+            elif code == W:
+                if before != I:
+                    return False
+            elif before not in (F, R) or (code == R and before != F):
+                return False
+            states[own] = code
+    num_done = 0
+    for own in range(len(states)):
+        num_done += states[own] in (B, W)
+    return num_done == len(states)

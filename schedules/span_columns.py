@@ -1,0 +1,184 @@
+"""The spans of a Timeline as columns: those of its ops, and three times for each cell of them.
+
+    op          0F0     (1F1;1B0)OVERLAP_F_B   0STEP       of one rank
+    cell         0        1     2                3
+    posted_s    0.0      1.0   1.0              4.0        both cells of an Overlap have its times
+    starts_s    0.0      2.0   2.0              4.0
+    ends_s      1.0      4.0   4.0              4.0
+
+Spans as objects are made when somebody reads them, and then once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate, chain, compress, groupby, repeat
+from math import fsum
+from operator import attrgetter
+from typing import Any, final, overload
+
+from pipesched.schedules.machine_code import converted
+from pipesched.schedules.memory_room import room_bytes
+from pipesched.schedules.op import Overlap
+from pipesched.schedules.op_columns import OVERLAPPED, REDUCE, SEND_F, Numbers, OpColumns
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.span import Span
+
+_FEW, _SPAN_BYTES = 1_000_000, 300
+"""Ops that fit into any memory, and what the span of one takes, with its op, as objects [bytes]."""
+
+
+@final
+class SpanColumns(Sequence[Span]):
+    """The spans of all ranks, in order of rank, then of the rank's list: a sequence of them, and columns of n cells.
+
+    Args:
+        ops: The ops.
+        posted_s: When its rank reached the op of each cell [s]: n times, in a list or in NumPy's array; in what the
+            codes are in.
+        starts_s: When it began [s].
+        ends_s: When it was over [s].
+    """
+
+    def __init__(self, ops: OpColumns, posted_s: Numbers, starts_s: Numbers, ends_s: Numbers) -> None:
+        self.ops = ops
+        self.posted_s = posted_s
+        self.starts_s = starts_s
+        self.ends_s = ends_s
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], num_ranks: int) -> SpanColumns:
+        """Return the columns of `spans`, in order of rank, of so many ranks."""
+        spans = sorted(spans, key=attrgetter("rank"))
+        rows = {rank: [span.op for span in its] for rank, its in groupby(spans, attrgetter("rank"))}
+        columns: list[Numbers] = [[], [], []]
+        for span in spans:
+            count = 2 if isinstance(span.op, Overlap) else 1
+            for column, time_s in zip(columns, (span.posted_s, span.start_s, span.end_s), strict=True):
+                column += [time_s] * count
+        last = max([num_ranks - 1, *rows])
+        return cls(OpColumns.of(rows.get(rank, ()) for rank in range(last + 1)), *columns)
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans as objects.
+
+        Raises:
+            ScheduleError: They do not fit into memory.
+        """
+        most = room_bytes() // _SPAN_BYTES if len(self.ops.codes) > _FEW else len(self.ops.codes)
+        if len(self.ops.codes) > most:
+            raise ScheduleError(
+                f"timeline: got {len(self.ops.codes)} ops, expected at most {most} to be looked at one by one, for "
+                "which there is memory; try fewer micro-batches"
+            )
+        ops, codes = self.ops, _listed(self.ops.codes)
+        ranks = chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(ops.rows()))
+        is_first = [True, *(code < OVERLAPPED for code in codes)]
+        columns = (compress(_listed(column), is_first) for column in (self.posted_s, self.starts_s, self.ends_s))
+        return tuple(map(Span, ranks, chain.from_iterable(map(ops.ops, range(ops.num_ranks))), *columns))
+
+    def in_form(self, *, in_arrays: bool) -> tuple[Numbers, ...]:
+        """Return the times in which ops are reached, begin and are over as lists, or as NumPy's arrays."""
+        columns = self.posted_s, self.starts_s, self.ends_s
+        return tuple(converted(column, in_arrays=in_arrays, are_real=True) for column in columns)
+
+    @property
+    def begin_s(self) -> float:
+        """When the first op was reached [s]; 0 of none."""
+        return _least(self.posted_s)
+
+    @cached_property
+    def extent_s(self) -> tuple[float, float]:
+        """When the first op that is no message began, and when the last of them was over [s]; zeros of none."""
+        codes = self.ops.codes
+        if isinstance(codes, list):
+            is_work = [not SEND_F <= code < REDUCE for code in codes]
+            starts_s, ends_s = compress(self.starts_s, is_work), compress(self.ends_s, is_work)
+            return min(starts_s, default=0.0), max(ends_s, default=0.0)
+        import numpy as np
+
+        works = (codes < SEND_F) | (codes >= REDUCE)
+        if not works.any():
+            return 0.0, 0.0
+        first_s = np.min(self.starts_s, where=works, initial=np.inf)
+        return float(first_s), float(np.max(self.ends_s, where=works, initial=-np.inf))
+
+    def busy_cells(self, rank: int) -> Any:
+        """Return the cells of a rank's ops that keep its device busy (`is_work`), the first one of an Overlap."""
+        begin, end = int(self.ops.begins[rank]), int(self.ops.begins[rank + 1])
+        codes, starts_s, ends_s = self.ops.codes, self.starts_s, self.ends_s
+        if isinstance(codes, list):
+            return [
+                cell
+                for cell in range(begin, end)
+                if ends_s[cell] > starts_s[cell]
+                and not SEND_F <= codes[cell] <= REDUCE
+                and (cell == begin or codes[cell - 1] < OVERLAPPED)
+            ]
+        own = codes[begin:end]
+        is_busy = (ends_s[begin:end] > starts_s[begin:end]) & ((own < SEND_F) | (own > REDUCE))
+        is_busy[1:] &= own[:-1] < OVERLAPPED
+        return is_busy.nonzero()[0] + begin
+
+    def work_extent_s(self, rank: int) -> tuple[float, float] | None:
+        """Return when the first work of a rank began, and when the last was over [s]; None if it has none."""
+        cells = self.busy_cells(rank)
+        if not len(cells):
+            return None
+        if isinstance(cells, list):
+            return min(self.starts_s[cell] for cell in cells), max(self.ends_s[cell] for cell in cells)
+        return float(self.starts_s[cells].min()), float(self.ends_s[cells].max())
+
+    def worked_s(self, rank: int) -> float:
+        """Return how long the works of a rank took, all together [s]."""
+        return fsum(self.ends_s[cell] - self.starts_s[cell] for cell in self.busy_cells(rank))
+
+    @overload
+    def __getitem__(self, index: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Span, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Span | tuple[Span, ...]:
+        return self.spans[index]
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.spans)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ops.rows()))
+
+    def __eq__(self, other: object) -> bool:
+        return self.spans == (other.spans if isinstance(other, SpanColumns) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.spans)
+
+    def __repr__(self) -> str:
+        return repr(self.spans)
+
+
+def spread(codes: Numbers, numbers: Any) -> Any:
+    """Return of each cell the number of its op, given one of each op: both cells of an Overlap have its number."""
+    if isinstance(codes, list):
+        if len(codes) == len(numbers):
+            return numbers
+        firsts = [True, *(code < OVERLAPPED for code in codes[:-1])]
+        return [numbers[op - 1] for op in accumulate(firsts)]
+    if len(codes) == len(numbers):
+        return numbers
+    import numpy as np
+
+    return np.asarray(numbers)[np.cumsum(np.append(True, codes[:-1] < OVERLAPPED)) - 1]
+
+
+def _listed(numbers: Any) -> list[Any]:
+    return numbers if isinstance(numbers, list) else [*numbers.tolist()]
+
+
+def _least(numbers: Any) -> float:
+    if not len(numbers):
+        return 0.0
+    return float(min(numbers) if isinstance(numbers, list) else numbers.min())

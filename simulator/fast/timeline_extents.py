@@ -1,0 +1,140 @@
+"""When the ranks and channels of a Timeline begin and end, and how long its devices work: loops over its columns."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pipesched.schedules import Timeline, machine_code, op_columns
+from pipesched.simulator import SAME
+
+SEND_F, SEND_B, RECV_F, REDUCE = op_columns.SEND_F, op_columns.SEND_B, op_columns.RECV_F, op_columns.REDUCE
+
+Extents = list[tuple[float, float]]
+"""When each begins and ends [s]."""
+
+
+class TimelineExtents(NamedTuple):
+    """The extents of a Timeline.
+
+    Attributes:
+        ranks: When each rank that has an op begins, and when its last op that is no message is over [s].
+        channels: When the first message of each channel begins, and when the last is there [s].
+    """
+
+    ranks: Extents
+    channels: Extents
+
+
+def timeline_extents(timeline: Timeline) -> TimelineExtents:
+    """Return when the ranks and channels of a Timeline begin and end."""
+    ops, num_ranks = timeline.columns.ops, timeline.columns.ops.num_ranks
+    in_arrays = machine_code.is_hot(len(ops.codes))
+    begins, codes, _, _, others, _ = ops.in_form(in_arrays=in_arrays)
+    _, starts_s, ends_s = timeline.columns.in_form(in_arrays=in_arrays)
+
+    def times(count: int, time_s: float) -> Any:
+        return machine_code.converted([time_s] * count, in_arrays=in_arrays, are_real=True)
+
+    most = min(ops.counts[SEND_F] + ops.counts[SEND_B], num_ranks * num_ranks)
+    of_ranks = times(num_ranks, math.inf), times(num_ranks, 0.0)
+    of_channels = times(most, math.inf), times(most, 0.0)
+    channel_of = machine_code.filled(num_ranks, -1, in_arrays=in_arrays)
+    find = machine_code.loop_in(find_extents, in_arrays=in_arrays, num_steps=len(codes))
+    count = find(begins, codes, others, starts_s, ends_s, *of_ranks, *of_channels, channel_of)
+    ranks, channels = (
+        [(float(begin_s), float(end_s)) for begin_s, end_s in zip(*extents, strict=True)]
+        for extents in (of_ranks, (of_channels[0][:count], of_channels[1][:count]))
+    )
+    return TimelineExtents(ranks, channels)
+
+
+def find_extents(
+    begins: Any, codes: Any, others: Any, starts_s: Any, ends_s: Any,
+    rank_begins_s: Any, rank_ends_s: Any, channel_begins_s: Any, channel_ends_s: Any, channel_of: Any,
+) -> int:  # fmt: skip
+    """Find when ranks and channels begin and end.
+
+    Args:
+        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
+        codes: n codes.
+        others: n peers and versions, or nothing.
+        starts_s: When the op of each cell begins [s].
+        ends_s: When it is over [s].
+        rank_begins_s: Of each rank, infinity at first; to be written, as are the next three.
+        rank_ends_s: Of each rank, 0 at first.
+        channel_begins_s: Of each channel, infinity at first.
+        channel_ends_s: Of each channel, 0 at first.
+        channel_of: Of each rank, -1 at first: the channel that goes there.
+
+    Returns:
+        How many channels there are.
+    """
+    num_channels = 0
+    for rank in range(len(begins) - 1):
+        first = num_channels
+        for i in range(begins[rank], begins[rank + 1]):
+            rank_begins_s[rank] = min(rank_begins_s[rank], starts_s[i])
+            if SEND_F <= codes[i] <= SEND_B:
+                if channel_of[others[i]] < first:
+                    channel_of[others[i]] = num_channels
+                    num_channels += 1
+                channel = channel_of[others[i]]
+                channel_begins_s[channel] = min(channel_begins_s[channel], starts_s[i])
+                channel_ends_s[channel] = max(channel_ends_s[channel], ends_s[i])
+            elif codes[i] < SEND_F or codes[i] >= REDUCE:
+                rank_ends_s[rank] = max(rank_ends_s[rank], ends_s[i])
+    return num_channels
+
+
+def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None = None) -> float:
+    """Return how long the devices work, all of them together [s].
+
+    Args:
+        timeline: The Timeline.
+        windows: From when to when each device is looked at [s]; None: all the time.
+    """
+    spans = timeline.columns
+    in_arrays = machine_code.is_hot(len(spans.ops.codes))
+    _, starts_s, ends_s = spans.in_form(in_arrays=in_arrays)
+    cells: defaultdict[int, list[Any]] = defaultdict(list)
+    for rank, device in enumerate(timeline.rank_to_device):
+        cells[device].append(spans.busy_cells(rank))
+    loop = machine_code.loop_in(add_lengths, in_arrays=in_arrays)
+    lengths_s = []
+    for device in timeline.devices:
+        from_s, until_s = (-math.inf, math.inf) if windows is None else windows[device]
+        works = in_order([machine_code.converted(own, in_arrays=in_arrays) for own in cells[device]], starts_s)
+        lengths_s.append(loop(works, starts_s, ends_s, from_s, until_s, SAME * timeline.makespan_s))
+    return math.fsum(lengths_s)
+
+
+def in_order(works: list[Any], starts_s: Any) -> Any:
+    """Return the cells of works of several ranks in order of their starts."""
+    if isinstance(starts_s, list):
+        return sorted((cell for own in works for cell in own), key=starts_s.__getitem__)
+    import numpy as np
+
+    cells = np.concatenate(works)
+    begun_s = starts_s[cells]
+    return cells if (begun_s[1:] >= begun_s[:-1]).all() else cells[np.argsort(begun_s, kind="stable")]
+
+
+def add_lengths(works: Any, starts_s: Any, ends_s: Any, from_s: float, until_s: float, same_s: float) -> float:
+    """Return the length of the union of some works, in order of their starts [s]; what is a rounding is no gap."""
+    now_s, total_s, rest_s = from_s, 0.0, 0.0
+    for at in range(len(works)):
+        start_s, end_s = max(starts_s[works[at]], now_s), min(ends_s[works[at]], until_s)
+        if start_s - now_s <= same_s:
+            start_s = now_s
+        if end_s > start_s:
+            length_s, before_s = end_s - start_s, total_s
+            total_s = before_s + length_s  # rounded once, as `math.fsum` does (Neumaier, 1974)
+            if abs(before_s) >= abs(length_s):
+                rest_s += (before_s - total_s) + length_s
+            else:
+                rest_s += (length_s - total_s) + before_s
+            now_s = end_s
+    return total_s + rest_s

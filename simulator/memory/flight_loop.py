@@ -1,0 +1,122 @@
+"""The changes of what a rank has in flight, and their sum: loops over numbers, for lists and for arrays compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipesched.schedules import op_columns
+
+F, B, I, W, R, SEND_F = op_columns.F, op_columns.B, op_columns.I, op_columns.W, op_columns.R, op_columns.SEND_F  # noqa: E741
+STEP, OVERLAPPED = op_columns.STEP, op_columns.OVERLAPPED
+
+
+def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    begin: int, end: int, codes: Any, stages: Any, microbatches: Any, versions: Any, lookaheads: Any,
+    starts_s: Any, ends_s: Any, num_microbatches: int, inputs: Any, saved: Any, saved_for_weight: Any,
+    seen: Any, stamp: int, times_s: Any, orders: Any, counts: Any,
+) -> int:  # fmt: skip
+    """Find when a rank has more or less in flight; instants are those of `memory.instants`.
+
+    Args:
+        begin: The first of the rank's cells.
+        end: The one behind its last.
+        codes: n codes, of the cells of all ranks, as `OpColumns` has them.
+        stages: n stages.
+        microbatches: n micro-batches.
+        versions: n versions, or nothing.
+        lookaheads: n look-aheads, or nothing.
+        starts_s: When the op of each cell began [s].
+        ends_s: When it was over [s].
+        num_microbatches: m.
+        inputs: Of each stage, what its input counts.
+        saved: What it counts from F, or from R, to the end of B or I.
+        saved_for_weight: What it counts from there to the end of W.
+        seen: Of each micro-batch of each stage, to be written: 4 times a stamp, and whether it has F, R and I.
+        stamp: A number of the rank, above 0.
+        times_s: When each change comes [s], to be written.
+        orders: Its place among those of the same time, to be written.
+        counts: How much comes, or goes, to be written.
+
+    Returns:
+        How many changes there are.
+    """
+    for i in range(begin, end):
+        code = codes[i] % OVERLAPPED
+        if code in (F, R):
+            own = stages[i] * num_microbatches + microbatches[i]
+            if seen[own] < 4 * stamp:
+                seen[own] = 4 * stamp
+            if code == F and seen[own] % 2 == 0:
+                seen[own] += 1
+            elif code == R and seen[own] % 4 < 2:
+                seen[own] += 2
+    num_changes = 0
+    now_s, order = -1e308, 0  # before all
+    for i in range(begin, end):
+        code = codes[i]
+        if SEND_F <= code < OVERLAPPED and code != STEP:
+            continue
+        if i == begin or codes[i - 1] < OVERLAPPED:
+            start_s, end_s = starts_s[i], ends_s[i]
+            start_order = order if start_s == now_s else 0
+            end_order = start_order + 1 if end_s == start_s else 0
+            is_ahead = False
+            for part in range(i, i + (2 if code >= OVERLAPPED else 1)):
+                if len(lookaheads) and lookaheads[part] > 0 and versions[part] > 0:
+                    is_ahead = True
+            now_s, order = end_s, end_order + (1 if is_ahead else 0)
+        code = code % OVERLAPPED
+        if code == STEP:
+            continue
+        stage = stages[i]
+        own = stage * num_microbatches + microbatches[i]
+        if seen[own] < 4 * stamp or seen[own] % 2 == 0:
+            continue  # its forward is elsewhere
+        is_rebuilt = seen[own] % 4 >= 2
+        if code == F:
+            times_s[num_changes], orders[num_changes] = start_s, start_order
+            counts[num_changes] = inputs[stage] if is_rebuilt else saved[stage]
+        elif code == R:
+            times_s[num_changes], orders[num_changes] = start_s, start_order
+            counts[num_changes] = saved[stage] - inputs[stage]
+        else:
+            times_s[num_changes], orders[num_changes] = end_s, end_order
+            if code == B:
+                counts[num_changes] = -saved[stage]
+            elif code == I:
+                counts[num_changes] = saved_for_weight[stage] - saved[stage]
+            else:
+                counts[num_changes] = -saved_for_weight[stage]
+        num_changes += 1
+    return num_changes
+
+
+def add_changes(times_s: Any, orders: Any, counts: Any, sample_times_s: Any, held: Any) -> int:
+    """Add up changes: what is held after those of one time is a sample, and before it the most, if that is more.
+
+    Args:
+        times_s: When each comes [s], ascending.
+        orders: Ascending among those of the same time.
+        counts: How much comes, or goes.
+        sample_times_s: When each sample is of [s], to be written: room for as many as there are changes.
+        held: How much is held then, to be written.
+
+    Returns:
+        How many samples there are.
+    """
+    num_samples, now, at, count = 0, 0, 0, len(times_s)
+    while at < count:
+        time_s, most, is_first = times_s[at], 0, True
+        while at < count and times_s[at] == time_s:
+            order = orders[at]
+            while at < count and times_s[at] == time_s and orders[at] == order:
+                now += counts[at]
+                at += 1
+            if is_first or now > most:
+                most, is_first = now, False
+        if most > now:
+            sample_times_s[num_samples], held[num_samples] = time_s, most
+            num_samples += 1
+        sample_times_s[num_samples], held[num_samples] = time_s, now
+        num_samples += 1
+    return num_samples
