@@ -137,7 +137,8 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
         return None
     num_cells, num_instructions = len(columns.codes), len(program.kinds)
     in_arrays = machine_code.is_hot(8 * num_cells)
-    spans = SpanNumbers(*(machine_code.converted(numbers, in_arrays=in_arrays) for numbers in program.find_spans()))
+    numbered = program.find_spans(program.time_numbers)
+    spans = SpanNumbers(*(machine_code.converted(numbers, in_arrays=in_arrays) for numbers in numbered))
     full = partial(machine_code.filled, in_arrays=in_arrays)
     begins, codes, stages, microbatches, others, _ = columns.in_form(in_arrays=in_arrays)
     others = others if len(others) else full(num_cells, 0)

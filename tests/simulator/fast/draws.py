@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Compression, StageCosts
-from pipesched.schedules import Recv, Schedule, ScheduleError, computes, make_schedule, needs
+from pipesched.schedules import Op, Recv, Schedule, ScheduleError, computes, make_schedule, needs
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.lowering import lower, lower_for_torch
@@ -24,7 +24,7 @@ def received_late(schedule: Schedule) -> Schedule:
     rows = []
     for row in schedule.ops:
         recvs = {op.message: op for op in row if isinstance(op, Recv)}
-        late = []
+        late: list[Op] = []
         for op in row:
             wanted = [m for part in computes(op) for m in needs(part, schedule.num_stages) if m in recvs]
             late += [recvs.pop(message) for message in wanted]
