@@ -132,6 +132,11 @@ class OpColumns:
         counts = np.bincount(self.codes, minlength=2 * OVERLAPPED)
         return tuple((counts[:OVERLAPPED] + counts[OVERLAPPED:])[: RESHARD + 1].tolist())
 
+    @property
+    def splits_backward(self) -> bool:
+        """Whether there is an I or W."""
+        return any(self.counts[_CODE_OF_PHASE[phase]] for phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT))
+
     @cached_property
     def num_computed_stages(self) -> int:
         """One more than the highest stage that something is computed for."""

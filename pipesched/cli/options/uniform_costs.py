@@ -14,7 +14,7 @@ from pipesched.profiles import BYTES_LIMIT
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import DeviceCost
-    from pipesched.schedules import Op, Schedule
+    from pipesched.schedules import Schedule
 
 _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
     name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
@@ -94,8 +94,8 @@ def _splits(schedule: Schedule) -> bool:
     """Whether there is an I or W; a list that goes on is read as far as its first Step, before which all kinds come."""
     from pipesched.schedules import Phase, Step, computes
 
+    if schedule.is_held:
+        return schedule.columns.splits_backward
     split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    rows: Iterable[Iterable[Op]] = schedule.lists
-    if not schedule.is_held:
-        rows = (takewhile(lambda op: not isinstance(op, Step), ops) for ops in schedule.lists)
+    rows = (takewhile(lambda op: not isinstance(op, Step), ops) for ops in schedule.lists)
     return any(part.phase in split for row in rows for op in row for part in computes(op))

@@ -26,7 +26,7 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Phase, Schedule, computes
+from pipesched.schedules import Schedule
 from pipesched.schedules.formats import format_of, suffix_of
 from pipesched.workflows import (
     ArgumentError,
@@ -93,13 +93,12 @@ def read_costs_argument(
 
 def _require_split(costs: StageCosts, schedule: Schedule) -> None:
     """Refuse costs that say B alone for a schedule that has I and W."""
-    halves = {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}
     for cost in costs.stages:
         if cost.backward_s is not None and None in (cost.backward_input_s, cost.backward_weight_s):
             break
     else:
         return
-    if schedule.is_held and any(part.phase in halves for ops in schedule.lists for op in ops for part in computes(op)):
+    if schedule.is_held and schedule.columns.splits_backward:
         raise ProfileError(
             f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
             "B alone; give backward_input_s and backward_weight_s (i_ms and w_ms), or `input_share=0.5`"
