@@ -108,19 +108,18 @@ class _Counts:
     def samples(self, device: int) -> tuple[Any, Any]:
         """Return when a device holds more or less [s], and how much then [units], in lists or in NumPy's arrays."""
         begin = self._seconds([self._begin_s]), self._whole([0]), self._whole([0])
-        columns = self._in_order([begin, *map(self._changes, self._ranks[device])])
-        count = len(columns[0])
-        sample_times_s, held = self._seconds([0.0] * count), self._whole([0] * count)
+        columns = self._in_order([begin, *(self._changes(rank, begin) for rank in self._ranks[device])])
+        sample_times_s, held = (machine_code.filled_like(numbers, len(columns[0])) for numbers in begin[:2])
         num_samples = machine_code.loop_in(add_changes, in_arrays=self._in_arrays)(*columns, sample_times_s, held)
         return sample_times_s[:num_samples], held[:num_samples]
 
-    def _changes(self, rank: int) -> tuple[Any, Any, Any]:
-        """Return the times of the changes on a rank [s], their places among those of the same time, and how much."""
+    def _changes(self, rank: int, columns: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return the times of the changes on a rank [s], their places among those of the same time, and how much.
+
+        They are in columns such as those given.
+        """
         begin, end = int(self._begins[rank]), int(self._begins[rank + 1])
-        times_s, orders, counts = (
-            self._seconds([0.0] * (end - begin)),
-            *(self._whole([0] * (end - begin)) for _ in range(2)),
-        )
+        times_s, orders, counts = (machine_code.filled_like(numbers, end - begin) for numbers in columns)
         find = machine_code.loop_in(find_changes, in_arrays=self._in_arrays)
         count = find(begin, end, *self._given, rank + 1, times_s, orders, counts)
         return times_s[:count], orders[:count], counts[:count]
