@@ -6,7 +6,7 @@ from pipesched.schedules.memory_room import room_bytes
 from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import MAX_CELLS, ScheduleError
 
-CELL_BYTES = 500
+CELL_BYTES = 600
 """What a micro-batch of a stage takes while columns are built, lowered and simulated [bytes]."""
 
 _MOST_NUMBERED = 150_000_000

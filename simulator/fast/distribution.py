@@ -9,7 +9,6 @@ from statistics import quantiles
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.processes import work_on, worker_pool
 from pipesched.schedules import Schedule
 from pipesched.simulator import Engine, NetworkOptions
 from pipesched.simulator.engine import simulate_lists
@@ -68,6 +67,8 @@ def makespans(
     if num_processes == 1:
         yield from map(makespan_of, seeds)
         return
+    from pipesched.profiles.processes import work_on, worker_pool
+
     with worker_pool(num_processes, makespan_of) as pool:
         yield from pool.map(work_on, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
 

@@ -253,9 +253,11 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
 
 LARGE = """
 import json, resource, sys, time
+from pipesched.schedules import cell_limit
 from pipesched.schedules.builders.catalogue import CATALOGUE, build, build_generated
 from pipesched.schedules.schedule import ScheduleError
 
+cell_limit.room_bytes = lambda: 2 << 30
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 settings, answers = json.load(sys.stdin), []

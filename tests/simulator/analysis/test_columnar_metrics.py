@@ -61,7 +61,7 @@ def test_a_simulation_makes_no_op_of_lists_as_columns(monkeypatch):
 
 
 def test_the_refusal_names_what_there_is_memory_for(monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.cell_limit.room_bytes", lambda: 500_000_000)
+    monkeypatch.setattr("pipesched.schedules.cell_limit.room_bytes", lambda: 600_000_000)
     with pytest.raises(
         ScheduleError, match="expected at most 1000000 in all, for which there is memory; try 100 micro"
     ):
