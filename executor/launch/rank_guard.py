@@ -56,6 +56,7 @@ _LEASH_S = 2.0
 _AGENT_S = 0.05
 """How long an agent may take to be gone after its ranks, which the system ends with it [s]."""
 _AGENT_GONE = "torchrun's agent, which has started it, is gone"
+_STOPPED = "stopped by a signal: to say more it would have to go on, and others might come to their end with it\n"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
@@ -283,7 +284,8 @@ class _Guard:
         if not self._has_written_stacks:
             self._has_written_stacks = True
             own = {0: StackFile(self._guarded.pid, Path(f"/proc/self/fd/{self._guarded.stacks}"))}
-            board.write_stacks(self._guarded.rank, stacks_in(own).get(0, ""))
+            is_stopped = is_stopped_at(self._guarded.page.read(0))
+            board.write_stacks(self._guarded.rank, _STOPPED if is_stopped else stacks_in(own).get(0, ""))
 
     def _judged(self, board: GuardBoard) -> EndingCause | None:
         """Return at which rank all stand still, with a report; None if they move."""

@@ -29,7 +29,7 @@ from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, eval
 
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
 
-_FEW_OPS = 200_000
+_FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
 

@@ -58,7 +58,7 @@ from pipesched.workflows.tuning.setting_runs import Measurement, require_same_la
 from pipesched.workflows.tuning.tune_result import TuneResult
 from pipesched.workflows.tuning.tune_space import covered_microbatches, tunable_schedules
 
-_FEW = 100
+_FEW = 2000
 """Settings; for fewer, starting processes takes longer than the work."""
 
 
