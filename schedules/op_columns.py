@@ -118,9 +118,7 @@ class OpColumns:
     @property
     def has_messages(self) -> bool:
         """Whether a Send or Recv is in the lists."""
-        if self.others is None:
-            return False
-        return any(bool(count) for count in self.counts[SEND_F:REDUCE])
+        return self.others is not None and any(self.counts[SEND_F:REDUCE])
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
