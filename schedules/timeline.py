@@ -87,14 +87,13 @@ def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
 class Timeline:
     """Every span of a run, in the same form whether it was simulated or measured.
 
-    What is asked of it often is worked out once, at the first question.
+    What is asked of it often is worked out once, at the first question; columns make their spans when these are read.
 
     Attributes:
         name: The schedule's name.
         source: Where the times come from: ``"predicted"``, ``"measured"``, or another word that tells it apart in a
             figure. Only a measured Timeline gives costs, and a prediction is compared with a measurement as such.
-        spans: The spans, in order of rank, then of the rank's list: a tuple, or columns that make them when they are
-            read.
+        spans: The spans, in order of rank, then of the rank's list.
         rank_to_device: The device of every rank.
         memory: Samples in order of device, then time; empty when memory was not looked at. Of two at one time the
             first is the most that was held on the way through it, the second what is held from then on.

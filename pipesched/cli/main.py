@@ -145,7 +145,8 @@ def _say(error: BaseException) -> int:
             exec("")  # noqa: S102 -- no text of anybody's
             return _print("stopped", STOPPED)
         case typer.TyperException():
-            return _print(complaint(error), BAD_INPUT)
+            name = " ".join(["pipesched", *(word for word in sys.argv[1:2] if word in COMMANDS)])
+            return _print(complaint(error, name), BAD_INPUT)
         case NotThereError():
             return _print(str(error), NOT_THERE)
         case ModuleNotFoundError(name=str(name)):

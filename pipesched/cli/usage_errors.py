@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 
-def complaint(error: typer.TyperException) -> str:
-    """Return what was got, what was expected, and where to read on."""
+def complaint(error: typer.TyperException, command: str) -> str:
+    """Return what was got, what was expected, and where to read on: at `command`, unless the error knows better."""
     text = error.format_message().replace("Value error, ", "got ").replace(" is not one of ", ", expected one of ")
     cause: Any = error.__cause__  # pydantic's, where a value does not fit its option; it knows the value
     if hasattr(cause, "errors"):
@@ -21,16 +21,18 @@ def complaint(error: typer.TyperException) -> str:
         if str(got).lower().endswith("nan"):  # it is not above any limit either
             text = f"{text.partition(', expected ')[0]}, expected a number"
     context = getattr(error, "ctx", None)
-    command = "pipesched" if context is None else context.command_path
+    command = command if context is None else context.command_path
     return f"{text.rstrip('.')}{_advice(text, context)}; see '{command} --help'"
 
 
 def _advice(text: str, context: Any) -> str:
     """Return the option that was meant, where that can be told."""
     options = () if context is None else {name for option in context.command.params for name in option.opts}
-    extra = re.search(r"unexpected extra argument.* \((\S+\.(?:csv|json))\)", text)
-    if extra is not None and "--schedule-file" in options:
+    extra = re.search(r"unexpected extra argument.* \((?:(\S+\.(?:csv|json))|(\w+))\)", text)
+    if extra is not None and extra[1] and "--schedule-file" in options:
         return f"; a schedule? try -f {extra[1]}"
+    if extra is not None and extra[2] and "--schedule" in options:
+        return f"; a schedule? try -s {extra[2]}"
     choice = re.search(r": (?:got )?'([^']*)', expected one of (.+)$", text)
     if choice is not None:
         near = get_close_matches(choice[1].lower(), re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)

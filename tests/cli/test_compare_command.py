@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -74,6 +75,13 @@ def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
     assert {value for key, value in row.items() if key != "name"} == {None}
     table = pipesched(f"compare --all -p 2 -m 4 {SPLIT} --wide").out
     assert table.rstrip().endswith("\nstubborn: got 2 ranks, expected other ones")
+
+
+def test_schedules_that_are_refused_for_one_reason_share_a_line(pipesched):
+    table = pipesched("compare --all -p 2 -m 4 --uniform f=1,b=2 --wide").out
+    lines = [line for line in " ".join(table.split()).split("; try") if "the schedule splits the backward" in line]
+    assert len(lines) == 1
+    assert re.search(r"zb_h1, zb_h2, .*, v_min: --uniform: got 'f=1,b=2', expected i and w too", lines[0])
 
 
 def test_what_was_asked_for_by_name_and_cannot_be_built_is_an_error(pipesched, stubborn):

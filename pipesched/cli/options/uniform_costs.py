@@ -85,7 +85,7 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule | 
         raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
     if schedule is not None and not is_split and _splits(schedule):
         raise InputError(
-            f"--uniform: got {text!r}, expected i and w too, because {schedule.name} splits the backward; "
+            f"--uniform: got {text!r}, expected i and w too, because the schedule splits the backward; "
             "try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5"
         )
 

@@ -133,11 +133,11 @@ class ScheduleComparison:
             column for column in _COLUMNS if any(getattr(row, name) is not None for row in rows for name in column[1])
         ]
         cells = tuple({title: _cell(row, names, show) for title, names, show in known} for row in rows)
-        refused = [
-            row.reason if row.reason.startswith(f"{row.name}:") else f"{row.name}: {row.reason}"
-            for row in rows
-            if row.reason is not None
-        ]
+        names: dict[str, list[str]] = {}
+        for row in rows:
+            if row.reason is not None:
+                names.setdefault(row.reason.removeprefix(f"{row.name}: "), []).append(row.name)
+        refused = [f"{', '.join(alike)}: {reason}" for reason, alike in names.items()]
         return Table(
             "Schedules, predicted", cells, "\n".join([*_suppositions(self.predictions), *notes, *refused]), _LEGEND
         )
