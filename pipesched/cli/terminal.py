@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from textwrap import wrap
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -267,20 +267,31 @@ def percent(value: float | None) -> str:
     return readable_share(value)
 
 
+class Tick(Protocol):
+    """Is told how far something is."""
+
+    def __call__(self, fraction: float, state: str = "", /) -> None:
+        """Take the fraction done, and what else there is to say."""
+
+
 @contextmanager
-def progress_lines(text: str) -> Iterator[Callable[[float], None]]:
+def progress_lines(text: str) -> Iterator[Tick]:
     """Print a line on stderr now and then while something is under way; yield what is told the fraction done."""
-    begun_s, is_over, fractions = time.monotonic(), Event(), deque([0.0], maxlen=1)
+    begun_s, is_over, told = time.monotonic(), Event(), deque([(0.0, "")], maxlen=1)
+
+    def tick(fraction: float, state: str = "", /) -> None:
+        told.append((fraction, state))
 
     def tell() -> None:
         while not is_over.wait(_Lines.every_s):
-            share = f", {fractions[-1]:.0%}" if fractions[-1] else ""
-            complain(f"{text}: {time.monotonic() - begun_s:.0f} s{share}")
+            fraction, state = told[-1]
+            parts = [f"{time.monotonic() - begun_s:.0f} s", f"{fraction:.0%}" if fraction else "", state]
+            complain(f"{text}: {', '.join(filter(None, parts))}")
 
     teller = Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield fractions.append
+        yield tick
     finally:
         is_over.set()
         teller.join()
@@ -317,7 +328,7 @@ def comparing(timelines: Sequence[Path]) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def progress_bar(text: str) -> Iterator[Callable[[float], None]]:
+def progress_bar(text: str) -> Iterator[Tick]:
     """Show a bar on a terminal; yield what is told the fraction done. What a model prints meanwhile goes to stderr."""
     from pipesched.profiles.processes import prints_to_stderr
 
@@ -332,4 +343,8 @@ def progress_bar(text: str) -> Iterator[Callable[[float], None]]:
     columns = [described, *Progress.get_default_columns()[1:]]
     with prints_to_stderr(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(terminal_line(text), total=1.0)
-        yield lambda fraction: bar.update(task, completed=fraction)
+
+        def tick(fraction: float, state: str = "", /) -> None:
+            bar.update(task, completed=fraction, description=terminal_line(f"{text}: {state}" if state else text))
+
+        yield tick

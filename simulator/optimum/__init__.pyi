@@ -15,10 +15,12 @@ from .op_times import listed_times as listed_times
 from .op_times import objective_ticks as objective_ticks
 from .op_times import schedule_of_times as schedule_of_times
 from .order_bound import least_ticks as least_ticks
-from .order_model import OrderProof as OrderProof
-from .order_model import prove_order as prove_order
+from .order_model import OrderRequest as OrderRequest
+from .order_model import search_order as search_order
 from .order_problem import OrderProblem as OrderProblem
 from .order_problem import order_problem as order_problem
+from .order_proof import OrderProof as OrderProof
+from .order_proof import prove_order as prove_order
 from .orderable_lists import is_split as is_split
 from .orderable_lists import orderable as orderable
 from .orderable_lists import recomputing_stages as recomputing_stages

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pipesched.schedules import Schedule
 from pipesched.simulator.optimum.excess_bytes import Excess
 from pipesched.simulator.optimum.op_times import OpTimes, objective_ticks
-from pipesched.simulator.optimum.order_model import OnOrder, OrderProof, prove_order
 from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.order_proof import OnOrder, OrderProof, OrderSearcher
 
 _FIRST_SHARE = 0.6
 """Share of the time for the problem itself."""
@@ -53,25 +53,28 @@ def prove_fitting_order(
     def tell(_: float, ticks: int, least: int) -> None:
         progress(time.monotonic() - begun_s, ticks, least)
 
-    proof = prove_order(problem, starts, bound, seconds=seconds * _FIRST_SHARE, num_workers=num_workers, progress=tell)
-    faster, left_aside, count, is_stopped = proof.starts, (0,) * problem.num_ranks, 0, proof.is_stopped
-    while objective_ticks(problem, faster) < objective_ticks(problem, starts):
-        over = excess(lists_of(faster))
-        if not any(over):
-            starts = faster
-            break
-        left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
-        left_s = seconds - (time.monotonic() - begun_s)
-        if left_s < _LEAST_S or is_stopped:
-            break
-        again = prove_order(
-            problem.less(left_aside),
-            starts,
-            proof.bound,
-            seconds=left_s,
-            num_workers=num_workers,
-            progress=tell,
-            bounds_ends=False,
+    with OrderSearcher() as searcher:
+        proof = searcher.prove(
+            problem, starts, bound, seconds=seconds * _FIRST_SHARE, num_workers=num_workers, progress=tell
         )
-        faster, count, is_stopped = again.starts, count + 1, again.is_stopped
+        faster, left_aside, count, is_stopped = proof.starts, (0,) * problem.num_ranks, 0, proof.is_stopped
+        while objective_ticks(problem, faster) < objective_ticks(problem, starts):
+            over = excess(lists_of(faster))
+            if not any(over):
+                starts = faster
+                break
+            left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
+            left_s = seconds - (time.monotonic() - begun_s)
+            if left_s < _LEAST_S or is_stopped:
+                break
+            again = searcher.prove(
+                problem.less(left_aside),
+                starts,
+                proof.bound,
+                seconds=left_s,
+                num_workers=num_workers,
+                progress=tell,
+                bounds_ends=False,
+            )
+            faster, count, is_stopped = again.starts, count + 1, again.is_stopped
     return replace(proof, starts=starts, ticks=objective_ticks(problem, starts), is_stopped=is_stopped)

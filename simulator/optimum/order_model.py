@@ -14,216 +14,155 @@ ends of the batch may close (`end_bound`).
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum.end_bound import bound_by_ends
 from pipesched.simulator.optimum.held_parts import held_parts
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails, objective_ticks, tightened_times
 from pipesched.simulator.optimum.order_bound import least_ticks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_MOST_TICKS = 1_000_000
-"""Ticks of a batch in a search, where times are rounded to ticks anyway."""
 _WHOLE_SHARE = 0.5
 """Share of the time that is for the whole batch; the rest is for its ends."""
-_TICK_S = 0.2
-"""How often progress is told."""
-_MOST_OPS = 20_000
-"""Ops of a search: with more the model alone takes minutes."""
 
-OnOrder: TypeAlias = Callable[[float, int, int], None]
-"""Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
-OnBound: TypeAlias = Callable[[float], None]
-"""Told a better bound."""
+OnNews: TypeAlias = Callable[[int, int, OpTimes | None], None]
+"""Told (ticks of the best order, ticks that none is shorter than, starts of the best order if they are new)."""
 
 
 @dataclass(frozen=True, slots=True)
-class OrderProof:
-    """The best order that is known, and how much shorter another could be.
+class OrderRequest:
+    """What is to be searched; plain data, so that it can be sent to another process.
 
     Attributes:
-        starts: Starts of all ops [ticks].
-        ticks: The end of the last one.
-        bound: Ticks that no order is shorter than.
-        resolution: Ticks that times were rounded down to for the search.
-        is_stopped: Whether the search was interrupted.
-    """
-
-    starts: OpTimes
-    ticks: int
-    bound: int
-    resolution: int = 1
-    is_stopped: bool = False
-
-
-def prove_order(
-    problem: OrderProblem,
-    starts: OpTimes,
-    bound: int,
-    *,
-    seconds: float,
-    num_workers: int | None = None,
-    progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
-    bounds_ends: bool = True,
-) -> OrderProof:
-    """Look for a shorter order than one that is known, and for a proof that there is none.
-
-    A KeyboardInterrupt ends the search with what there is.
-
-    Args:
         problem: What is to be ordered.
         starts: Starts of an order that keeps to the limits [ticks].
-        bound: Ticks that no order is shorter than, as `least_ticks` knows.
-        seconds: How long to look at most [s]; 0: not at all.
-        num_workers: Threads; None: one for each core.
-        progress: Told how far it is, now and then.
+        bound: Ticks that no order is shorter than.
+        seconds: How long to look at most [s].
+        num_workers: Threads.
+        resolution: Ticks that times are rounded down to.
         bounds_ends: Whether both ends of the batch are looked at, too, where that may give a better bound.
+    """
+
+    problem: OrderProblem
+    starts: OpTimes
+    bound: int
+    seconds: float
+    num_workers: int
+    resolution: int = 1
+    bounds_ends: bool = True
+
+
+def search_order(request: OrderRequest, tell: OnNews) -> tuple[OpTimes, int]:
+    """Return starts of the best order that is found, and the best bound [ticks]; `tell` hears of each on the way.
 
     Raises:
-        ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
-        SimulationError: There are too many ops to look for it.
+        ModuleNotFoundError: OR-tools is not installed.
     """
-    known = objective_ticks(problem, starts)
-    if known <= bound or seconds <= 0:
-        return OrderProof(starts, known, min(bound, known))
-    begun_s, num_ops = time.monotonic(), problem.num_microbatches * len(problem.kinds)
-    if num_ops > _MOST_OPS:
-        raise SimulationError(
-            f"orders: got {num_ops} ops to search, expected at most {_MOST_OPS}; try "
-            f"{max(1, _MOST_OPS // len(problem.kinds))} micro-batches, or 0 seconds (simple bounds)"
-        )
-    factor = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
-    solving = _Solving(
-        _loaded(), seconds, num_workers or os.cpu_count() or 1, progress, factor, [known, bound], begun_s
-    )
-    has_ends = bounds_ends and not problem.is_repeated and not problem.optional
-    starts, bound, is_optimal = _solve_whole(solving, problem, starts, seconds * (_WHOLE_SHARE if has_ends else 1.0))
-    ticks = objective_ticks(problem, starts)
-    if not is_optimal and has_ends and not solving.is_stopped:
+    problem, factor = request.problem, request.resolution
+    solving = _Solving(import_module("ortools.sat.python.cp_model"), request, tell)
+    has_ends = request.bounds_ends and not problem.is_repeated and not problem.optional
+    starts, is_optimal = _solve_whole(solving, request.seconds * (_WHOLE_SHARE if has_ends else 1.0))
+    if not is_optimal and has_ends:
         coarse = [[start // factor for start in row] for row in starts]
-        for least in bound_by_ends(
-            solving.cp_model, problem.coarser(factor), coarse, bound // factor, solving.solve_end
-        ):
-            solving.learn(ticks // factor, least)
-            bound = max(bound, least * factor)
-            if bound >= ticks:
+        ends = bound_by_ends(
+            solving.cp_model, problem.coarser(factor), coarse, request.bound // factor, solving.solve_end
+        )
+        for least in ends:
+            solving.learn_bound(least * factor)
+            if solving.bound >= solving.ticks:
                 break
-    return OrderProof(starts, ticks, min(bound, ticks), factor, solving.is_stopped)
+    return starts, solving.bound
 
 
-@dataclass
 class _Solving:
     """Solvers, one after the other, in the time that there is.
 
     Attributes:
         cp_model: OR-tools' module.
-        seconds: How long all of them may take [s].
-        num_workers: Threads.
-        progress: Told how far it is, now and then.
-        factor: Ticks of one tick of the programs.
-        best: Ticks of the best order that is known, and ticks that none is shorter than.
-        begun_s: When the time began [s].
-        is_stopped: Whether the search was interrupted.
+        request: What is searched, and how long.
+        ticks: Ticks of the best order that is known.
+        bound: Ticks that none is shorter than.
     """
 
-    cp_model: Any
-    seconds: float
-    num_workers: int
-    progress: OnOrder
-    factor: int
-    best: list[int]
-    begun_s: float
-    is_stopped: bool = False
+    def __init__(self, cp_model: Any, request: OrderRequest, tell: OnNews) -> None:
+        self.cp_model, self.request, self._tell = cp_model, request, tell
+        self.ticks, self.bound = objective_ticks(request.problem, request.starts), request.bound
+        self._begun_s = time.monotonic()
+        tell(self.ticks, self.bound, None)
 
     @property
-    def passed_s(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self.begun_s
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self.request.seconds - (time.monotonic() - self._begun_s))
 
-    def learn(self, ticks: int, least: int) -> None:
-        """Note an order, or a bound, in ticks of the programs."""
-        self.best[:] = min(self.best[0], ticks * self.factor), max(self.best[1], least * self.factor)
+    def learn_bound(self, bound: int) -> None:
+        """Note a bound [ticks]."""
+        if bound > self.bound:
+            self.bound = bound
+            self._tell(self.ticks, bound, None)
 
-    def solve(self, program: Any, seconds: float, callback: Any = None, tell: OnBound | None = None) -> tuple[Any, Any]:
+    def learn_order(self, starts: OpTimes) -> None:
+        """Note an order."""
+        ticks = objective_ticks(self.request.problem, starts)
+        if ticks < self.ticks:
+            self.ticks = ticks
+            self._tell(ticks, self.bound, starts)
+
+    def solve(self, program: Any, seconds: float, callback: Any = None, tell: Any = None) -> tuple[Any, Any]:
         """Return the solver of a program, and how it ended."""
         solver = self.cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.num_workers = self.num_workers
+        solver.parameters.num_workers = self.request.num_workers
         solver.parameters.catch_sigint_signal = False
         solver.parameters.cp_model_probing_level = 0  # it takes seconds, and the order is known to be possible
         if tell is not None:
             solver.best_bound_callback = tell
-        return solver, self._run(partial(solver.solve, program, callback), solver.stop_search)
-
-    def _run(self, solve: Callable[[], Any], stop: Callable[[], None]) -> Any:
-        """Return what `solve` does, in a thread of its own: this one tells how far it is, and can be interrupted."""
-        with ThreadPoolExecutor(1) as pool:
-            solving = pool.submit(solve)
-            try:
-                while not wait([solving], timeout=_TICK_S).done:
-                    self.progress(self.passed_s, *self.best)
-            except KeyboardInterrupt:
-                self.is_stopped = True
-                stop()
-            except BaseException:
-                stop()
-                raise
-            return solving.result()
+        return solver, solver.solve(program, callback)
 
     def solve_end(self, program: Any) -> Any:
         """Return the solver of an end of the batch, after half of the time that is left; None if that was too short."""
-        left_s = self.seconds - self.passed_s
-        if left_s <= 0 or self.is_stopped:
+        if not self.left_s:
             return None
-        solver, status = self.solve(program, left_s / 2)
+        solver, status = self.solve(program, self.left_s / 2)
         return solver if status in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE) else None
 
 
-def _solve_whole(
-    solving: _Solving, problem: OrderProblem, starts: OpTimes, seconds: float
-) -> tuple[OpTimes, int, bool]:
-    """Return the best order of the whole batch that is found in its time, the best bound, and whether they are one."""
-    cp_model, factor, (known, bound) = solving.cp_model, solving.factor, solving.best
-    coarse = [[start // factor for start in row] for row in starts]
+def _solve_whole(solving: _Solving, seconds: float) -> tuple[OpTimes, bool]:
+    """Return the best order of the whole batch that is tightened in its time, and whether there is none better."""
+    cp_model, request = solving.cp_model, solving.request
+    problem, factor, best = request.problem, request.resolution, [request.starts]
+    coarse = [[start // factor for start in row] for row in request.starts]
     model, variables, is_there = _model(cp_model, problem.coarser(factor), coarse)
-    solver, status = solving.solve(
-        model,
-        max(0.0, seconds - solving.passed_s),
-        _on_solution(cp_model, lambda ticks: solving.learn(ticks, 0)),
-        lambda least: solving.learn(known, round(least)),
-    )
+    # begins and ends are rounded down, so that the distance of two may be rounded up
+    rounding = factor if problem.is_repeated and not problem.is_exact else 0
+
+    def learn_order(value_of: Callable[[Any], int]) -> None:
+        left_out = {kind for kind, variable in is_there.items() if not value_of(variable)}
+        order = [[] if kind in left_out else [*map(value_of, row)] for kind, row in enumerate(variables)]
+        tightened = tightened_times(problem, order)
+        best[:] = [min(best[0], tightened, key=lambda starts: objective_ticks(problem, starts))]
+        solving.learn_order(best[0])
+
+    def learn_bound(least: float) -> None:
+        solving.learn_bound(round(least) * factor - rounding)
+
+    spent_s = request.seconds - solving.left_s
+    callback = _on_solution(cp_model, learn_order)
+    solver, status = solving.solve(model, max(0.0, seconds - spent_s), callback, learn_bound)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        left_out = {kind for kind, variable in is_there.items() if not solver.value(variable)}
-        order = [[] if kind in left_out else [*map(solver.value, row)] for kind, row in enumerate(variables)]
-        starts = min(starts, tightened_times(problem, order), key=lambda times: objective_ticks(problem, times))
-    proven = round(solver.best_objective_bound) * factor
-    if problem.is_repeated and not problem.is_exact:
-        proven -= factor  # begins and ends are rounded down, so that their distance may be rounded up
-    return starts, max(bound, proven), status == cp_model.OPTIMAL
+        learn_order(solver.value)
+    learn_bound(solver.best_objective_bound)
+    return best[0], status == cp_model.OPTIMAL
 
 
-def _loaded() -> Any:
-    """Return CP-SAT, loaded by another thread, as an interrupt in the midst of it breaks its machine code.
-
-    Raises:
-        ModuleNotFoundError: OR-tools is not installed.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(import_module, "ortools.sat.python.cp_model").result()
-
-
-def _on_solution(cp_model: Any, tell: Callable[[int], None]) -> Any:
+def _on_solution(cp_model: Any, learn: Callable[[Callable[[Any], int]], None]) -> Any:
     class Callback(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
-            tell(round(self.objective_value))
+            learn(self.value)
 
     return Callback()
 

@@ -49,7 +49,7 @@ def test_or_tools_are_told_where_they_are_missing(pipesched, monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(name=name.partition(".")[0])
 
-    monkeypatch.setattr("pipesched.simulator.optimum.order_model.import_module", missing)
+    monkeypatch.setattr("pipesched.simulator.optimum.order_proof.import_module", missing)
     answer = pipesched(f"optimize -s v_half -p 4 -m 4 {COSTS}")
     assert (answer.code, answer.err) == (
         4, 'pipesched: ortools is not installed; try pip install "pipesched[optimize]"\n'

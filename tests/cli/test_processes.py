@@ -101,6 +101,24 @@ def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, lin
     assert list(tmp_path.iterdir()) == []
 
 
+SEARCH = "optimize -s v_half -p 4 -m 16 --uniform f=1,i=1,w=1 --seconds 10000 --workers 1"
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the search in /proc")
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
+def test_a_search_that_is_stopped_answers_with_the_best_so_far_and_leaves_no_process(tmp_path, stop):
+    command = [sys.executable, "-m", "pipesched", *SEARCH.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with started(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
+        assert eventually(lambda: len(processes_in(tmp_path)) == 2)
+        process.send_signal(stop)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
+    assert "best known" in out
+    assert "the search was stopped" in " ".join(out.split())
+    assert processes_in(tmp_path) == []
+
+
 FRESH = "from pipesched.executor.launch import supervisor; supervisor.can_fork = lambda: False;"
 MAIN = "from pipesched.cli.main import main; main()"
 EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
@@ -118,8 +136,9 @@ EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
         (MAIN, "profile mlp:layers=2,width=8 --companions 1 --repeats 1000000", 2),
         (MAIN, "profile-links -p 2 --repeats 10000000 --out links.json", 4),
         (MAIN, f"tune {GPT} --ranks 8 --batch-size 4096 --workers 2 -n 1-64 --advance 0-64", 4),
+        (MAIN, SEARCH, 2),
     ],
-    ids=["forked", "fresh", "early", "averaged", "companions", "links", "workers"],
+    ids=["forked", "fresh", "early", "averaged", "companions", "links", "workers", "search"],
 )
 def test_a_command_that_is_killed_leaves_no_process_and_no_file(tmp_path, code, line, count):
     command = [sys.executable, "-c", code, *line.split()]

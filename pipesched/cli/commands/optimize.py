@@ -15,7 +15,8 @@ from pipesched.cli.options.simulation_options import MessageOptions, SimulationO
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs
-from pipesched.cli.terminal import print_json, print_result, progress_bar
+from pipesched.cli.terminal import percent, print_json, print_result, progress_bar
+from pipesched.cli.terminal import seconds as in_seconds
 from pipesched.workflows import MAX_PROCESSES
 
 _SEARCH = "Search"
@@ -88,7 +89,7 @@ def optimize(
             may_recompute=may_recompute,
             seconds=seconds,
             num_workers=workers,
-            progress=tick,
+            progress=lambda share, best_s, bound_s: tick(share, _state(best_s, bound_s)),
         )
     for path in outputs:
         result.save(path)
@@ -101,3 +102,8 @@ def optimize(
     else:
         print_result(result.table(), [*limit_lines(costs.machines, simulation), *costs.shares(result.schedule), *notes])
     end_if_over(simulation.over)
+
+
+def _state(best_s: float, bound_s: float) -> str:
+    gap = f"at most {percent(best_s / bound_s - 1)} above the least" if bound_s else "no bound yet"
+    return f"best {in_seconds(best_s)}, {gap}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pipesched.profiles import MessagePrecision
@@ -29,7 +29,14 @@ from pipesched.workflows.arguments import (
     read_schedule_argument,
 )
 from pipesched.workflows.optimizing.optimum_result import Optimum, OrderedSchedule
-from pipesched.workflows.simulating import Conditions, Prediction, order_search, predict_source, simulate_source
+from pipesched.workflows.simulating import (
+    Conditions,
+    OnSearch,
+    Prediction,
+    order_search,
+    predict_source,
+    simulate_source,
+)
 
 OPTIMUM = "optimum"
 """The name of the lists that are found, where it is proven that none takes less time."""
@@ -135,9 +142,9 @@ def optimize_source(
     may_recompute: bool = False,
     seconds: float = 20.0,
     num_workers: int | None = None,
-    progress: Callable[[float], None] = lambda share: None,  # noqa: ARG005
+    progress: OnSearch = lambda share, best_s, bound_s: None,  # noqa: ARG005
 ) -> Optimum:
-    """Do what `optimize` does; `progress` is told which share of the seconds is over."""
+    """Do what `optimize` does; `progress` is told how far it is."""
     require_number("seconds", seconds)
     if in_flight is not None:
         require_rate("in_flight", in_flight)
@@ -161,8 +168,6 @@ def optimize_source(
         is_repeated=is_repeated,
         may_recompute=may_recompute,
     )
-    proof = search.prove(seconds, workers, progress)
-    ordered = search.lists_of(proof.starts, OPTIMUM)
 
     def judged(schedule: Schedule) -> OrderedSchedule:
         predicted = predict_source(replace(source, schedule=schedule, longer=None), conditions)
@@ -170,13 +175,14 @@ def optimize_source(
         return OrderedSchedule(schedule, predicted.makespan_s, period_s, most_in_flight(schedule, given.costs))
 
     known = sorted((judged(order.schedule) for order in search.orders), key=lambda order: order.time_s)
-    best = judged(ordered)
-    if known[0].time_s <= best.time_s:
-        best = known[0]
+    over_limit = None if search.fits else judged(search.lists)
+    proof = search.prove(seconds, workers, progress)  # after what takes time, so that an interrupt is answered at once
+    best = known[0]
+    if proof.starts is not search.orders[0].starts:
+        best = min(best, judged(search.lists_of(proof.starts, OPTIMUM)), key=lambda order: order.time_s)
     least = search.least_time(best.time_s, proof)
     lists = replace(best.schedule, name=BEST_KNOWN if least.gap else OPTIMUM, origin=None)
     simulation = simulate_source(replace(source, schedule=lists, longer=None), conditions)
-    over_limit = None if search.fits else judged(search.lists)
     return Optimum(simulation, least, tuple(known), source.schedule.name, over_limit)
 
 

@@ -1,4 +1,5 @@
 from .least_time import LeastTime as LeastTime
+from .least_time import OnSearch as OnSearch
 from .least_time import OrderSearch as OrderSearch
 from .least_time import order_search as order_search
 from .prediction import Conditions as Conditions

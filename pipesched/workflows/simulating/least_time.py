@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
@@ -36,6 +36,8 @@ from pipesched.simulator.optimum import (
     split_backwards,
 )
 
+OnSearch: TypeAlias = Callable[[float, float, float], None]
+"""Told (share of the seconds that is over, the best time so far [s], and what none is proven to be less than [s])."""
 _CHOICES = 8
 """Shares of the stages, those that come first, that recompute in orders that are known before a search."""
 _SMALLEST = 1e-4
@@ -152,7 +154,7 @@ class OrderSearch:
         self,
         seconds: float,
         num_workers: int | None = None,
-        progress: Callable[[float], None] = lambda share: None,  # noqa: ARG005
+        progress: OnSearch = lambda share, best_s, bound_s: None,  # noqa: ARG005
     ) -> OrderProof:
         """Look for a shorter order than the known ones, and for a proof that there is none.
 
@@ -161,15 +163,15 @@ class OrderSearch:
         Args:
             seconds: How long CP-SAT looks at most [s]; 0: the simple bounds of each rank alone are all.
             num_workers: Threads; None: one for each core.
-            progress: Told the share of the seconds that is over.
+            progress: Told how far it is, now and then.
 
         Raises:
             ModuleNotFoundError: OR-tools is not installed, and the simple bounds leave something open.
             SimulationError: No order is known that keeps to the limits.
         """
 
-        def tell(passed_s: float, ticks: int, bound: int) -> None:  # noqa: ARG001
-            progress(min(1.0, passed_s / seconds))
+        def tell(passed_s: float, ticks: int, bound: int) -> None:
+            progress(min(1.0, passed_s / seconds), ticks * self.problem.tick_s, bound * self.problem.tick_s)
 
         known, least = self.orders[0].starts, least_ticks(self.problem)
         if not self.problem.room.counts_bytes:

@@ -17,6 +17,8 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory import in_flight, peak_in_flight
 from pipesched.simulator.optimum import (
+    OrderProof,
+    OrderRequest,
     counted_room,
     known_orders,
     least_ticks,
@@ -25,8 +27,8 @@ from pipesched.simulator.optimum import (
     order_problem,
     orderable,
     planned_times,
-    prove_order,
     schedule_of_times,
+    search_order,
 )
 
 SPLIT = StageCost(1.0, None, 1.0, 1.0)
@@ -39,11 +41,22 @@ def problem_of(schedule: Schedule, costs: StageCosts, cluster=None, most=None):
     return lists, order_problem(lists, costs, flat(schedule.num_devices) if cluster is None else cluster, room)
 
 
+def proof_of(problem, starts, bound):
+    """Return what `prove_order` proves, in this process."""
+    told = []
+    starts_found, least = search_order(OrderRequest(problem, starts, bound, 20.0, 1), lambda *news: told.append(news))
+    ticks = objective_ticks(problem, starts_found)
+    assert told[0] == (objective_ticks(problem, starts), bound, None)
+    assert told == sorted(told, key=lambda news: (-news[0], news[1])), "orders get faster, and bounds closer"
+    assert told[-1][:2] == (ticks, least)
+    return OrderProof(starts_found, ticks, least)
+
+
 def proven_s(schedule: Schedule, costs: StageCosts, cluster=None, most=None):
     """Return the makespan of the best order [s], proven to be the least, and its lists."""
     lists, problem = problem_of(schedule, costs, cluster, most)
     start = known_orders(problem, lists, costs)[-1]  # the worst: so there is something to search
-    proof = prove_order(problem, start.starts, least_ticks(problem), seconds=20, num_workers=1)
+    proof = proof_of(problem, start.starts, least_ticks(problem))
     assert proof.ticks == proof.bound
     best = schedule_of_times(problem, lists, proof.starts, "best")
     assert not find_faults(best)
@@ -143,10 +156,10 @@ def test_the_planner_finds_a_proven_optimum_and_says_the_same_compiled(name, cos
 def proofs(problem, monkeypatch):
     """Return what the simple bound, the bound of both ends, and the optimum are [ticks]."""
     starts, simple = planned_times(problem), least_ticks(problem)
-    optimum = prove_order(problem, starts, simple, seconds=20, num_workers=1)
+    optimum = proof_of(problem, starts, simple)
     assert optimum.ticks == optimum.bound
     monkeypatch.setattr("pipesched.simulator.optimum.order_model._WHOLE_SHARE", 0.0)
-    by_ends = prove_order(problem, starts, simple, seconds=20, num_workers=1)
+    by_ends = proof_of(problem, starts, simple)
     return simple, by_ends.bound, optimum.ticks
 
 
@@ -175,7 +188,7 @@ def test_which_stages_recompute_is_chosen_as_well_as_by_trying_all_choices():
         problem = order_problem(lists, costs, flat(2), room, optional=optional, left_out=left_out)
         start = planned_times(order_problem(lists, costs, flat(2), room))
         starts = start if len(start) == len(problem.kinds) else planned_times(problem)
-        proof = prove_order(problem, starts, least_ticks(problem), seconds=20, num_workers=1)
+        proof = proof_of(problem, starts, least_ticks(problem))
         assert proof.ticks == proof.bound
         best = schedule_of_times(problem, lists, proof.starts, "best")
         assert room.holds(best)

@@ -58,7 +58,7 @@ def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
 
 
 def test_without_or_tools_only_a_search_is_refused(monkeypatch):
-    monkeypatch.setattr("pipesched.simulator.optimum.order_model.import_module", missing)
+    monkeypatch.setattr("pipesched.simulator.optimum.order_proof.import_module", missing)
     assert pipesched.optimize("1f1b", COSTS, **SMALL).gap == 0
     assert pipesched.optimize("v_half", COSTS, num_ranks=4, num_microbatches=4, seconds=0).gap > 0
     with pytest.raises(ModuleNotFoundError):
@@ -70,7 +70,7 @@ def missing(name):
 
 
 def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
-    def interrupt(share):
+    def interrupt(share, best_s, bound_s):
         raise KeyboardInterrupt
 
     source = pipesched.build("v_half", 4, 16)
@@ -84,7 +84,7 @@ def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
 
 
 def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatch):
-    monkeypatch.setattr("pipesched.simulator.optimum.order_model._MOST_OPS", 90)
+    monkeypatch.setattr("pipesched.simulator.optimum.order_proof._MOST_OPS", 90)
     costs, counts = pipesched.DeviceCost(1.0, None, 1.0, 1.0), {"num_ranks": 4, "num_microbatches": 4}
     assert pipesched.simulate("v_half", costs, **counts, bound_seconds=0).least.gap > 0
     with pytest.raises(pipesched.SimulationError, match="got 96 ops to search, expected at most 90; try 3 micro-"):

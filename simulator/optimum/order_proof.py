@@ -1,0 +1,222 @@
+"""The proof of an order: a search for a better one in a process of its own, which is ended at once.
+
+CP-SAT looks at the clock, and at a request to stop, now and then: on a busy machine that may be seconds later. The
+process tells of every better order and bound, so that nothing is lost when it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Self, TypeAlias, final
+
+from pipesched.profiles.processes import command, environment
+from pipesched.simulator import SimulationError
+from pipesched.simulator.optimum.op_times import OpTimes, objective_ticks
+from pipesched.simulator.optimum.order_model import OrderRequest
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+_MOST_TICKS = 1_000_000
+"""Ticks of a batch in a search, where times are rounded to ticks anyway."""
+_MOST_OPS = 20_000
+"""Ops of a search: with more the model alone takes minutes."""
+_TICK_S = 0.2
+"""How often progress is told."""
+_LEAVE_S = 0.4
+"""How long after its time a search may still say how it ended."""
+
+OnOrder: TypeAlias = Callable[[float, int, int], None]
+"""Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderProof:
+    """The best order that is known, and how much shorter another could be.
+
+    Attributes:
+        starts: Starts of all ops [ticks].
+        ticks: The end of the last one.
+        bound: Ticks that no order is shorter than.
+        resolution: Ticks that times were rounded down to for the search.
+        is_stopped: Whether the search was interrupted.
+    """
+
+    starts: OpTimes
+    ticks: int
+    bound: int
+    resolution: int = 1
+    is_stopped: bool = False
+
+
+class SearchNews(NamedTuple):
+    """What a search tells, a line of JSON each.
+
+    Attributes:
+        ticks: Ticks of the best order that it knows.
+        bound: Ticks that none is shorter than.
+        starts: Starts of that order; None: it has been told, or was known before.
+        is_over: Whether the search has ended.
+    """
+
+    ticks: int
+    bound: int
+    starts: OpTimes | None
+    is_over: bool
+
+
+@final
+class OrderSearcher:
+    """A process that searches for orders, one after the other; it is started when there is something to search."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines = SimpleQueue[bytes]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def prove(
+        self,
+        problem: OrderProblem,
+        starts: OpTimes,
+        bound: int,
+        *,
+        seconds: float,
+        num_workers: int | None = None,
+        progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
+        bounds_ends: bool = True,
+    ) -> OrderProof:
+        """Do what `prove_order` does."""
+        known = objective_ticks(problem, starts)
+        if known <= bound or seconds <= 0:
+            return OrderProof(starts, known, min(bound, known))
+        _require_searchable(problem)
+        resolution = 1 if problem.is_exact else max(1, known // _MOST_TICKS)
+        workers = num_workers or os.cpu_count() or 1
+        request = OrderRequest(problem, starts, bound, seconds, workers, resolution, bounds_ends)
+        news, is_stopped = SearchNews(known, bound, None, is_over=False), False
+        begun_s = time.monotonic()
+        try:
+            for news in self._news(request):
+                starts = news.starts or starts
+                progress(time.monotonic() - begun_s, news.ticks, news.bound)
+        except KeyboardInterrupt:
+            is_stopped = True
+        if is_stopped or not news.is_over:
+            self._end()
+        ticks = objective_ticks(problem, starts)
+        return OrderProof(starts, ticks, min(news.bound, ticks), resolution, is_stopped)
+
+    def _news(self, request: OrderRequest) -> Iterator[SearchNews]:
+        """Yield what a search tells, and every `_TICK_S` the last of it again, until it or its time is over.
+
+        Raises:
+            SimulationError: The process has ended by itself.
+        """
+        from pydantic import TypeAdapter
+
+        self._start()
+        assert self._process is not None, "it was just started"
+        assert self._process.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError):  # then there is no answer either
+            self._process.stdin.write(TypeAdapter(OrderRequest).dump_json(request) + b"\n")
+            self._process.stdin.flush()
+        last, until_s = SearchNews(objective_ticks(request.problem, request.starts), request.bound, None, False), None
+        while not last.is_over and (until_s is None or time.monotonic() < until_s):
+            try:
+                line = self._lines.get(timeout=_TICK_S)
+            except Empty:
+                yield last._replace(starts=None)
+                continue
+            if not line:
+                raise SimulationError(
+                    f"search: its process has ended with exit code {self._process.wait()}, expected an order; try a "
+                    "smaller batch, or 0 seconds (simple bounds)"
+                )
+            last = SearchNews(*json.loads(line))
+            until_s = until_s or time.monotonic() + request.seconds + _LEAVE_S  # from the loading of OR-tools on
+            yield last
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        self._lines = SimpleQueue[bytes]()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C in a terminal is for this one alone
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                command("pipesched.simulator.optimum.search_process", str(os.getpid())),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment(),
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        threading.Thread(target=_read_lines, args=(self._process, self._lines), daemon=True).start()
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.kill()
+        with suppress(OSError), process:  # what has not been written is lost
+            pass
+
+
+def _read_lines(process: subprocess.Popen[bytes], lines: SimpleQueue[bytes]) -> None:
+    """Put every line that a process says into `lines`, and an empty one when it has ended."""
+    assert process.stdout is not None, "it is a pipe"
+    with suppress(ValueError):  # it was closed
+        for line in process.stdout:
+            lines.put(line)
+    lines.put(b"")
+
+
+def prove_order(
+    problem: OrderProblem,
+    starts: OpTimes,
+    bound: int,
+    *,
+    seconds: float,
+    num_workers: int | None = None,
+    progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
+) -> OrderProof:
+    """Look for a shorter order than one that is known, and for a proof that there is none.
+
+    A KeyboardInterrupt ends the search with what there is.
+
+    Args:
+        problem: What is to be ordered.
+        starts: Starts of an order that keeps to the limits [ticks].
+        bound: Ticks that no order is shorter than, as `least_ticks` knows.
+        seconds: How long to look at most [s], from the loading of OR-tools on; 0: not at all.
+        num_workers: Threads; None: one for each core.
+        progress: Told how far it is, now and then.
+
+    Raises:
+        ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
+        SimulationError: There are too many ops to look for it, or too little memory.
+    """
+    with OrderSearcher() as searcher:
+        return searcher.prove(problem, starts, bound, seconds=seconds, num_workers=num_workers, progress=progress)
+
+
+def _require_searchable(problem: OrderProblem) -> None:
+    num_ops = problem.num_microbatches * len(problem.kinds)
+    if num_ops > _MOST_OPS:
+        raise SimulationError(
+            f"orders: got {num_ops} ops to search, expected at most {_MOST_OPS}; try "
+            f"{max(1, _MOST_OPS // len(problem.kinds))} micro-batches, or 0 seconds (simple bounds)"
+        )
+    import_module("ortools")
