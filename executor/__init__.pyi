@@ -18,6 +18,7 @@ from .errors import starting as starting
 from .errors import waiting_for as waiting_for
 from .run_settings import RunSettings as RunSettings
 from .run_settings import setting_choices as setting_choices
+from .settings import LAST_STACKS as LAST_STACKS
 from .settings import LAUNCHER_S as LAUNCHER_S
 from .settings import PAUSE_SIGNALS as PAUSE_SIGNALS
 from .settings import PAUSED as PAUSED

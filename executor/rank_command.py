@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED, STACKS
+from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, ending
 from pipesched.executor.launch import (
     GuardedRank,
@@ -25,6 +24,7 @@ from pipesched.executor.launch import (
     job_from_json,
     pause_requests,
     ranks_of_processes,
+    stacks_written_to,
 )
 from pipesched.executor.runs import Measured, RankListener, going_on, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
@@ -129,12 +129,8 @@ def _patient(spec: RunSpec) -> RunSpec:
 def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
     spec = _patient(spec)
-    with (folder / f"stacks{number}").open("w") as stacks:
-        faulthandler.register(STACKS, stacks)
-        try:
-            return _run_listened_to(spec, number, folder)
-        finally:
-            faulthandler.unregister(STACKS)
+    with (folder / f"stacks{number}").open("w") as stacks, stacks_written_to(stacks):
+        return _run_listened_to(spec, number, folder)
 
 
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:

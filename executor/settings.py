@@ -31,6 +31,10 @@ STACKS = signal.SIGUSR2
 """What lets a rank write the Python stacks of its threads."""
 
 
+LAST_STACKS = signal.SIGVTALRM
+"""What lets a rank that is stopped write them when it goes on, and ends it right behind them, as nobody handles it."""
+
+
 LAUNCHER_S = 2.0
 """How much later than its launcher, which sees all ranks, a rank finds that it has waited too long [s]."""
 

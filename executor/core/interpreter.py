@@ -80,7 +80,7 @@ class Rank:
         ops: The rank's op list, lowered; it is read from the start at each run.
         num_stages: Stages of the whole pipeline.
         stages: The stages that the rank holds.
-        at: Told the position in `ops` before each op.
+        at: Told each op and its position in `ops`, before it.
         probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
     """
 
@@ -90,7 +90,7 @@ class Rank:
     stages: Mapping[int, Stage]
     transport: Transport
     recorder: Recorder
-    at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
+    at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
     probe: Probe | None = None
 
 
@@ -124,7 +124,7 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
     op: Op | None = None
     try:
         for index, op in enumerate(rank.ops):
-            rank.at(index)
+            rank.at(index, op)
             yield from _execute(rank, op, tensors, reductions, batch)
         for op in [reduction.op for reduction in reductions.values()]:
             yield from _finish_reduction(rank, op, reductions.pop(op.stage))

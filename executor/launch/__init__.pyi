@@ -28,6 +28,7 @@ from .standstill import RankState as RankState
 from .standstill import lost_messages as lost_messages
 from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table
+from .standstill_report import stacks_written_to as stacks_written_to
 from .start_watch import is_under_agent as is_under_agent
 from .start_watch import watch_start as watch_start
 from .supervisor import Processes as Processes

@@ -28,6 +28,7 @@ class Sighting(NamedTuple):
         whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
         waits_s: For how long [s].
         is_stopped: Whether its process is stopped by a signal.
+        text: The op, as its list has it; empty before the first one.
     """
 
     number: int = 0
@@ -37,6 +38,7 @@ class Sighting(NamedTuple):
     whom: int = NOBODY
     waits_s: float = 0.0
     is_stopped: bool = False
+    text: str = ""
 
 
 class EndingCause(NamedTuple):

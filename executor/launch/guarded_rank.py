@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
@@ -11,10 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import final
 
-from pipesched.executor import STACKS, STOP_SIGNALS, ExecutionError, PeerLost
+from pipesched.executor import STOP_SIGNALS, ExecutionError, PeerLost
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_guard import (
     FAILED,
@@ -27,6 +26,7 @@ from pipesched.executor.launch.rank_guard import (
     be_guard,
     heard,
 )
+from pipesched.executor.launch.standstill_report import stacks_written_to
 from pipesched.executor.launch.start_watch import start_is_over
 from pipesched.profiles import ProfileError
 from pipesched.profiles.processes import end_with
@@ -51,8 +51,8 @@ class GuardedRank:
         end_with(self._agent)
         self._timeout_s = timeout_s
         self._page = ProgressPage.of_one()
-        self.at: Callable[[int], None] = self._page.writer(0)
-        """Notes the position of the op that this rank is at."""
+        self.at: Callable[[int, Op], None] = self._page.writer(0)
+        """Notes the op that this rank is at, and its position."""
         self._is_done = False
 
     def done(self) -> None:
@@ -74,8 +74,8 @@ class GuardedRank:
         own, guards = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         bell, ring = socket.socketpair()
         ring.setblocking(False)
-        stacks = os.memfd_create("pipesched-stacks")
-        faulthandler.register(STACKS, stacks)
+        stacks, written = os.memfd_create("pipesched-stacks"), ExitStack()
+        written.enter_context(stacks_written_to(stacks))
         pid = os.getpid()
         guard = os.fork()
         if guard == 0:
@@ -110,7 +110,7 @@ class GuardedRank:
             bell.close()
             own.close()
             _await(guard)
-            faulthandler.unregister(STACKS)
+            written.close()
             os.close(stacks)
 
     def _listen(self, own: socket.socket, bell: socket.socket) -> None:

@@ -61,8 +61,8 @@ class Interference:
         transport = LossyTransport(rank.transport, self._left, note_time) if lossy else rank.transport
         faults = _OwnFaults(own, self._num_microbatches, self._times)
 
-        def at(index: int) -> None:
-            rank.at(index)
+        def at(index: int, op: Op) -> None:
+            rank.at(index, op)
             faults.befall()
 
         probe = _in_turn(faults.probe, self._look)

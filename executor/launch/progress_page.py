@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipesched.executor import NOBODY, listen_to_waits
+from pipesched.schedules import Op
+from pipesched.schedules.formats import parse_op
 
 
 class Whereabouts(NamedTuple):
@@ -23,6 +25,7 @@ class Whereabouts(NamedTuple):
         waits_since_ns: Since when it waits; written before `whom`, so that no wait is taken for a longer one.
         whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
         pid: Its process; -1 before that has come to its work.
+        text: The op, as its list has it; empty before the first one.
     """
 
     place: int = -1
@@ -31,13 +34,20 @@ class Whereabouts(NamedTuple):
     waits_since_ns: int = -1
     whom: int = NOBODY
     pid: int = -1
+    text: str = ""
+
+    @property
+    def op(self) -> Op | None:
+        """The op that it is at; None before its first one."""
+        return parse_op(self.text) if self.text else None
 
 
 class ProgressPage:
     """The whereabouts of every rank, by the number of its process.
 
     Numbers are written one by one, each by one store, so that a reader never sees half of one, nor the zeros that
-    `struct.pack_into` first writes in its place.
+    `struct.pack_into` first writes in its place. The text of an op is written to one of two places in turn, before it
+    is counted: that of the one that is counted stays, also if the rank is killed while it writes.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -70,13 +80,15 @@ class ProgressPage:
         self._cells.release()
         self._map.close()
 
-    def writer(self, number: int) -> Callable[[int], None]:
-        """Return what process `number` calls with the position of the op that it is at; its waits are written too."""
+    def writer(self, number: int) -> Callable[[int, Op], None]:
+        """Return what process `number` calls with the op that it is at and its position; its waits are written too."""
         cells, first, count, now_ns = self._cells, number * _WIDTH, 0, time.monotonic_ns
+        texts, memory = _texts_of(number), self._map
 
-        def write(index: int) -> None:
+        def write(index: int, op: Op) -> None:
             nonlocal count
             count += 1
+            memory[texts[count % 2]] = str(op).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
             cells[first + _SINCE] = now_ns()
             cells[first + _PLACE] = index
             cells[first + _NUM_OPS] = count
@@ -92,10 +104,22 @@ class ProgressPage:
     def read(self, number: int) -> Whereabouts:
         """Return where process `number` is."""
         first = number * _WIDTH
+        count, text = -1, ""
+        while count != (count := self._cells[first + _NUM_OPS]):  # else that text may be written to again
+            text = self._map[_texts_of(number)[count % 2]].decode().strip() if count > 0 else ""
         whom = self._cells[first + _WHOM]  # before since when: what is written meanwhile makes the wait shorter
-        return Whereabouts(*self._cells[first : first + _WIDTH])._replace(whom=whom)
+        return Whereabouts._make([*self._cells[first : first + _NUMBERS], text])._replace(whom=whom)
 
 
-_WIDTH = len(Whereabouts._fields)
-_PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(_WIDTH)
-_NOWHERE = struct.pack(f"={_WIDTH}q", *Whereabouts())
+_NUMBERS = len(Whereabouts._fields) - 1
+_PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(_NUMBERS)
+_TEXT_BYTES = 120
+"""What any op has room in."""
+_NOWHERE = struct.pack(f"={_NUMBERS}q", *Whereabouts()[:_NUMBERS]) + b" " * 2 * _TEXT_BYTES
+_WIDTH = len(_NOWHERE) // struct.calcsize("=q")
+
+
+def _texts_of(number: int) -> tuple[slice, slice]:
+    """Return the two places for the text of the op that a process is at."""
+    end = (number + 1) * len(_NOWHERE)
+    return slice(end - 2 * _TEXT_BYTES, end - _TEXT_BYTES), slice(end - _TEXT_BYTES, end)

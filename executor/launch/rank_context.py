@@ -39,7 +39,7 @@ from pipesched.executor.transport import ProcessGroupTransport, TensorShape, mak
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
 from pipesched.profiles.processes import num_cores, open_sockets, pin, strangers, usable_cores
-from pipesched.schedules import Schedule
+from pipesched.schedules import Op, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class RankContext:
         stages: Mapping[int, Stage],
         shapes: Mapping[int, TensorShape],
         recorder: Recorder,
-        at: Callable[[int], None] = lambda index: None,  # noqa: ARG005 -- nobody need listen
+        at: Callable[[int, Op], None] = lambda index, op: None,  # noqa: ARG005 -- nobody need listen
         compression: MessagePrecision | None = None,
     ) -> Rank:
         """Return what this process' rank of `schedule` works with; all ranks call this together.
@@ -89,7 +89,7 @@ class RankContext:
             stages: The stages of the rank.
             shapes: Shapes of the tensors that cross the boundaries between stages.
             recorder: Recorder of the rank.
-            at: Told the position in the list before each op.
+            at: Told each op and its position in the list, before it.
             compression: Compression of the messages between stages.
 
         Raises:

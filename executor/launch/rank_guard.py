@@ -19,17 +19,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NoReturn, final
 
 from pipesched.executor import NOBODY, failed
 from pipesched.executor.launch.guard_board import EndingCause, GuardBoard, Sighting
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
-from pipesched.executor.launch.standstill import Stillness, is_stopped_at, op_at, state_of
+from pipesched.executor.launch.standstill import RankState, Stillness, is_stopped_at, state_of
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
 from pipesched.profiles.processes import end_with, exit_code_of
 from pipesched.schedules import Op
@@ -56,7 +55,6 @@ _LEASH_S = 2.0
 _AGENT_S = 0.05
 """How long an agent may take to be gone after its ranks, which the system ends with it [s]."""
 _AGENT_GONE = "torchrun's agent, which has started it, is gone"
-_STOPPED = "stopped by a signal: to say more it would have to go on, and others might come to their end with it\n"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
@@ -121,30 +119,6 @@ def _leash(rank: int) -> NoReturn:
 
 
 @final
-class _FollowedOps:
-    """A list that is gone through as the rank does, which may be long, and made while it is read.
-
-    Args:
-        ops: Returns it, from its first op.
-    """
-
-    def __init__(self, ops: Callable[[], Iterable[Op]]) -> None:
-        self._ops = ops
-        self._place = -1
-        self._op: Op | None = None
-        self._left: Iterator[Op] = iter(())
-
-    def at(self, place: int) -> Op | None:
-        """Return the op at a place; None before the first one, and behind the end."""
-        if place < self._place or self._place < 0:
-            self._place, self._op, self._left = -1, None, iter(self._ops())
-        if place > self._place:
-            self._op = next(islice(self._left, place - self._place - 1, None), None)
-            self._place = place
-        return self._op
-
-
-@final
 class _Guard:
     """Watches one rank.
 
@@ -162,7 +136,6 @@ class _Guard:
         self._count = 0
         self._has_written_stacks = False
         self._stillness = Stillness(guarded.timeout_s)
-        self._own_ops = _FollowedOps(lambda: guarded.ops_of(guarded.rank))
         self._heard: dict[int, tuple[int, float]] = {}
         self._is_over = False
         self._node = int(os.environ.get("GROUP_RANK", "0"))
@@ -207,9 +180,13 @@ class _Guard:
     def _tell(self, text: str) -> EndingCause:
         """Say why the run has ended, and print it if nobody has said so before; return what was said first."""
         verdict = self._decide(text) or EndingCause(-1, text)
-        if verdict.text == text:
-            _print(text)
+        self._show(verdict, is_own=verdict.text == text)
         return verdict
+
+    def _show(self, verdict: EndingCause, *, is_own: bool = False) -> None:
+        """Print what was said first: on its own node whose guard has said it does, on others the first guard."""
+        if is_own or (self._is_first and verdict.node != self._node):
+            print(f"executor: {verdict.text}", file=sys.stderr, flush=True)
 
     def _tell_late(self, reason: str) -> None:
         """Say why the run has ended, if nobody says so within a moment: an agent ends ranks because another failed."""
@@ -220,7 +197,7 @@ class _Guard:
         self._tell(self._named(reason))
 
     def _named(self, reason: str) -> str:
-        return str(failed(self._guarded.rank, self._own_ops.at(self._guarded.page.read(0).place), reason))
+        return str(failed(self._guarded.rank, self._guarded.page.read(0).op, reason))
 
     def _say_its_end(self) -> None:
         """Say how the rank's process ended, unless the run has ended before."""
@@ -243,8 +220,8 @@ class _Guard:
             if self._board is not None:
                 verdict = self._exchanged(self._board)
                 if verdict is not None:
-                    if self._is_first and verdict.node != self._node:
-                        _print(verdict.text)
+                    self._show(verdict)
+                    self._write_stacks(self._board, is_over=True)
                     self._end()
                     return
         except RuntimeError:
@@ -265,27 +242,32 @@ class _Guard:
         verdict = board.verdict()
         if verdict is not None:
             return verdict
-        if board.are_stacks_asked_for():
-            self._write_stacks(board)
-        elif self._guarded.rank == 0 and self._lost is None:
-            return self._judged(board)
-        return None
+        self._write_stacks(board)
+        return self._judged(board) if self._guarded.rank == 0 and self._lost is None else None
 
     def _seen(self) -> Sighting:
         where = self._guarded.page.read(0)
-        self._own_ops.at(where.place)  # so that there is little left to go through when it ends
-        state = state_of(self._guarded.rank, None, where, is_stopped=is_stopped_at(where))
+        state = state_of(self._guarded.rank, where, is_stopped=is_stopped_at(where))
         self._count += 1
         return Sighting(
-            self._count, where.place, where.num_ops, state.at_op_s, state.whom, state.waits_s, state.is_stopped
+            self._count,
+            where.place,
+            where.num_ops,
+            state.at_op_s,
+            state.whom,
+            state.waits_s,
+            state.is_stopped,
+            where.text,
         )
 
-    def _write_stacks(self, board: GuardBoard) -> None:
-        if not self._has_written_stacks:
+    def _write_stacks(self, board: GuardBoard, *, is_over: bool = False) -> None:
+        """Say what the rank is doing, if somebody asks; one that is stopped has to go on for it, so the run is over."""
+        if self._has_written_stacks or not board.are_stacks_asked_for():
+            return
+        if is_over or not is_stopped_at(self._guarded.page.read(0)):
             self._has_written_stacks = True
             own = {0: StackFile(self._guarded.pid, Path(f"/proc/self/fd/{self._guarded.stacks}"))}
-            is_stopped = is_stopped_at(self._guarded.page.read(0))
-            board.write_stacks(self._guarded.rank, _STOPPED if is_stopped else stacks_in(own).get(0, ""))
+            board.write_stacks(self._guarded.rank, stacks_in(own).get(0, ""))
 
     def _judged(self, board: GuardBoard) -> EndingCause | None:
         """Return at which rank all stand still, with a report; None if they move."""
@@ -295,19 +277,15 @@ class _Guard:
         is_one_stopped = any(sighting.is_stopped for sighting in sightings.values())
         if not self._stillness.is_over([*places.values()], lambda: is_one_stopped):
             return None
-        states = {
-            rank: state_of(
-                rank,
-                op_at(self._guarded.ops_of(rank), where.place),
-                where,
-                is_stopped=sightings[rank].is_stopped,
-            )
-            for rank, where in places.items()
-        }
-        error = reported_standstill(
-            states, places, self._guarded.ops_of, self._all_stacks(board), is_on_cpus=self._guarded.is_on_cpus
+        states = {rank: state_of(rank, where, is_stopped=sightings[rank].is_stopped) for rank, where in places.items()}
+        reported_standstill(
+            states,
+            places,
+            self._guarded.ops_of,
+            lambda error: self._stacks_behind(board, str(error), states),
+            is_on_cpus=self._guarded.is_on_cpus,
         )
-        return self._tell(str(error))
+        return board.verdict()
 
     def _place(self, rank: int, sighting: Sighting) -> Whereabouts:
         """Return where a rank is, by the clock of this machine."""
@@ -319,12 +297,26 @@ class _Guard:
         is_heard = now_s - heard_s < _NOT_HEARD_S
         since_ns, waits_since_ns = ((heard_s - age_s) * 1e9 for age_s in (sighting.at_op_s, sighting.waits_s))
         whom = sighting.whom if is_heard else NOBODY
-        return Whereabouts(sighting.place, sighting.num_ops, int(since_ns), int(waits_since_ns), whom)
+        return Whereabouts(
+            sighting.place, sighting.num_ops, int(since_ns), int(waits_since_ns), whom, text=sighting.text
+        )
 
-    def _all_stacks(self, board: GuardBoard) -> Mapping[int, str]:
-        ranks, until_s = range(self._guarded.num_ranks), time.monotonic() + _STACKS_S
+    def _stacks_behind(self, board: GuardBoard, text: str, states: Mapping[int, RankState]) -> Mapping[int, str] | None:
+        """Say why the run has ended; return the stacks of all ranks, None if somebody else has said so before.
+
+        No rank that is stopped goes on before all will be told that the run is over, however they end themselves.
+        """
         board.ask_for_stacks()
         self._write_stacks(board)
+        self._awaited_stacks(board, [rank for rank, state in states.items() if not state.is_stopped])
+        if self._tell(text).text != text:
+            return None
+        self._write_stacks(board, is_over=True)
+        return self._awaited_stacks(board, states)
+
+    def _awaited_stacks(self, board: GuardBoard, ranks: Collection[int]) -> Mapping[int, str]:
+        """Return the stacks of ranks, of those that write them in time."""
+        until_s = time.monotonic() + _STACKS_S
         while len(stacks := board.read_stacks(ranks)) < len(ranks) and time.monotonic() < until_s:
             time.sleep(_TICK_S / 5)
         return stacks
@@ -337,7 +329,3 @@ class _Guard:
         if not select.select([self._process], [], [], _ENDING_S)[0]:
             with suppress(ProcessLookupError):
                 os.kill(self._guarded.pid, signal.SIGKILL)
-
-
-def _print(text: str) -> None:
-    print(f"executor: {text}", file=sys.stderr, flush=True)

@@ -110,25 +110,18 @@ def is_stopped_at(where: Whereabouts) -> bool:
     return where.pid > 0 and is_stopped(where.pid)
 
 
-def state_of(
-    rank: int, op: Op | None, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False
-) -> RankState:
+def state_of(rank: int, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False) -> RankState:
     """Return what is known of a rank, now."""
     now_ns = time.monotonic_ns()
     return RankState(
         rank,
-        op,
+        where.op,
         (now_ns - where.since_ns) / 1e9 if where.since_ns > 0 else 0.0,
         where.whom,
         (now_ns - where.waits_since_ns) / 1e9 if where.waits_since_ns > 0 else 0.0,
         ending is None and is_stopped,
         ending,
     )
-
-
-def op_at(ops: Iterable[Op], place: int) -> Op | None:
-    """Return the op at a place of a list; None before its first one, and behind its end."""
-    return None if place < 0 else next(islice(ops, place, None), None)
 
 
 def lost_messages(
@@ -152,19 +145,20 @@ def lost_messages(
         ):
             continue
         needed, place = _messages_for(state.op), places[rank].place
-        if op_at(ops_of(rank), place + 1) is None:
+        own = iter(ops_of(rank))
+        used = Counter(
+            message
+            for op in islice(own, place + 1)
+            for message in (_messages_for(op) if isinstance(op, Compute | Overlap) else ())
+        )
+        if not needed or next(own, None) is None:
             continue  # behind its last op it waits until what it has sent is received
         sent = Counter(
             op.message
             for op in islice(ops_of(sender.rank), max(0, places[sender.rank].place))
             if isinstance(op, Send) and op.peer == rank and op.message in needed
         )
-        used = Counter(
-            message
-            for op in islice(ops_of(rank), place + 1)
-            for message in (_messages_for(op) if isinstance(op, Compute | Overlap) else ())
-        )
-        if needed and all(sent[message] >= used[message] for message in needed):
+        if all(sent[message] >= used[message] for message in needed):
             lost[rank] = needed[-1]
     return lost
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkstemp
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
-from pipesched.executor import STACKS, RankFailed
+from pipesched.executor import LAST_STACKS, STACKS, RankFailed
 from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.executor.launch.standstill import RankState, lost_messages, standstill, standstill_table
+from pipesched.profiles.processes import is_stopped, tell_main_thread
 from pipesched.schedules import Op
 
 _STACKS_S, _POLL_S = 1.0, 0.02
@@ -31,7 +33,7 @@ def reported_standstill(
     states: Mapping[int, RankState],
     places: Mapping[int, Whereabouts],
     ops_of: Callable[[int], Iterable[Op]],
-    stacks: Mapping[int, str],
+    stacks_behind: Callable[[RankFailed], Mapping[int, str] | None],
     *,
     is_on_cpus: bool,
 ) -> RankFailed:
@@ -41,39 +43,78 @@ def reported_standstill(
         states: What is known of every rank.
         places: Where every rank is.
         ops_of: Returns the lowered list of a rank.
-        stacks: What ranks have said of the stacks of their threads.
+        stacks_behind: Told the error; returns what ranks have said of the stacks of their threads, None where the
+            run has ended for another reason.
         is_on_cpus: Whether what was posted has been sent: a GPU may not have come to it.
     """
     error = standstill(states, lost_messages(states, places, ops_of) if is_on_cpus else {})
-    parts = [f"{error}\n", standstill_table(states)]
-    parts += [f"rank {rank}:\n{text}" for rank, text in stacks.items()]
+    report = _begun_report(f"{error}\n\n{standstill_table(states)}")
+    if report is not None:
+        error = RankFailed(f"{error}; the stacks of all ranks are in {report}")
+    stacks = stacks_behind(error)
+    if report is not None:
+        with suppress(OSError):  # what is told on the terminal has to do
+            if stacks is None:
+                report.unlink()
+            else:
+                with report.open("a", encoding="utf-8") as file:
+                    file.writelines(f"\nrank {rank}:\n{text}" for rank, text in sorted(stacks.items()))
+    return error
+
+
+def _begun_report(text: str) -> Path | None:
+    """Return a new file that begins with a text; None where none can be written."""
     try:
         descriptor, name = mkstemp(prefix="pipesched-standstill-", suffix=".txt")
         os.close(descriptor)
-        Path(name).write_text("\n".join(parts), encoding="utf-8")
+        Path(name).write_text(text, encoding="utf-8")
     except OSError:
-        return error  # what is told on the terminal has to do
-    return RankFailed(f"{error}; the stacks of all ranks are in {name}")
+        return None
+    return Path(name)
+
+
+@contextmanager
+def stacks_written_to(file: int | TextIO) -> Iterator[None]:
+    """Let this process write the stacks of its threads to a file when it is told to, where `stacks_in` reads them."""
+    faulthandler.register(STACKS, file)
+    faulthandler.register(LAST_STACKS, file, chain=True)
+    try:
+        yield
+    finally:
+        faulthandler.unregister(LAST_STACKS)
+        faulthandler.unregister(STACKS)
 
 
 def stacks_in(stack_files: Mapping[int, StackFile]) -> dict[int, str]:
     """Return what the process of each rank says of its threads; nothing of one that does not come to it.
 
-    Processes that a signal has stopped go on: else they could not say where they are. Who asks ends them.
+    Processes that a signal has stopped come last, as they have to go on for it: they end right behind it, before
+    another op of theirs.
     """
+    stopped = {rank for rank, (pid, _) in stack_files.items() if is_stopped(pid)}
+    running = {rank: stack_files[rank] for rank in stack_files if rank not in stopped}
+    stacks = _written(running, lambda pid: os.kill(pid, STACKS))
+    return stacks | _written({rank: stack_files[rank] for rank in sorted(stopped)}, _ask_for_last)
+
+
+def _ask_for_last(pid: int) -> None:
+    tell_main_thread(pid, LAST_STACKS)
+    os.kill(pid, signal.SIGCONT)
+
+
+def _written(stack_files: Mapping[int, StackFile], ask: Callable[[int], None]) -> dict[int, str]:
+    """Return what processes write when they are asked for it, as soon as no more comes."""
     with ExitStack() as stack:
         files = {}
-        for rank, (_, path) in stack_files.items():  # before any goes on: it may come to its end, and be gone
+        for rank, (pid, path) in stack_files.items():
             with suppress(OSError):
                 files[rank] = stack.enter_context(path.open(errors="replace"))
-        for rank in files:
-            with suppress(ProcessLookupError):
-                os.kill(stack_files[rank].pid, STACKS)
-                os.kill(stack_files[rank].pid, signal.SIGCONT)
+                ask(pid)
         stacks = dict.fromkeys(files, "")
-        deadline = time.monotonic() + _STACKS_S
-        while not all(stacks.values()) and time.monotonic() < deadline:
+        deadline, is_whole = time.monotonic() + _STACKS_S, not files
+        while not is_whole and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            stacks = {rank: stacks[rank] + file.read() for rank, file in files.items()}
-        time.sleep(_POLL_S)  # what has begun to come comes whole
-        return {rank: stacks[rank] + file.read() for rank, file in files.items()}
+            new = {rank: file.read() for rank, file in files.items()}
+            stacks = {rank: stacks[rank] + text for rank, text in new.items()}
+            is_whole = all(stacks.values()) and not any(new.values())
+        return stacks

@@ -26,7 +26,6 @@ from pipesched.executor.launch.standstill import (
     is_stopped_at,
     longest_wait_s,
     num_begun,
-    op_at,
     state_of,
 )
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
@@ -202,7 +201,7 @@ class Processes:
             code = self._processes[number].poll()
             ending = None if code is None else self._last_words(number, code)
             where = self._progress_page.read(number)
-            states[rank] = state_of(rank, self._op_of(number), where, ending, is_stopped=is_stopped_at(where))
+            states[rank] = state_of(rank, where, ending, is_stopped=is_stopped_at(where))
         return dict(sorted(states.items()))
 
     def _standstill(self) -> RankFailed:
@@ -216,8 +215,9 @@ class Processes:
             if process.poll() is None and (pid := self._progress_page.read(number).pid) > 0
         }
         places = dict(zip(self._ranks, self._places(), strict=True))
-        states = self._states()  # before those that are stopped go on
-        return reported_standstill(states, places, self._ops_of, stacks_in(files), is_on_cpus=self._is_on_cpus)
+        return reported_standstill(
+            self._states(), places, self._ops_of, lambda _: stacks_in(files), is_on_cpus=self._is_on_cpus
+        )
 
     def _servers_end(self, fate: str) -> RankFailed:
         return RankFailed(f"the process that all ranks are forked from {fate}")
@@ -226,7 +226,7 @@ class Processes:
         return (self._folder / f"waited{number}").exists()
 
     def _op_of(self, number: int) -> Op | None:
-        return op_at(self._ops_of(self._ranks[number]), self._progress_page.read(number).place)
+        return self._progress_page.read(number).op
 
     def _reason(self, number: int) -> str | None:
         """Return what the process itself wrote down before it ended; None where it came to no such thing."""

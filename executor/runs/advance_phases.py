@@ -69,8 +69,8 @@ def train_in_phases(
     return policy.advance_trials
 
 
-def _after(count: int, at: Callable[[int], None]) -> Callable[[int], None]:
-    return lambda index: at(count + index)
+def _after(count: int, at: Callable[[int, Op], None]) -> Callable[[int, Op], None]:
+    return lambda index, op: at(count + index, op)
 
 
 def _measured(lists: Schedule, context: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:

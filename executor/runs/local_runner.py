@@ -22,7 +22,7 @@ from pipesched.executor.core import (
     lists_of,
 )
 from pipesched.executor.transport import LocalTransport, Mailroom
-from pipesched.schedules import Schedule
+from pipesched.schedules import Op, Schedule
 
 
 def local_ranks(
@@ -59,10 +59,14 @@ def local_ranks(
             stages[rank],
             transport(rank, room),
             Recorder(HostClock(), keeps=keeps_times),
-            partial(at, rank),
+            _without_op(partial(at, rank)),
         )
         for rank in range(schedule.num_ranks)
     )
+
+
+def _without_op(at: Callable[[int], None]) -> Callable[[int, Op], None]:
+    return lambda index, op: at(index)  # noqa: ARG005
 
 
 def run_local(ranks: Sequence[Rank], batch: Batch) -> None:

@@ -31,14 +31,14 @@ class RankListener:
     """Who is told how far a rank is.
 
     Attributes:
-        at: Told the position in the lowered list before each op.
+        at: Told each op and its position in the lowered list, before it.
         on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
         keeps_scores: Whether `on_scores` keeps them; a run without checkpoints then does not, and ends without.
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
         is_asked: Returns whether a training run is to end after the next checkpoint; asked in every process.
     """
 
-    at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
+    at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
     on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
     keeps_scores: bool = False
     on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005

@@ -96,8 +96,8 @@ class TrainingJob(RankJob[Trained]):
         lists, num_ops, steps = None, 0, parts.num_steps
         recorder = Recorder(HostClock(), keeps=False)
 
-        def at(index: int) -> None:
-            self.listener.at(num_ops + index)
+        def at(index: int, op: Op) -> None:
+            self.listener.at(num_ops + index, op)
 
         beside = group_beside()
         if context.is_first:  # all have what they go on from: only now is anything removed

@@ -7,6 +7,7 @@ from .child_process import end_with as end_with
 from .child_process import environment as environment
 from .child_process import exit_code_of as exit_code_of
 from .child_process import is_stopped as is_stopped
+from .child_process import tell_main_thread as tell_main_thread
 from .connections import open_sockets as open_sockets
 from .connections import strangers as strangers
 from .host import LoadMeter as LoadMeter

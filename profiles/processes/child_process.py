@@ -65,6 +65,21 @@ def _outlive(parent: int, by: signal.Signals) -> None:
     os.kill(os.getpid(), by)
 
 
+def tell_main_thread(pid: int, number: signal.Signals) -> None:
+    """Send a signal to the main thread of a process, or, where the system has no way to, to whichever takes it.
+
+    Raises:
+        OSError: There is no such process.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "tgkill"):
+        os.kill(pid, number)
+    elif library.tgkill(pid, pid, number):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def _prctl(option: int, value: int) -> None:
     import ctypes
 

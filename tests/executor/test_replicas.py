@@ -192,7 +192,7 @@ def test_from_reduce_to_step_the_gradients_are_held_once():
     held = []
     run = Local(with_updates(*[[Reduce(0), Reduce(1), Step(0), Step(1)]] * 2), models.plain(layers=2))
 
-    def look(rank, index):
+    def look(rank, index, _):
         parameters = [p for stage in rank.stages.values() for p in stage.module.parameters()]
         held.append((rank.ops[index - 1], {p.grad is None for p in parameters}))
 

@@ -69,7 +69,7 @@ def test_at_any_time_reference_and_mean_differ_by_what_one_iteration_has_changed
     after = {}  # the weights of a stage and pipeline after so many iterations
     differed = []
 
-    def look(index):
+    def look(*_):
         for s, pipelines in enumerate(stages):
             now = [vector(stage.parameters) for stage in pipelines]
             done = [stage.averager._num_averages for stage in pipelines]
@@ -84,7 +84,7 @@ def test_at_any_time_reference_and_mean_differ_by_what_one_iteration_has_changed
     run.ranks = [replace(rank, at=look) for rank in run.ranks]
     run.run()
     assert any(differed)
-    look(None)
+    look()
     assert not any(differed[-k:]), "all updates are in the reference"
 
 

@@ -4,18 +4,26 @@ import subprocess
 import sys
 import time
 
-from pipesched.executor.launch.progress_page import ProgressPage
+import pytest
 
+from pipesched.executor.launch.progress_page import ProgressPage
+from pipesched.schedules import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, forward
+from pipesched.schedules.builders import build
+
+LONGEST = 999_999_999
+OPS = build("1f1b", 2, 50).ops[1]
 WRITER = """
 import sys
 from pathlib import Path
 from pipesched.executor import waiting_for
 from pipesched.executor.launch.progress_page import ProgressPage
+from pipesched.schedules.builders import build
 
+ops = build("1f1b", 2, 50).ops[1]
 write = ProgressPage.open(Path(sys.argv[1])).writer(1)
 while not Path(sys.argv[2]).exists():
-    for index in range(100):
-        write(index)
+    for index, op in enumerate(ops):
+        write(index, op)
         with waiting_for("a message", 0):
             pass
 """
@@ -36,3 +44,25 @@ def test_a_rank_that_is_read_while_it_writes_has_never_waited_longer_than_it_has
     assert all(where.num_ops != 0 and where.place >= -1 for where in ran)
     assert [where for where in ran if where.num_ops > 0 and where.since_ns < begun_ns] == []
     assert [where for where in ran if where.whom >= 0 and where.waits_since_ns < begun_ns] == []
+    assert {where.text for where in ran if where.num_ops > 0} <= {str(op) for op in OPS}, "none is half of one"
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        forward(3, 7),
+        Overlap(*(Compute(phase, *[LONGEST] * 4) for phase in (Phase.FORWARD, Phase.BACKWARD))),
+        Send(Message(Payload.ACTIVATION, 2, 5), 3),
+        Recv(Message(Payload.GRADIENT, 2, 5), 3),
+        Reduce(4),
+    ],
+    ids=str,
+)
+def test_the_op_that_a_rank_is_at_is_known_without_its_list(op, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipesched.executor.errors._wait_listeners", [])  # the page's ends with it
+    with ProgressPage.create(tmp_path / "page", 2) as page:
+        write = page.writer(1)
+        assert page.read(1).op is None
+        for before in (OPS[0], op):
+            write(0, before)
+        assert (str(page.read(1).op), page.read(0).op) == (str(op), None)
