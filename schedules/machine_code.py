@@ -135,6 +135,13 @@ def converted(numbers: Any, *, in_arrays: bool, are_small: bool = False, are_rea
     return np.ascontiguousarray(numbers, np.int8 if are_small else np.float64 if are_real else np.int32)
 
 
+def chosen(numbers: Any, keys: Any, key: int) -> list[Any]:
+    """Return, in a list, of some numbers in a list or an array those whose keys are `key`."""
+    if isinstance(keys, list):
+        return [number for number, its in zip(numbers, keys, strict=True) if its == key]
+    return [*numbers[keys == key].tolist()]
+
+
 def bounds(numbers: Any) -> tuple[int, int]:
     """Return the least and the greatest of numbers in a list or an array; zeros of none."""
     if not len(numbers):

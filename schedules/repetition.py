@@ -22,11 +22,14 @@ def repeat(schedule: Schedule, times: int) -> Schedule:
         ScheduleError: `times` is below 1; NotRunnableError: a forward is missing.
     """
     positive(times=times)
+    homes = schedule.homes
+    if times == 1 and schedule.is_held:
+        return schedule
     return replace(
         schedule,
         num_microbatches=times * schedule.num_microbatches,
         lists=tuple(GeneratedOps(partial(_repeated, row, times, schedule.num_microbatches)) for row in schedule.ops),
-        layout=Layout(schedule.homes, tuple(schedule.averagers)),
+        layout=Layout(homes, tuple(schedule.averagers)),
     )
 
 

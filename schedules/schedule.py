@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial, wraps
+from itertools import pairwise, starmap
 from operator import index
 from typing import Any, ParamSpec, TypeAlias, final
 
+from pipesched.schedules.machine_code import chosen
 from pipesched.schedules.memory_room import too_many_objects
-from pipesched.schedules.op import Average, Op, Phase, Recv, Reduce, Send, computes
-from pipesched.schedules.op_columns import OpColumns, OpRow, cell_code, columns_of
+from pipesched.schedules.op import Average, Op, Recv, Reduce, Send, computes
+from pipesched.schedules.op_columns import OVERLAPPED, F, OpColumns, OpRow, cell_code, columns_of
 from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
@@ -262,8 +264,7 @@ def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
 def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
     """Return whether a Send or Recv is in the lists."""
     lists = tuple(lists)
-    columns = columns_of(lists)
-    if columns is not None:
+    if (columns := columns_of(lists)) is not None:
         return columns.has_messages
     return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists)
 
@@ -273,12 +274,12 @@ def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
 
     A stage on several ranks (its replicas) needs nothing else.
     """
+    begins, codes, stages, microbatches, *_ = schedule.columns.in_form(in_arrays=False)
     return {
-        (part.stage, part.microbatch): rank
-        for rank, row in enumerate(schedule.ops)
-        for op in row
-        for part in computes(op)
-        if part.phase is Phase.FORWARD
+        (stages[cell], microbatches[cell]): rank
+        for rank, cells in enumerate(starmap(range, pairwise(begins)))
+        for cell in cells
+        if codes[cell] % OVERLAPPED == F
     }
 
 
@@ -289,11 +290,10 @@ def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
 
 def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, tuple[int, ...]]:
     """Return, for each stage of an op of `kind`, in ascending order, the ranks that have one."""
-    if not schedule.columns.counts[cell_code(kind)]:
-        return {}
+    columns, code = schedule.columns, cell_code(kind)
     ranks_of: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, ops in enumerate(schedule.ops):
-        for stage in {op.stage for op in ops if isinstance(op, kind)}:
+    for rank, (begin, end) in enumerate(pairwise(map(int, columns.begins)) if columns.counts[code] else ()):
+        for stage in {*chosen(columns.stages[begin:end], columns.codes[begin:end], code)}:
             ranks_of[stage].append(rank)
     return {stage: tuple(ranks_of[stage]) for stage in sorted(ranks_of)}
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pipesched.profiles import ProfileError
+from pipesched.schedules import machine_code
 
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
 """What (stage, first layer, layer behind the last) costs."""
+
+_CostTable: TypeAlias = Callable[[int, bool], Any]
+"""What a stage costs, of each first layer and each layer behind the last, in a list or in NumPy's array: of (stage,
+whether in an array)."""
 
 
 def uniform_partition(num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
@@ -55,11 +61,11 @@ def balanced_partition(
             f"partition: got speeds {rates[:8]}, expected {num_stages}, one above 0 for each stage; correct the cluster"
         )
     sums = [0.0, *accumulate(seconds)]
+    if fits is None:
+        return _cheapest(partial(_of_sums, sums, rates), len(seconds), num_stages)
 
     def stage_s(stage: int, first: int, last: int) -> float:
-        if fits is not None and not fits(stage, first, last):
-            return math.inf
-        return (sums[last] - sums[first]) / rates[stage]
+        return (sums[last] - sums[first]) / rates[stage] if fits(stage, first, last) else math.inf
 
     return cheapest_partition(stage_s, len(seconds), num_stages)
 
@@ -80,13 +86,48 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
         ProfileError: There are more stages than layers, or every partition has a stage that cannot be.
     """
     _check(num_layers, num_stages)
-    limit = _smallest_maximum(cost, num_layers, num_stages)
+
+    def table(stage: int, in_arrays: bool) -> Any:
+        ends = range(num_layers + 1)
+        costs = [cost(stage, first, last) if first < last else 0.0 for first in ends for last in ends]
+        return machine_code.converted(costs, in_arrays=in_arrays, are_real=True)
+
+    return _cheapest(table, num_layers, num_stages)
+
+
+def _cheapest(table: _CostTable, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
+    in_arrays = machine_code.is_hot(num_stages * num_layers * num_layers)
+    maximum, squares = (machine_code.loop_in(loop, in_arrays=in_arrays) for loop in (add_maximum, add_squares))
+
+    def begun() -> Any:
+        return machine_code.converted([0.0] + [math.inf] * num_layers, in_arrays=in_arrays, are_real=True)
+
+    best, sums, cuts = begun(), begun(), []
+    for stage in range(num_stages):
+        maximum(table(stage, in_arrays), stage, best)
+    limit = float(best[-1])
     if not math.isfinite(limit):
         raise ProfileError(
             f"partition: got no way to cut {num_layers} layers into {num_stages} stages that are all possible, "
             "expected one; use more stages, more memory or smaller micro-batches"
         )
-    return _most_even(cost, num_layers, num_stages, limit)
+    for stage in range(num_stages):
+        cuts.append(machine_code.filled(num_layers + 1, 0, in_arrays=in_arrays))
+        squares(table(stage, in_arrays), stage, limit, sums, cuts[-1])
+    ends = [num_layers]
+    for cuts_of in reversed(cuts):
+        ends.append(int(cuts_of[ends[-1]]))
+    return tuple(pairwise(reversed(ends)))
+
+
+def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int, in_arrays: bool) -> Any:
+    """Return the table of a stage's seconds, given sums of layers' seconds and the speeds of devices."""
+    if not in_arrays:
+        return [(last - first) / rates[stage] for first in sums for last in sums]
+    import numpy as np
+
+    values = np.array(sums)
+    return ((values[None, :] - values[:, None]) / rates[stage]).ravel()
 
 
 def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tuple[tuple[int, int], ...]:
@@ -131,27 +172,37 @@ def _bounds(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(pairwise(accumulate(sizes, initial=0)))
 
 
-def _smallest_maximum(cost: StageCostOf, num_layers: int, num_stages: int) -> float:
-    """Return the least possible cost of the costliest stage."""
-    best = [0.0] + [math.inf] * num_layers
-    for stage in range(num_stages):
-        best = [
-            min((max(best[cut], cost(stage, cut, end)) for cut in range(stage, end)), default=math.inf)
-            for end in range(num_layers + 1)
-        ]
-    return best[-1]
+def add_maximum(costs: Any, stage: int, best: Any) -> None:
+    """Add a stage to the least possible costs of the costliest.
+
+    Args:
+        costs: Of each first layer and each layer behind the last, of n, what the stage costs.
+        stage: Its number.
+        best: n numbers: of each layer behind the last of the stages so far, that cost; to be written.
+    """
+    count = len(best)
+    for end in range(count - 1, -1, -1):  # so that what is before it is of the stages before
+        least = math.inf
+        for cut in range(stage, end):
+            least = min(least, max(best[cut], costs[cut * count + end]))
+        best[end] = least
 
 
-def _most_even(cost: StageCostOf, num_layers: int, num_stages: int, limit: float) -> tuple[tuple[int, int], ...]:
-    """Return the stages of least sum of squares among those where none costs more than `limit`."""
-    best: list[tuple[float, tuple[int, ...]]] = [(0.0, (0,))] + [(math.inf, ())] * num_layers
-    for stage in range(num_stages):
-        step: list[tuple[float, tuple[int, ...]]] = [(math.inf, ())] * (num_layers + 1)
-        for end in range(stage + 1, num_layers + 1):
-            for cut in range(stage, end):
-                own = cost(stage, cut, end)
-                squares = best[cut][0] + own**2
-                if own <= limit and squares < step[end][0]:
-                    step[end] = (squares, (*best[cut][1], end))
-        best = step
-    return tuple(pairwise(best[-1][1]))
+def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any) -> None:
+    """Add a stage to the least sums of squares of stages none of which costs more than a limit.
+
+    Args:
+        costs: As `add_maximum` takes them.
+        stage: The stage's number.
+        limit: The most that it may cost.
+        best: n sums; to be written.
+        cuts: Of each layer behind the last of the stage, its first; to be written.
+    """
+    count = len(best)
+    for end in range(count - 1, -1, -1):
+        least = math.inf
+        for cut in range(stage, end):
+            own = costs[cut * count + end]
+            if own <= limit and best[cut] + own * own < least:
+                least, cuts[end] = best[cut] + own * own, cut
+        best[end] = least

@@ -16,30 +16,44 @@ several ranks already is reduced over all of them together.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import lcm
+from operator import itemgetter
+from typing import Any, final
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
     Average,
     Compute,
     Op,
+    OpColumns,
     Recv,
     Reduce,
     Schedule,
     ScheduleError,
     Send,
     Step,
+    cell_code,
     computes,
+    machine_code,
+    op_columns,
     positive,
     rewritten,
 )
 from pipesched.schedules.formats import MAX_DEVICES
+from pipesched.schedules.transforms.inserted_cells import in_form, with_cells
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 MAX_REPLICATED_RANKS = MAX_DEVICES
 """The most ranks of all copies together: as many as a cluster may have devices."""
+
+_ENDS = frozenset(map(cell_code, ENDS_MICROBATCH))
+_READ = {
+    *range(op_columns.SEND_F, op_columns.STEP + 1), *_ENDS, *(code + op_columns.OVERLAPPED for code in _ENDS),
+}  # fmt: skip
+"""Codes that say where Reduces go."""
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:
@@ -70,13 +84,16 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     num_microbatches = width * schedule.num_microbatches
     devices = tuple(index * num_devices + device for index in range(width) for device in schedule.rank_to_device)
     layout = schedule.layout
-    if layout is not None:
+    if layout is None:
+        lists: tuple[Iterable[Op], ...] = _all_copies(_with_reduces(schedule.columns), copies).rows()
+    else:
         layout = replace(layout, homes=tuple(_homes(home, batch, copies) for home in layout.homes))
+        lists = tuple(ops for copy in copies for ops in schedule.changed(copy.read))
     return replace(
         schedule,
         name=name,
         num_microbatches=num_microbatches,
-        lists=tuple(ops for copy in copies for ops in schedule.changed(copy.read)),
+        lists=lists,
         rank_to_device=devices,
         width=width * schedule.width,
         layout=layout,
@@ -102,7 +119,7 @@ def require_equal(name: str, width: int) -> None:
 
 def _batch(schedule: Schedule) -> int:
     """Return the micro-batches that a copy steps after; all, where nobody steps."""
-    if schedule.is_held and not any(isinstance(op, Step) for row in schedule.ops for op in row):
+    if schedule.is_held and not schedule.columns.counts[op_columns.STEP]:
         return schedule.num_microbatches
     return microbatches_per_step(schedule)
 
@@ -156,38 +173,120 @@ class _Copy:
         return replace(op, message=message, peer=self.rank(op.peer))
 
 
-class _Held:
-    """An op that is not handed out yet, for a Reduce may have to follow it."""
+@final
+class _Gradients:
+    """The last gradient of each stage so far, behind which its Reduce goes if none comes before its Step.
 
-    __slots__ = ("op", "reduces")
+    Which gradient is the last shows at the Step. Sends and Recvs directly behind a gradient stay there: others need not
+    wait for the sum to get their messages.
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self.reduces: list[Reduce] = []
+    Attributes:
+        last: Of each stage that has one the number of the gradient, or of the last message directly behind it.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[int, int] = {}
+
+    def read(self, number: int, code: int, stage: int) -> int | None:
+        """Read a cell of op `number`; return the number behind which the stage's Reduce goes, if that is known now."""
+        if op_columns.SEND_F <= code < op_columns.REDUCE:
+            for reduced, last in self.last.items():
+                if last == number - 1:
+                    self.last[reduced] = number
+        elif code % op_columns.OVERLAPPED in _ENDS:
+            self.last[stage] = number
+        elif code == op_columns.REDUCE:
+            self.last.pop(stage, None)
+        elif code == op_columns.STEP:
+            return self.last.pop(stage, None)
+        return None
 
 
 def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield `ops`, and after a stage's last gradient before each Step, or the end, the Reduce that it lacks.
 
-    Which gradient is the last shows at the Step; what comes between waits. Sends and Recvs directly behind a gradient
-    stay there: others need not wait for the sum to get their messages.
+    What comes behind a gradient that may be the last waits.
     """
-    waiting: deque[_Held] = deque()
-    last: dict[int, _Held] = {}
-    for op in ops:
-        held = _Held(op)
-        if isinstance(op, Send | Recv):
-            last |= {stage: held for stage, gradient in last.items() if gradient is waiting[-1]}
-        waiting.append(held)
-        last |= {part.stage: held for part in computes(op) if part.phase in ENDS_MICROBATCH}
-        if isinstance(op, Reduce):
-            last.pop(op.stage, None)
-        elif isinstance(op, Step) and op.stage in last:
-            last.pop(op.stage).reduces.append(Reduce(op.stage))
-        while waiting and waiting[0] not in last.values():
-            first = waiting.popleft()
-            yield from (first.op, *first.reduces)
-    for stage, held in last.items():
-        held.reduces.append(Reduce(stage))
+    waiting: deque[list[Op]] = deque()  # each op, and the Reduces behind it
+    gradients, first = _Gradients(), 0
+    for number, op in enumerate(ops):
+        waiting.append([op])
+        for code, stage in _cells(op):
+            place = gradients.read(number, code, stage)
+            if place is not None:
+                waiting[place - first].append(Reduce(stage))
+        while waiting and first not in gradients.last.values():
+            yield from waiting.popleft()
+            first += 1
+    for stage, place in gradients.last.items():
+        waiting[place - first].append(Reduce(stage))
     for held in waiting:
-        yield from (held.op, *held.reduces)
+        yield from held
+
+
+def _cells(op: Op) -> Iterator[tuple[int, int]]:
+    """Yield code and stage of what `_Gradients` reads of an op."""
+    if isinstance(op, Send | Recv):
+        yield op_columns.SEND_F, 0
+    elif isinstance(op, Reduce | Step):
+        yield cell_code(type(op)), op.stage
+    else:
+        yield from ((cell_code(part.phase), part.stage) for part in computes(op) if part.phase in ENDS_MICROBATCH)
+
+
+def _with_reduces(columns: OpColumns) -> OpColumns:
+    """Return columns with the Reduces that their lists lack."""
+    columns = in_form(columns)
+    codes, stages = (machine_code.converted(column, in_arrays=False) for column in (columns.codes, columns.stages))
+    num_added, places = [], []
+    for begin, end in pairwise(map(int, columns.begins)):
+        gradients, added = _Gradients(), []
+        for cell in range(begin, end):
+            code = codes[cell]
+            if code in _READ:
+                place = gradients.read(cell + (code >= op_columns.OVERLAPPED), code, stages[cell])
+                added += [] if place is None else [(place + 1, stages[cell])]
+        added += [(place + 1, stage) for stage, place in gradients.last.items()]
+        num_added.append(len(added))
+        places += sorted(added, key=itemgetter(0))
+    nothing = [0] * len(places)
+    cells = [[op_columns.REDUCE] * len(places), [stage for _, stage in places], nothing, nothing, nothing]
+    return with_cells(columns, num_added, [place for place, _ in places], cells)
+
+
+def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
+    """Return the columns of all copies, given those of one with its Reduces."""
+    if columns.counts[op_columns.AVERAGE]:
+        require_equal(copies[0].name, len(copies))
+    width, num_cells = len(copies), len(columns.codes)
+    begins = [0, *(index * num_cells + int(begin) for index in range(width) for begin in columns.begins[1:])]
+    codes, stages, microbatches, others, lookaheads = (
+        columns.codes, columns.stages, columns.microbatches, columns.others, columns.lookaheads,
+    )  # fmt: skip
+    if isinstance(codes, list):
+        are_words = [op_columns.REDUCE <= code < op_columns.OVERLAPPED for code in codes]
+        are_posts = [op_columns.SEND_F <= code < op_columns.REDUCE for code in codes]
+        all_microbatches: Any = [
+            0 if is_word else copy.microbatch(microbatch)
+            for copy in copies
+            for is_word, microbatch in zip(are_words, microbatches, strict=True)
+        ]
+        all_others: Any = others and [
+            copy.rank(other) if is_post else other
+            for copy in copies
+            for is_post, other in zip(are_posts, others, strict=True)
+        ]
+        return OpColumns(
+            begins, codes * width, stages * width, all_microbatches, all_others, lookaheads and lookaheads * width
+        )
+    import numpy as np
+
+    are_words = (codes >= op_columns.REDUCE) & (codes < op_columns.OVERLAPPED)
+    are_posts = (codes >= op_columns.SEND_F) & (codes < op_columns.REDUCE)
+    all_microbatches = np.concatenate([np.where(are_words, 0, copy.microbatch(microbatches)) for copy in copies])
+    if others is not None:
+        others = np.concatenate([np.where(are_posts, copy.rank(others), others) for copy in copies])
+    codes, stages, lookaheads = (
+        column if column is None else np.tile(column, width) for column in (codes, stages, lookaheads)
+    )
+    return OpColumns(np.array(begins, np.int32), codes, stages, all_microbatches, others, lookaheads)

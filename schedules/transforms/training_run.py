@@ -8,8 +8,8 @@ PipeDream. So runs of different schedules can be given the same samples, step by
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 
@@ -20,7 +20,9 @@ from pipesched.schedules import (
     Schedule,
     ScheduleError,
     Step,
+    cell_code,
     computes,
+    machine_code,
     op_columns,
     positive,
     repeat,
@@ -198,18 +200,20 @@ def microbatches_per_step(schedule: Schedule) -> int:
 
 def _require_even(schedule: Schedule) -> None:
     """Refuse lists in which some Step of a stage follows on more micro-batches, on its rank, than another."""
-    for rank, row in enumerate(schedule.ops):
-        for stage in stages_of(row):
-            sizes, size = set(), 0
-            for op in row:
-                size += sum(part.stage == stage and part.phase in ENDS_MICROBATCH for part in computes(op))
-                if op == Step(stage):
-                    sizes.add(size)
-                    size = 0
-            if len(sizes) > 1 or size:
+    for rank in range(schedule.num_ranks):
+        sizes: defaultdict[int, set[int]] = defaultdict(set)
+        size: Counter[int] = Counter()
+        for stage, is_step in _ends_and_steps(schedule, rank):
+            if is_step:
+                sizes[stage].add(size.pop(stage, 0))
+            else:
+                size[stage] += 1
+        for stage in schedule.stages_on(rank):
+            if len(sizes[stage]) > 1 or size[stage]:
                 raise ScheduleError(
-                    f"{schedule.name}: got {Step(stage)} on rank {rank} after {', '.join(map(str, sorted(sizes)))} "
-                    f"micro-batches and {size} behind the last, expected equally many before each; move it"
+                    f"{schedule.name}: got {Step(stage)} on rank {rank} after "
+                    f"{', '.join(map(str, sorted(sizes[stage])))} micro-batches and {size[stage]} behind the last, "
+                    "expected equally many before each; move it"
                 )
 
 
@@ -217,15 +221,33 @@ def _before_first_steps(schedule: Schedule, rank: int, stages: list[int]) -> Map
     """Return how many micro-batches of each stage come back to `rank` before the stage's first Step."""
     microbatches: Counter[int] = Counter()
     waiting = set(stages)
-    for op in schedule.lists[rank]:
-        if not waiting:
-            break
-        if isinstance(op, Step):
-            waiting.discard(op.stage)
-        for part in computes(op):
-            microbatches[part.stage] += part.phase in ENDS_MICROBATCH and part.stage in waiting
+    for stage, is_step in _ends_and_steps(schedule, rank) if waiting else ():
+        if is_step:
+            waiting.discard(stage)
+            if not waiting:
+                break
+        else:
+            microbatches[stage] += stage in waiting
     if waiting:
         raise ScheduleError(
             f"{schedule.name}: got no {Step(min(waiting))} on rank {rank}, expected every stage to step; add it"
         )
     return microbatches
+
+
+def _ends_and_steps(schedule: Schedule, rank: int) -> Iterator[tuple[int, bool]]:
+    """Yield the stage of each end of a micro-batch and of each Step on `rank`, in order, and whether it is a Step."""
+    if not schedule.is_held:
+        for op in schedule.lists[rank]:
+            yield from ((part.stage, False) for part in computes(op) if part.phase in ENDS_MICROBATCH)
+            if isinstance(op, Step):
+                yield op.stage, True
+        return
+    columns = schedule.columns
+    cells = slice(int(columns.begins[rank]), int(columns.begins[rank + 1]))
+    codes, stages = (
+        machine_code.converted(column[cells], in_arrays=False) for column in (columns.codes, columns.stages)
+    )
+    is_step_of = {op_columns.STEP: True}
+    is_step_of |= {code + at: False for code in map(cell_code, ENDS_MICROBATCH) for at in (0, op_columns.OVERLAPPED)}
+    yield from ((stage, is_step_of[code]) for code, stage in zip(codes, stages, strict=True) if code in is_step_of)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Reduce, Schedule, Send
+from pipesched.schedules import Message, Payload, Schedule, machine_code, op_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,16 @@ def communication_volume(schedule: Schedule, costs: StageCosts) -> Communication
     A Reduce over r replicas is a ring: in 2 (r - 1) rounds each of them passes on one r-th of the gradients, as
     `profiles.clusters.reduction_time` times it.
     """
-    sends = [op.message for row in schedule.ops for op in row if isinstance(op, Send)]
-    reduces = [Counter(op.stage for op in row if isinstance(op, Reduce)) for row in schedule.ops]
-    num_messages, num_bytes = len(sends), sum(costs.message_bytes(message) for message in sends)
-    for stage in set().union(*reduces):
-        members = [counts[stage] for counts in reduces if stage in counts]
-        rounds = 2 * (len(members) - 1) * members[0]  # every member takes part in every Reduce of its stage
-        num_messages += rounds * len(members)
+    columns = schedule.columns
+    num_messages = num_bytes = 0
+    for payload, code in ((Payload.ACTIVATION, op_columns.SEND_F), (Payload.GRADIENT, op_columns.SEND_B)):
+        for stage, count in Counter(machine_code.chosen(columns.stages, columns.codes, code)).items():
+            num_messages += count
+            num_bytes += count * costs.message_bytes(Message(payload, stage, 0))
+    reduces = Counter(machine_code.chosen(columns.stages, columns.codes, op_columns.REDUCE))
+    for stage, count in reduces.items():
+        members = max(1, len(schedule.reducers.get(stage, ())))
+        rounds = 2 * (members - 1) * count // members  # every member takes part in every Reduce of its stage
+        num_messages += rounds * members
         num_bytes += rounds * costs.stages[stage].weight_bytes
     return CommunicationVolume(num_messages, num_bytes)

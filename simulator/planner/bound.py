@@ -56,6 +56,7 @@ class Bounds:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._reductions: dict[tuple[int, tuple[int, ...]], GradientReduction] = {}
+        self._seconds: dict[int, tuple[StageCosts, dict[tuple[Phase, int], float]]] = {}  # by identity of the costs
 
     def of(self, candidate: Candidate, costs: StageCosts) -> Estimate:
         """Bound a step of a candidate by that of its copies which takes longest.
@@ -72,10 +73,11 @@ class Bounds:
             ProfileError: The costs do not say the seconds of a phase that the schedule has.
         """
         form = candidate.layout
+        _, known_s = self._seconds.setdefault(id(costs), (costs, {}))
         seconds = 0.0
         least_bytes: dict[int, int] = {}
         for devices in self._unlike(candidate):
-            copy = _Copy(candidate, form, costs, self._cluster, devices)
+            copy = _Copy(candidate, form, costs, self._cluster, devices, known_s)
             ends_s = [
                 self.reduction_of(candidate, stage, cost).seconds + copy.step_s(stage)
                 for stage, cost in enumerate(costs.stages)
@@ -122,13 +124,14 @@ def over_least_memory(least_bytes: Mapping[int, int], cluster: Cluster) -> str |
 
 @dataclass(frozen=True)  # without slots: sums are kept beside the fields
 class _Copy:
-    """One copy of a pipeline on its devices."""
+    """One copy of a pipeline on its devices; `known_s` keeps what ops take at speed 1."""
 
     candidate: Candidate
     form: StageLayout
     costs: StageCosts
     cluster: Cluster
     devices: tuple[int, ...]
+    known_s: dict[tuple[Phase, int], float]
 
     def least_s(self, ends_s: Sequence[float]) -> float:
         """Return the least seconds of a step.
@@ -241,7 +244,10 @@ class _Copy:
 
     def _known_s(self, phase: Phase, stage: int) -> float:
         """Return the seconds of an op at speed 1; what the costs do not say is refused when it is predicted."""
-        try:
-            return self.costs.seconds(Compute(phase, stage, 0))
-        except ProfileError:
-            return 0.0
+        key = phase, stage
+        if key not in self.known_s:
+            try:
+                self.known_s[key] = self.costs.seconds(Compute(phase, stage, 0))
+            except ProfileError:
+                self.known_s[key] = 0.0
+        return self.known_s[key]

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Phase, Schedule, Timeline
+from pipesched.schedules import Schedule, Timeline, machine_code, op_columns
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, replicate
 from pipesched.schedules.weights import staleness
@@ -212,11 +212,11 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
 
 def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> Costs:
     """Return the averages over the devices; what a run without a flush idles is shared out as in its middle."""
-    again_s = math.fsum(
-        span.end_s - span.start_s
-        for span in timeline.spans
-        if isinstance(span.op, Compute) and span.op.phase is Phase.RECOMPUTE
+    spans = timeline.columns
+    begun_s, over_s = (
+        machine_code.chosen(times_s, spans.ops.codes, op_columns.R) for times_s in (spans.starts_s, spans.ends_s)
     )
+    again_s = math.fsum(end_s - start_s for start_s, end_s in zip(begun_s, over_s, strict=True))
     busy_s = math.fsum(use.busy_s for use in uses) / len(uses) / steps
     recompute_s = again_s / len(uses) / steps
     idle_s = {cause: math.fsum(dict(use.idle_by_cause_s)[cause] for use in uses) for cause in CAUSES}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from pipesched.schedules import Overlap, Phase, ScheduleError, computes, stages_of
+from pipesched.schedules import Phase, ScheduleError, cell_code, machine_code, op_columns
 from pipesched.schedules.builders import InFlightRule, build_generated, find
 
 _WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
@@ -92,14 +92,13 @@ def stage_layout(
             "try larger micro-batches"
         )
     lists = build_generated(name, num_ranks, count, num_chunks)
-    rows = lists.held().ops
-    stages = tuple(stages_of(row) for row in rows)
+    columns = lists.held().columns
+    stages = tuple(map(columns.stages_of, range(num_ranks)))
     if lists.rank_to_device != tuple(range(num_ranks)) or not all(stages):
         raise ScheduleError(
             f"schedule {name}: got ranks that share a device, or have no stage, expected a device and a stage for each"
         )
     homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
-    overlaps = any(isinstance(op, Overlap) for row in rows for op in row)
-    phases = {part.phase for row in rows for op in row for part in computes(op)}
-    backwards = tuple(way for way in (_WHOLE, _SPLIT) if way[0] in phases)
+    overlaps = machine_code.num_above(columns.codes, op_columns.OVERLAPPED - 1) > 0
+    backwards = tuple(way for way in (_WHOLE, _SPLIT) if columns.counts[cell_code(way[0])])
     return StageLayout(homes, stages, backwards, overlaps, entry.in_flight)

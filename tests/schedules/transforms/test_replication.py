@@ -1,10 +1,26 @@
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import uniform
-from pipesched.schedules import Phase, Reduce, ScheduleError, Step, backward, computes, forward, make_schedule, repeat
+from pipesched.schedules import (
+    GeneratedOps,
+    Layout,
+    Phase,
+    Reduce,
+    ScheduleError,
+    Step,
+    backward,
+    computes,
+    forward,
+    machine_code,
+    make_schedule,
+    repeat,
+)
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import MessageBackend, find_faults, judge
@@ -168,6 +184,24 @@ def test_lists_that_leave_the_optimizer_to_their_caller_are_summed_at_their_last
     copies = replicate(plain, 2)
     assert [str(op) for op in copies.ops[1]] == ["0F2", "0F3", "0B2", "0B3", "0REDUCE_GRAD"]
     assert find_faults(copies) == ()
+
+
+def read_op_by_op(schedule):
+    """The same lists, made while they are read."""
+    lists = tuple(GeneratedOps(partial(iter, row)) for row in schedule.ops)
+    return replace(schedule, lists=lists, layout=Layout(schedule.homes))
+
+
+@pytest.mark.parametrize("break_even", [0, 10**12], ids=["arrays", "lists"])
+@pytest.mark.parametrize("is_lowered", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_are_copied_and_rebuilt_as_ops_are(name, is_lowered, break_even, monkeypatch):
+    monkeypatch.setattr(machine_code, "BREAK_EVEN", break_even)
+    plain = lower(build(name, 4, 8)) if is_lowered else build(name, 4, 8)
+    op_by_op, evens = read_op_by_op(plain), range(0, plain.num_stages, 2)
+    assert replicate(plain, 3).ops == replicate(op_by_op, 3).ops
+    assert recompute(plain, evens).ops == recompute(op_by_op, evens).ops
+    assert replicate(recompute(plain), 2).ops == replicate(recompute(op_by_op), 2).ops
 
 
 def test_one_copy_is_the_schedule_itself():
