@@ -1,16 +1,46 @@
-"""``python -m pipesched``: the command line."""
+"""``python -m pipesched``: the command line, which answers an interrupt at any moment."""
 
+import atexit
+import os
 import sys
+from typing import NoReturn
+
+_STOPPED = 130  # as STOPPED of pipesched.cli.errors, which may not be there yet
 
 
 def main() -> None:
     """Run the command line, which may be interrupted while it is imported, too."""
     try:
-        from pipesched.cli.main import main as run
+        from pipesched.profiles.processes import is_interrupted, persist_interrupts
+
+        persist_interrupts(_leave)
     except KeyboardInterrupt:
-        print("pipesched: stopped", file=sys.stderr)
-        sys.exit(130)  # as STOPPED of pipesched.cli.errors, which may not be there yet
-    run()
+        _leave()
+    try:
+        from pipesched.cli.main import main as run
+
+        run()
+    except SystemExit as left:
+        if left.code != _STOPPED:
+            raise
+        sys.stderr.flush()
+        atexit._run_exitfuncs()  # noqa: SLF001 -- what processes and folders of ours end by
+        os._exit(_STOPPED)  # threads that were left at work make Python crash or wait for ever while it shuts down
+    except BaseException:
+        if not is_interrupted():
+            raise
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """End at once, from within anything; processes of ours end with this one, and unfinished files are removed."""
+    os.write(2, b"\x1b[?25hpipesched: stopped\n" if os.isatty(2) else b"pipesched: stopped\n")
+    files, processes = map(sys.modules.get, ("pipesched.schedules.formats.files", "multiprocessing.util"))
+    if files is not None:
+        files.drop_files()
+    if processes is not None:
+        processes._run_finalizers(0)  # noqa: SLF001 -- semaphores with a name, which else outlive us
+    os._exit(_STOPPED)
 
 
 if __name__ == "__main__":

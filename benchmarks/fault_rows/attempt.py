@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipesched.cli.main import main
+from pipesched.__main__ import main
 
 LIMIT_S = 5.0
 """A command that works on a damaged file for longer hangs [s]."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -26,7 +25,8 @@ from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
-from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES
+from pipesched.profiles.processes import end_interrupts, is_interrupted
+from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, drop_files, finish_files
 
 COMMANDS = {
     "list": "list:list_schedules",
@@ -97,16 +97,37 @@ def _program(
 
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr, never a traceback."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that processes that we started end with us
     if _COMPLETION in os.environ:
         sys.exit(_complete())
     try:
-        code = _invoke(sys.argv[1:] or ["--help"])
-        sys.stdout.flush()
-    except (typer.TyperException, ValueError, NotThereError, ImportError, OSError, KeyboardInterrupt) as error:
-        code = _say(error)
+        code = _answer(_run)
+        if code != STOPPED:
+            code = _answer(_finish) or code
+    finally:
+        drop_files()
     say_written()
     sys.exit(code)
+
+
+def _answer(work: Callable[[], int]) -> int:
+    """Do a part of the command and return its exit code; what goes wrong is said."""
+    try:
+        return work()
+    except (typer.TyperException, ValueError, NotThereError, ImportError, OSError, KeyboardInterrupt) as error:
+        return _say(KeyboardInterrupt() if is_interrupted() else error)
+
+
+def _run() -> int:
+    code = _invoke(sys.argv[1:] or ["--help"])
+    sys.stdout.flush()
+    return code
+
+
+def _finish() -> int:
+    """Put the files into their places, whatever has been said: no interrupt comes between them, or later."""
+    end_interrupts()
+    finish_files()
+    return FINE
 
 
 def _invoke(arguments: list[str]) -> int:
@@ -140,9 +161,6 @@ def _say(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FINE
         case KeyboardInterrupt():
-            # what is interrupted in the text of an exec, as a dataclass is made, lets Python end by the signal in the
-            # end, whatever its exit code was to be; until it goes through another one
-            exec("")  # noqa: S102 -- no text of anybody's
             return _print("stopped", STOPPED)
         case typer.TyperException():
             name = " ".join(["pipesched", *(word for word in sys.argv[1:2] if word in COMMANDS)])

@@ -13,6 +13,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, final
 
 from pipesched.profiles.processes.child_process import end_with
+from pipesched.profiles.processes.interrupts import hold_interrupts
 
 _GARBAGE = 200_000
 """Objects between collections in those processes: predictions leave many behind, and few in circles."""
@@ -26,11 +27,8 @@ class _Worker(SpawnProcess):
     """A process that hears of an interrupt only once it would end by it without a word."""
 
     def start(self) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the process takes over
-        try:
+        with hold_interrupts():  # which the process takes over
             super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @final

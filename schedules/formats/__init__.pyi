@@ -3,8 +3,11 @@ from .attribute_docs import first_sentence as first_sentence
 from .files import MORE_FILES as MORE_FILES
 from .files import NO_MORE_FILES as NO_MORE_FILES
 from .files import append_text as append_text
+from .files import drop_files as drop_files
 from .files import fill_disk as fill_disk
+from .files import finish_files as finish_files
 from .files import open_to_read as open_to_read
+from .files import postpone_files as postpone_files
 from .files import read_bytes as read_bytes
 from .files import read_text as read_text
 from .files import require_folder as require_folder

@@ -7,7 +7,7 @@ import errno
 import os
 import select
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -183,21 +183,62 @@ def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool
             raise fault(_name_of(path), problem)
         require_folder(target.parent, path)
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
+        _unfinished[temporary] = None
         try:
             yield temporary
             if _Disk.is_full:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if is_lasting:
                 _to_disk(temporary)
+            if target in _postponed:
+                _unfinished[temporary] = target
+                return
             temporary.replace(target)
             if is_lasting:
                 _to_disk(target.parent)
         finally:
-            temporary.unlink(missing_ok=True)
+            if _unfinished[temporary] is None:
+                del _unfinished[temporary]
+                temporary.unlink(missing_ok=True)
     except ScheduleError:
         raise
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         raise _not_written(path, error) from error
+
+
+_unfinished: dict[Path, Path | None] = {}
+"""Files that are being written, by their names meanwhile; where one is whole and postponed, whose place it takes."""
+
+_postponed: set[Path] = set()
+"""Files that take their places together."""
+
+
+def postpone_files(paths: Iterable[Path]) -> None:
+    """Let these files, whoever writes them, be in their places when all of them are: see `finish_files`."""
+    _postponed.update(path.resolve() for path in paths)
+
+
+def finish_files() -> None:
+    """Put what was postponed into its place, and postpone nothing any more.
+
+    Raises:
+        ScheduleError: A file cannot be there.
+    """
+    whole = {temporary: target for temporary, target in _unfinished.items() if target is not None}
+    for temporary, target in whole.items():
+        try:
+            temporary.replace(target)
+        except OSError as error:
+            raise _not_written(target, error) from error
+        del _unfinished[temporary]
+    _postponed.clear()
+
+
+def drop_files() -> None:
+    """Remove what was postponed, and what is being written: who was interrupted leaves nothing half done."""
+    _postponed.clear()
+    while _unfinished:
+        _unfinished.popitem()[0].unlink(missing_ok=True)
 
 
 def _to_disk(path: Path) -> None:

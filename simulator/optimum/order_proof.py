@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -19,7 +18,7 @@ from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Self, TypeAlias, final
 
-from pipesched.profiles.processes import command, environment
+from pipesched.profiles.processes import command, environment, hold_interrupts, take_interrupt
 from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum.op_times import OpTimes, objective_ticks
 from pipesched.simulator.optimum.order_model import OrderRequest
@@ -113,6 +112,7 @@ class OrderSearcher:
                 starts = news.starts or starts
                 progress(time.monotonic() - begun_s, news.ticks, news.bound)
         except KeyboardInterrupt:
+            take_interrupt()
             is_stopped = True
         if is_stopped or not news.is_over:
             self._end()
@@ -153,16 +153,13 @@ class OrderSearcher:
         if self._process is not None:
             return
         self._lines = SimpleQueue[bytes]()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C in a terminal is for this one alone
-        try:
+        with hold_interrupts():  # which the process takes over: Ctrl-C in a terminal is for this one alone
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
                 command("pipesched.simulator.optimum.search_process", str(os.getpid())),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment(),
             )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         threading.Thread(target=_read_lines, args=(self._process, self._lines), daemon=True).start()
 
     def _end(self) -> None:

@@ -18,7 +18,7 @@ from operator import itemgetter
 from time import monotonic
 from typing import TypeAlias, final
 
-from pipesched.profiles.processes import num_cores, rare_collections
+from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
 from pipesched.simulator.planner.candidate_evaluation import num_ops, steps_of
 from pipesched.simulator.planner.closer_look import Bounded, CloserLook
 from pipesched.simulator.planner.plan_candidate import Candidate
@@ -29,6 +29,8 @@ from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, eval
 
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
 
+_ANSWER_S = 0.3
+"""After an interrupt nothing more is looked at [s]: the best of all is, whatever that takes."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
@@ -80,7 +82,7 @@ def search_plans(
 ) -> PlanRanking:
     """Find the `top` best plans, which are the same for any number of workers.
 
-    A KeyboardInterrupt ends the search with what there is.
+    A KeyboardInterrupt ends the search with the best so far, and those behind it whose time could be explained at once.
 
     Args:
         request: Model, machines, batch.
@@ -107,6 +109,7 @@ class _Search:
         self._top = top
         self._workers = workers
         self._late_s = late_s
+        self._is_interrupted = False
         self._tick = tick
         self._look = CloserLook(request)
         self._considered: list[tuple[float, Candidate]] = []
@@ -130,6 +133,8 @@ class _Search:
             if not self._is_late():
                 self._look_closer(run, self._look.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
         except KeyboardInterrupt:
+            take_interrupt()
+            self._late_s, self._is_interrupted = monotonic() + _ANSWER_S, True
             self._look_closer(evaluate_in_turn, self._look.in_detail, lambda outcome: outcome.costs is None)
         return self._summary(is_complete=is_complete)
 
@@ -176,7 +181,8 @@ class _Search:
         left = iter([BoundedCandidate(0.0, n, o.candidate, o) for n, o in enumerate(self._ranked) if is_open(o)])
 
         def take() -> Sequence[Bounded]:
-            return [*islice(left, 1)]
+            is_enough = self._is_interrupted and bool(self._detailed) and self._is_late()
+            return [] if is_enough else [*islice(left, 1)]
 
         for bounded in run(judge, take):
             if bounded.outcome is not None:
@@ -207,6 +213,8 @@ class _Search:
 
     def _summary(self, *, is_complete: bool) -> PlanRanking:
         ranked = self._ranked
+        if self._is_interrupted:
+            ranked = tuple(outcome for outcome in ranked if outcome.costs is not None)
         ahead = min(self._queue.open_bounds, default=math.inf)
         outcomes = [bounded.outcome for bounded in (*self._queue.refined, *self._smallest.refined)]
         return PlanRanking(

@@ -15,6 +15,7 @@ from pipesched.cli.options.torch_options import require_gpu
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.profiles import Carrier
+from pipesched.profiles.io import cluster_text
 
 
 @grouped
@@ -49,6 +50,6 @@ def profile_links(
         measurement = measure_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
     measurement.save(out)
     if json:
-        emit(out.read_text(encoding="utf-8"), None)
+        emit(cluster_text(measurement.cluster, str(out)), None)
     else:
         print_result(measurement.table())

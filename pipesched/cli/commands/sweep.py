@@ -64,7 +64,7 @@ def sweep(
     from pipesched.workflows.sweeping import SweepJudge, sweep_settings
 
     outputs = out or []
-    check_outputs(*((path, SWEEP) for path in outputs), (resume, ()))
+    check_outputs(*((path, SWEEP) for path in outputs), journal=resume)
     if workers is not None and ray is not None:
         raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
     conditions = sweep_conditions(costs, messages)

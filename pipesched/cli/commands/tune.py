@@ -97,7 +97,7 @@ def tune(
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, raced, search_problem, with_trust
 
-    check_outputs((plot, FIGURE_SUFFIXES), (out, (*TABLE, PAGE)), (resume, ()))
+    check_outputs((plot, FIGURE_SUFFIXES), (out, (*TABLE, PAGE)), journal=resume)
     method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
     measures = evaluator == "measure"

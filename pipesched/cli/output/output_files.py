@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError, NotThereError
 from pipesched.cli.terminal import complain
-from pipesched.schedules.formats import require_folder, suffix_of, write_text
+from pipesched.schedules.formats import postpone_files, require_folder, suffix_of, write_text
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -25,12 +25,13 @@ CSV = (".csv",)
 TABLE = (".md", *CSV, *JSON)
 
 
-def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
-    """Refuse files that could not be written, before any of them is.
+def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path | None = None) -> None:
+    """Refuse files that could not be written, before any of them is; all come into their places when all are whole.
 
     Args:
         outputs: Each a path, None if it was not asked for, and the suffixes that it may have, an empty one where it
             may have none; no suffixes: any.
+        journal: A file that is there from the beginning, and grows.
 
     Raises:
         InputError: Another suffix, no file's name, or one name twice.
@@ -40,9 +41,9 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
     from pipesched.simulator import SimulationError
     from pipesched.simulator.views import GANTT_SUFFIXES, require_parquet
 
-    _asked.update({path: _stamp(path) for path, _ in outputs if path is not None})
+    _asked.update({path: _stamp(path) for path, _ in (*outputs, (journal, ())) if path is not None})
     seen: set[str] = set()
-    for path, suffixes in outputs:
+    for path, suffixes in (*outputs, (journal, ())):
         if path is None:
             continue
         if suffixes and suffix_of(path) not in suffixes:
@@ -66,6 +67,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
                 require_parquet(path)
             except SimulationError as error:
                 raise NotThereError(str(error)) from error
+    postpone_files(path for path, _ in outputs if path is not None)
 
 
 _asked: dict[Path, tuple[int, int]] = {}
