@@ -14,3 +14,4 @@ from .catalogue_entry import Parameter as Parameter
 from .catalogue_entry import ParameterValue as ParameterValue
 from .catalogue_entry import SpecialCase as SpecialCase
 from .interleaved import round_size as round_size
+from .pipedream import without_flush as without_flush

@@ -28,7 +28,8 @@ from pipesched.workflows.arguments import (
     partition_text,
     read_schedule_argument,
 )
-from pipesched.workflows.optimizing.optimum_result import Optimum, OrderedSchedule
+from pipesched.workflows.optimizing.optimum_result import BEST_KNOWN, OPTIMUM, Optimum, OrderedSchedule
+from pipesched.workflows.optimizing.unflushed_optimum import optimize_unflushed
 from pipesched.workflows.simulating import (
     Conditions,
     OnSearch,
@@ -37,11 +38,6 @@ from pipesched.workflows.simulating import (
     predict_source,
     simulate_source,
 )
-
-OPTIMUM = "optimum"
-"""The name of the lists that are found, where it is proven that none takes less time."""
-BEST_KNOWN = "best known"
-"""Their name where it is not."""
 
 
 def optimize(
@@ -74,8 +70,12 @@ def optimize(
     (``pip install "pipesched[optimize]"``) looks for a better one where a simple bound does not prove that there is
     none.
 
+    Of a run without a flush (``pipedream``, ``vanilla_1f1b``) it is the period of a micro-batch that is the least, and
+    how many each rank has in flight for it; every rank keeps to its order, one F and one B in turn, and no search is
+    needed.
+
     Args:
-        schedule: As `simulate` takes it: one pipeline and one batch, each stage on one rank.
+        schedule: As `simulate` takes it: one pipeline and one batch, or run, each stage on one rank.
         costs: As `simulate` takes them.
         cluster: Machines, or a file of them; None: equal devices whose links take no time. Where costs have bytes,
             what the devices hold is the limit, if they have one.
@@ -158,6 +158,13 @@ def optimize_source(
             "jitter: got some, expected none: the best order is sought for costs that stay; leave it out"
         )
     require_orderable_length(source.schedule)
+    if source.schedule.traits.is_asynchronous:
+        if is_split or may_recompute:
+            raise ArgumentError(
+                f"{source.schedule.name}: got {'is_split' if is_split else 'may_recompute'} and a run without a flush, "
+                "expected a batch with one; leave it out"
+            )
+        return optimize_unflushed(source, conditions, in_flight)
     given = predict_source(source, conditions)
     search = order_search(
         source.schedule,

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+OPTIMUM = "optimum"
+"""The name of the lists that are found, where it is proven that none takes less time."""
+BEST_KNOWN = "best known"
+"""Their name where it is not."""
+
+
 @dataclass(frozen=True, slots=True)
 class OrderedSchedule:
     """A known order of the ops.
@@ -25,7 +31,8 @@ class OrderedSchedule:
     Attributes:
         schedule: Its lists.
         makespan_s: Its makespan [s].
-        period_s: The time from one batch to the next, if the batch is repeated [s]; None: it is not.
+        period_s: The time from one batch to the next, if the batch is repeated, or without a flush from one micro-batch
+            to the next [s]; None: nothing is repeated.
         in_flight: The most micro-batches that a rank has in flight.
     """
 
@@ -78,7 +85,7 @@ class Optimum:
 
     @property
     def period_s(self) -> float | None:
-        """The time from one batch to the next [s]; None where the batch is not repeated."""
+        """The time from one batch to the next, without a flush from one micro-batch [s]; None: nothing is repeated."""
         return self.least.time_s if self.least.is_repeated else None
 
     @property
@@ -154,6 +161,9 @@ class Optimum:
             for row in self.to_rows()
         )
         told = [self.least.sentence]
+        if self.schedule.traits.is_asynchronous:
+            in_flight = ", ".join(f"{number:.4g}" for _, number in sorted(self.simulation.peak_microbatches.items()))
+            told.append(f"in flight, by rank: {in_flight}; with F and B in turn on every rank none takes less time")
         if self.recomputed:
             told.append(f"recomputing: stage {', '.join(map(str, self.recomputed))}")
         if self.over_limit is not None:
@@ -164,6 +174,8 @@ class Optimum:
     def _period_cells(self, period_s: float | None) -> dict[str, str]:
         if period_s is None:
             return {}
+        if self.schedule.traits.is_asynchronous:
+            return {"period": readable_s(period_s)}
         return {
             "period": readable_s(period_s),
             "per micro-batch": readable_s(period_s / self.schedule.num_microbatches),

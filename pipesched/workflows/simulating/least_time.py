@@ -54,8 +54,9 @@ class LeastTime:
         resolution_s: What times were rounded down to for a search [s]; None where there was none, or it needed no
             rounding.
         time_s: The makespan, or the period, of the schedule that is judged by it [s].
-        is_repeated: Whether it is of the period at which the batch is repeated.
+        is_repeated: Whether it is of the period at which something is repeated.
         is_stopped: Whether the search was interrupted.
+        repeated: What is.
     """
 
     bound_s: float
@@ -64,6 +65,7 @@ class LeastTime:
     time_s: float
     is_repeated: bool = False
     is_stopped: bool = False
+    repeated: str = "batch"
 
     @property
     def gap(self) -> float:
@@ -84,7 +86,8 @@ class LeastTime:
     @property
     def sentence(self) -> str:
         """What is proven, in a line."""
-        orders = f"no order of its ops {self.memory}{', batch after batch,' if self.is_repeated else ''}"
+        after = f", {self.repeated} after {self.repeated}," if self.is_repeated else ""
+        orders = f"no order of its ops {self.memory}{after}"
         if not self.gap:
             return f"{orders} takes less time: proven"
         rounded = "" if self.resolution_s is None else f" (times rounded down to {readable_s(self.resolution_s)})"

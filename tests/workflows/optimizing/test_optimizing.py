@@ -131,3 +131,33 @@ def test_stages_recompute_where_the_limit_makes_it_worth_while():
     assert "recomputing: stage 0" in result.table().caption
     with pytest.raises(pipesched.SimulationError, match=r"got room for 0.9 micro-batches, expected room for one"):
         pipesched.optimize("1f1b", COSTS, **{**counts, "in_flight": 0.9}, may_recompute=True)
+
+
+def test_a_run_without_a_flush_has_the_least_period_where_enough_are_in_flight(tmp_path):
+    """A way there and back of 2 s delays PipeDream, 18 s / 4; with 7, 5, 3, 1 in flight all ranks work all the time."""
+    costs, counts = pipesched.DeviceCost(1.0, 2.0), {"num_ranks": 4, "num_microbatches": 24}
+    cluster = pipesched.flat(4, pipesched.Link(1.0))
+    result = pipesched.optimize("pipedream", costs, cluster, **counts, in_flight=7)
+    assert (result.period_s, result.gap, result.known[0].period_s) == (3.0, 0, 4.5)
+    assert [*result.simulation.peak_microbatches.values()] == [7, 5, 3, 1]
+    assert "micro-batch after micro-batch, takes less time: proven" in result.table().caption
+    assert pipesched.check(result.schedule).runs_on("gloo")
+    result.save(tmp_path / "best.json")
+    assert pipesched.simulate(tmp_path / "best.json", costs, cluster).makespan_s == result.makespan_s
+    fewer = pipesched.optimize("pipedream", costs, cluster, **counts, in_flight=3)
+    assert (fewer.period_s, fewer.least.bound_s, fewer.over_limit.period_s) == (8.0, 6.0, 4.5)
+    with pytest.raises(pipesched.ArgumentError, match="pipedream: got is_split and a run without a flush"):
+        pipesched.optimize("pipedream", costs, **counts, is_split=True)
+
+
+def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
+    """Beside weights and gradients there is room for one micro-batch more with its version, not for three."""
+    costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10)
+    cluster = pipesched.Cluster((pipesched.Device(memory_bytes=60),) * 4)
+    counts = {"num_ranks": 4, "num_microbatches": 16}
+    assert not pipesched.simulate("pipedream", costs, cluster, **counts).fits
+    result = pipesched.optimize("pipedream", costs, cluster, **counts)
+    assert result.simulation.fits
+    assert (result.period_s, result.least.bound_s) == (6.0, 3.0)
+    newest = pipesched.optimize("vanilla_1f1b", costs, cluster, **counts)
+    assert (newest.period_s, newest.gap, newest.simulation.fits) == (3.0, 0, True)

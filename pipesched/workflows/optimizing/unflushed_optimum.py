@@ -1,0 +1,92 @@
+"""The optimum of a run without a flush: how far ahead each rank runs for the least period under a memory limit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pipesched.schedules import Schedule
+from pipesched.simulator import SimulationError
+from pipesched.simulator.memory import Part, activation_bytes
+from pipesched.simulator.optimum import (
+    FlightCounts,
+    least_period,
+    unflushed_in_flight,
+    unflushed_lists,
+    unflushed_run,
+)
+from pipesched.workflows.arguments import ScheduleSource
+from pipesched.workflows.optimizing.optimum_result import BEST_KNOWN, OPTIMUM, Optimum, OrderedSchedule
+from pipesched.workflows.simulating import Conditions, LeastTime, Prediction, predict_source, simulate_source
+
+
+def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight: float | None) -> Optimum:
+    """Do what `optimize_source` does of a run without a flush, whose period of one micro-batch is to be the least.
+
+    Of orders in which every rank does one F and one B a period the best is found without a search; the bound is one of
+    all orders.
+    """
+    schedule = source.schedule
+    own = unflushed_in_flight(schedule)
+    unflushed_lists(schedule, own, schedule.num_microbatches, schedule.name)  # refuses what is of another kind
+    given = predict_source(source, conditions)
+    run = unflushed_run(schedule, given.costs, given.cluster)
+    in_bytes = in_flight is None and _limits(given) is not None
+    most = float(max(own)) if in_flight is None else in_flight
+
+    def source_of(numbers: FlightCounts, name: str) -> ScheduleSource:
+        longer = partial(_longer, schedule, numbers, name)
+        return ScheduleSource(longer(1), longer)
+
+    def fits(numbers: FlightCounts) -> bool:
+        if in_bytes:
+            return predict_source(source_of(numbers, OPTIMUM), conditions).over is None
+        return max(numbers) <= most
+
+    numbers = least_period(run, fits)
+    if numbers is None:
+        raise SimulationError(
+            f"{schedule.name}: got no room for one micro-batch on every rank, expected that much; give it more memory, "
+            "or smaller micro-batches"
+        )
+    known = _ordered(given, own)
+    best = _ordered(predict_source(source_of(numbers, OPTIMUM), conditions), numbers)
+    limits = (_limits(given) if in_bytes else None) or [most] * schedule.num_ranks
+    fits_itself = fits(own)
+    if fits_itself and known.time_s <= best.time_s:
+        numbers, best = own, known
+    bound_s = run.bound_s(limits)
+    least = LeastTime(bound_s, None if in_bytes else most, None, best.time_s, is_repeated=True, repeated="micro-batch")
+    result = source_of(numbers, BEST_KNOWN if least.gap else OPTIMUM)
+    simulation = simulate_source(result, conditions)
+    orders, over = ((known,), None) if fits_itself else ((), known)
+    return Optimum(simulation, least, orders, schedule.name, over)
+
+
+def _longer(schedule: Schedule, numbers: FlightCounts, name: str, times: int) -> Schedule:
+    return unflushed_lists(schedule, numbers, times * schedule.num_microbatches, name)
+
+
+def _ordered(predicted: Prediction, numbers: FlightCounts) -> OrderedSchedule:
+    if predicted.steady_s_per_microbatch is None:
+        raise SimulationError(
+            f"{predicted.schedule.name}: got a run that settles to no period when it goes on, expected one that does; "
+            "give it more micro-batches"
+        )
+    return OrderedSchedule(
+        predicted.schedule, predicted.makespan_s, predicted.steady_s_per_microbatch, float(max(numbers))
+    )
+
+
+def _limits(given: Prediction) -> list[float] | None:
+    """Return how many micro-batches each rank has room for beside one version of its weights; None: nobody knows."""
+    limits = list[float]()
+    for rank, device in enumerate(given.schedule.rank_to_device):
+        memory_bytes, cost = given.cluster.devices[device].memory_bytes, given.costs.stages[rank]
+        if memory_bytes is None or not given.costs.has_bytes:
+            return None
+        left, size = (
+            memory_bytes - cost.weight_bytes - cost.optimizer_bytes,
+            activation_bytes(given.costs, Part.SAVED, rank),
+        )
+        limits.append(left // size if size else float("inf"))
+    return limits

@@ -1,0 +1,195 @@
+"""The least period of a run without a flush, and how far ahead each rank runs for it.
+
+    rank k    F of i + h - 1, B of i, Step, F of i + h, B of i + 1, Step, ..    h micro-batches in flight, h - 1 ahead
+
+One stage per rank, whole backwards, a Step after each. With F and B of micro-batch i starting a period T after those of
+i - 1 on every rank, the start f of the first F and b of the first B, and transfers that take c:
+
+    f(k) + F + c <= f(k + 1)                b(k + 1) + B + c <= b(k)
+    f(k) + F + (h(k) - 1) T <= b(k)         b(k) + B + Step <= f(k) + h(k) T
+
+There are such starts unless the waits of a cycle are longer than its periods. A cycle goes down the ranks from j to k
+with the forwards, and back with the backwards: with the way (j, k) of all that is passed, and the Step of j,
+
+    T >= way(j, k) / (h(j) - h(k) + 1)      for all j <= k
+
+For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no h can be smaller
+on any rank. No order of any kind has a period that is shorter than the work of a rank, nor, as each micro-batch is in
+flight on rank j from there to the last rank and back, than that round trip shared by all that fit there (Little's law).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias, final
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import (
+    Compute,
+    Message,
+    Op,
+    Payload,
+    Phase,
+    Recv,
+    Schedule,
+    Send,
+    Step,
+    backward,
+    forward,
+    make_generated_schedule,
+)
+from pipesched.schedules.builders import without_flush
+from pipesched.simulator import SimulationError
+
+FlightCounts: TypeAlias = tuple[int, ...]
+"""The micro-batches in flight on each rank."""
+_NOISE = 1e-9
+"""Relative rounding by which a quotient may be above a whole number that it is."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnflushedRun:
+    """What each rank does with a micro-batch [s].
+
+    Attributes:
+        forward_s: By rank.
+        backward_s: By rank.
+        step_s: By rank.
+        travel_s: There and back between each rank and the next.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    step_s: tuple[float, ...]
+    travel_s: tuple[float, ...]
+
+    def way_s(self, first: int, last: int) -> float:
+        """Return the seconds of a micro-batch from one rank down to another and back, and of the Step then."""
+        passed = slice(first, last + 1)
+        ops_s = math.fsum((*self.forward_s[passed], *self.backward_s[passed], self.step_s[first]))
+        return ops_s + math.fsum(self.travel_s[first:last])
+
+    def period_s(self, in_flight: Sequence[int]) -> float:
+        """Return the period with so many micro-batches in flight on each rank; infinite: they block one another."""
+        return max(
+            self.way_s(j, k) / (in_flight[j] - in_flight[k] + 1) if in_flight[j] >= in_flight[k] else math.inf
+            for j, k in self._pairs()
+        )
+
+    def in_flight(self, period_s: float) -> FlightCounts:
+        """Return the fewest micro-batches in flight on each rank with which a period can be kept."""
+        fewest = list[int]()  # from the last rank on
+        for j in reversed(range(len(self.forward_s))):
+            later = (
+                other - 1 + math.ceil(self.way_s(j, k) / period_s * (1 - _NOISE))
+                for k, other in zip(reversed(range(j + 1, len(self.forward_s))), fewest, strict=True)
+            )
+            fewest.append(max(later, default=1))
+        return tuple(reversed(fewest))
+
+    def periods(self) -> list[float]:
+        """Return all periods at which a rank may need more in flight, from the work of the busiest rank on."""
+        least_s = self.bound_s([math.inf] * len(self.forward_s))
+        shares = {self.way_s(j, k) / n for j, k in self._pairs() for n in range(1, 2 + int(self.way_s(j, k) / least_s))}
+        return sorted({least_s, *(period_s for period_s in shares if period_s > least_s)})
+
+    def bound_s(self, limits: Sequence[float]) -> float:
+        """Return the seconds that no order has a shorter period than, with at most so many in flight on each rank."""
+        ranks = range(len(self.forward_s))
+        works = (self.way_s(rank, rank) for rank in ranks)
+        trips = ((self.way_s(rank, ranks[-1]) - self.step_s[rank]) / limits[rank] for rank in ranks)
+        return max(*works, *trips)
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        return ((j, k) for k in range(len(self.forward_s)) for j in range(k + 1))
+
+
+def unflushed_run(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> UnflushedRun:
+    """Return what each rank of a schedule of one stage per rank does with a micro-batch; messages have their links."""
+    devices = [cluster.devices[device] for device in schedule.rank_to_device]
+
+    def seconds(op_of: Callable[[int], Compute | Step]) -> tuple[float, ...]:
+        return tuple(costs.seconds(op_of(rank)) / device.speed for rank, device in enumerate(devices))
+
+    def travel_s(rank: int) -> float:
+        here, there = schedule.rank_to_device[rank : rank + 2]
+        output, gradient = Message(Payload.ACTIVATION, rank, 0), Message(Payload.GRADIENT, rank + 1, 0)
+        return cluster.link(here, there).transfer_s(costs.message_bytes(output)) + cluster.link(there, here).transfer_s(
+            costs.message_bytes(gradient)
+        )
+
+    return UnflushedRun(
+        seconds(lambda rank: forward(rank, 0)),
+        seconds(lambda rank: backward(rank, 0)),
+        seconds(Step),
+        tuple(travel_s(rank) for rank in range(schedule.num_ranks - 1)),
+    )
+
+
+def unflushed_in_flight(schedule: Schedule) -> FlightCounts:
+    """Return how many micro-batches are in flight on each rank of a run in PipeDream's order."""
+    firsts = (
+        next((place for place, op in enumerate(_computes(row)) if op.phase is not Phase.FORWARD), 0)
+        for row in schedule.ops
+    )
+    return tuple(max(1, first) for first in firsts)
+
+
+def unflushed_lists(schedule: Schedule, in_flight: FlightCounts, num_microbatches: int, name: str) -> Schedule:
+    """Return the lists of a run with so many in flight on each rank, whose ops read the weights by the same rule.
+
+    Args:
+        schedule: Each backward reads what its forward read, or the newest weights.
+        in_flight: By rank, at least 1.
+        num_microbatches: Of the run.
+        name: Of the lists.
+
+    Raises:
+        SimulationError: The schedule is of another kind.
+    """
+    own, rows = unflushed_in_flight(schedule), _without_messages(schedule)
+    for is_stashed in (True, False):
+        if _made(own, schedule.num_microbatches, schedule.name, is_stashed=is_stashed).ops == rows:
+            lists = _made(in_flight, num_microbatches, name, is_stashed=is_stashed)
+            return replace(lists, traits=schedule.traits)
+    raise SimulationError(
+        f"{schedule.name}: got another run without a flush, expected one stage per rank, whole backwards in "
+        "PipeDream's order and a step after each; try pipedream or vanilla_1f1b"
+    )
+
+
+def least_period(run: UnflushedRun, fits: Callable[[FlightCounts], bool]) -> FlightCounts | None:
+    """Return the micro-batches in flight of the shortest period whose lists fit; None: of no period do they.
+
+    Args:
+        run: Seconds of each rank.
+        fits: Whether lists with so many in flight fit; those with fewer do, too.
+    """
+    choices = [run.in_flight(period_s) for period_s in run.periods()]
+    at = bisect_left(choices, True, key=fits)
+    return choices[at] if at < len(choices) else None
+
+
+def _made(in_flight: FlightCounts, num_microbatches: int, name: str, *, is_stashed: bool) -> Schedule:
+    def ops(rank: int) -> Iterator[Op]:
+        ahead = in_flight[rank] - 1
+        forwards = (forward(rank, i, max(0, i - ahead)) for i in range(num_microbatches))
+        backwards = (backward(rank, i, max(0, i - ahead) if is_stashed else i) for i in range(num_microbatches))
+        return without_flush(forwards, backwards, ahead)
+
+    rows = [partial(ops, rank) for rank in range(len(in_flight))]
+    return make_generated_schedule(name, len(rows), num_microbatches, rows).held()
+
+
+def _without_messages(schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
+    return tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
+
+
+def _computes(row: Sequence[Op]) -> Iterator[Compute]:
+    return (op for op in row if isinstance(op, Compute))
