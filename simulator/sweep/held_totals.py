@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Message, Payload
 from pipesched.simulator.sweep.list_walk import B, F, I, R, W
 
 
@@ -114,3 +116,36 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
         for i in range(begins[rank], begins[rank + 1]):
             if gaps[i] <= peaks[rank]:
                 gaps[i] = 0
+
+
+def bytes_of_stages(costs: StageCosts, num_stages: int, *, in_arrays: bool) -> list[Any]:
+    """Return what `hold` asks of costs, from `always` to `are_saved`, in lists or in NumPy's arrays."""
+    stages = costs.stages[:num_stages]
+    if costs.compression is None and len(set(map(id, stages))) == 1:
+        stages = stages[:1]  # says it of all
+    rows = [
+        (
+            cost.weight_bytes + cost.optimizer_bytes,
+            cost.weight_bytes,
+            cost.output_bytes,
+            sent_bytes,
+            cost.saved_bytes,
+            cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes,
+            int(cost.output_is_saved),
+        )
+        for cost, sent_bytes in zip(stages, message_bytes(costs, len(stages)), strict=True)
+    ]
+    if in_arrays:
+        import numpy as np
+
+        columns = np.empty((len(rows[0]), num_stages), np.int64)
+        columns[:] = np.array(rows, np.int64).T
+        return [*columns]
+    return [[*column] * (num_stages // len(rows)) for column in zip(*rows, strict=True)]
+
+
+def message_bytes(costs: StageCosts, count: int) -> list[int]:
+    """Return the bytes of the output of the first stages on its way."""
+    if costs.compression is None:
+        return [cost.output_bytes for cost in costs.stages[:count]]
+    return [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(count)]

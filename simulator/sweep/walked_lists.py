@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Message, OpColumns, Payload, Schedule, Step, machine_code, op_columns
+from pipesched.schedules import Compute, OpColumns, Schedule, Step, machine_code, op_columns
 from pipesched.simulator import SAME
-from pipesched.simulator.sweep.held_totals import hold
+from pipesched.simulator.sweep.held_totals import bytes_of_stages, hold, message_bytes
 from pipesched.simulator.sweep.list_walk import DONE, FULL, NUM_KINDS, walk
 from pipesched.simulator.sweep.step_times import CASE_PARTS, CASES_PARTS, measure_case, measure_cases
 
@@ -261,7 +261,7 @@ class WalkedLists:
         """Return the sizes of messages, the row of each one's link, and rows of latencies and bandwidths."""
         num_stages, count = self.num_stages, self.num_microbatches
         sizes = [0.0] * (2 * num_stages)
-        for stage, num_bytes in enumerate(_message_bytes(costs, num_stages - 1)):
+        for stage, num_bytes in enumerate(message_bytes(costs, num_stages - 1)):
             sizes[stage] = sizes[num_stages + stage + 1] = float(num_bytes)
         if links is not None or (cluster.inter is None and not cluster.links):
             link = cluster.intra
@@ -284,18 +284,7 @@ class WalkedLists:
         """Return what each rank holds in front of cells, where that is more than what it holds inside all, and that."""
         if self._held is None or self._held[0] is not costs:
             num_cells, num_ranks = len(self.cells[1]), len(self._now)
-            numbers = partial(self._numbers, kind="int64")
-            stages = costs.stages[: self.num_stages]
-            parts = [
-                [cost.weight_bytes + cost.optimizer_bytes for cost in stages],
-                [cost.weight_bytes for cost in stages],
-                [cost.output_bytes for cost in stages],
-                _message_bytes(costs, self.num_stages),
-                [cost.saved_bytes for cost in stages],
-                [cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes
-                 for cost in stages],
-                [int(cost.output_is_saved) for cost in stages],
-            ]  # fmt: skip
+            parts = bytes_of_stages(costs, self.num_stages, in_arrays=self.in_arrays)
             room = partial(self.room, kind="int64")
             (opened,) = _rooms([self.num_stages], in_arrays=self.in_arrays)
             starts, ends, before = room(num_cells), room(num_cells), room(num_cells + num_ranks)
@@ -303,18 +292,11 @@ class WalkedLists:
             made, _, _, recv_at, gone_at, *_ = self._messages
             machine_code.loop_in(hold, in_arrays=self.in_arrays)(
                 *self.cells, self.num_stages, self.num_microbatches, self.homes, self.masks, made, recv_at, gone_at,
-                *map(numbers, parts), costs.compression is not None, opened, starts, ends, before,
+                *parts, costs.compression is not None, opened, starts, ends, before,
                 gaps, inside,
             )  # fmt: skip
             self._held = costs, gaps, inside
         return self._held[1:]
-
-
-def _message_bytes(costs: StageCosts, count: int) -> list[int]:
-    """Return the bytes of the output of the first stages on its way."""
-    if costs.compression is None:
-        return [cost.output_bytes for cost in costs.stages[:count]]
-    return [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(count)]
 
 
 def _rooms(sizes: list[int], *, in_arrays: bool) -> list[Any]:

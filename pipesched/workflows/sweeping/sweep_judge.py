@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule
+from pipesched.profiles.costs import DeviceCost, StageCosts
+from pipesched.schedules import Schedule, stage_share
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario, SteadyPace, is_usual
@@ -55,7 +55,7 @@ class _Lists:
     walked: WalkedLists | None
     longer: RepeatedLists
     programs: CaseSweep | None = None
-    costs: dict[int | None, StageCosts] = field(default_factory=dict)
+    costs: dict[Any, StageCosts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class SweepJudge:
     say: Callable[[Exception], str] = str
     num_threads: int = 1
     _kept: dict[SweptSetting, _Lists] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _device_costs: dict[Any, StageCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, block: SettingBlock) -> OutcomeBlock:
         """Return what the settings of a block amount to."""
@@ -225,11 +226,15 @@ class SweepJudge:
         return self._kept[order]
 
     def _costs(self, lists: _Lists, size: int | None) -> StageCosts:
-        if size not in lists.costs:
-            known = self.conditions
+        known, schedule = self.conditions, lists.source.schedule
+        kept: dict[Any, StageCosts] = lists.costs
+        key: Any = size
+        if isinstance(known.costs, DeviceCost):  # whose stages are the same in all lists of as many
+            kept, key = self._device_costs, (size, schedule.num_stages, stage_share(schedule))
+        if key not in kept:
             conditions = known if size == known.microbatch_size else replace(known, microbatch_size=size)
-            lists.costs[size] = conditions.costs_of(lists.source)
-        return lists.costs[size]
+            kept[key] = conditions.costs_of(lists.source)
+        return kept[key]
 
     def _cluster(self, schedule: Schedule, link: Mapping[str, float]) -> Cluster:
         """Return the machines of a setting, every device with the limit if there is one."""

@@ -13,7 +13,7 @@ from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Journal, Runner, make_process_runner, own_sources
+from pipesched.simulator.search import Journal, Runner, make_joint_runner, own_sources
 from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingTable, SweptOutcome
 from pipesched.workflows import (
     MAX_PROCESSES,
@@ -240,7 +240,7 @@ def sweep_settings(
     if judge.limit_bytes is not None:
         _require_judged(settings, judge)
     workers, threads = _shares(settings, num_workers)
-    run = runner or make_process_runner(workers)
+    run = runner or make_joint_runner(workers)
     journal, outcomes, known = None, OutcomeTable(settings), set[int]()
     if resume is not None:
         what = judge.conditions, judge.limit_bytes, judge.is_steady, *own_sources(settings.orders)
