@@ -20,8 +20,6 @@ NUM_MICROBATCHES = 8
 TIMEOUT_S = 3.0
 NAMED_S, GONE_S = 0.5, 2.0
 """So soon after a death it must be told, and all be gone; this soon after its time-out a standstill [s]."""
-LOADED_S = 30.0
-"""Torch, which ranks load first, takes less on a busy machine: they hear of a death when they have [s]."""
 STEPS = 5
 """Steps of a training, at one of which a fault is injected."""
 FAILING = f"{Path(__file__).with_name('failing_model.py')}:failing:"
@@ -190,8 +188,7 @@ def _of_agents(kind: str, going_on: str, rank: int) -> Fault:
             def kill(run: FaultyRun) -> None:
                 os.kill(run.ranks()[rank], signal.SIGKILL)
 
-            limit_s, named_s = (LOADED_S, LOADED_S) if is_early else (GONE_S, NAMED_S)
-            return Fault(going_on, told, kill, 1, limit_s, named_s, is_early)
+            return Fault(going_on, told, kill, 1, named_s=NAMED_S, is_early=is_early)
         case "SIGSTOP", _:
 
             def stop(run: FaultyRun) -> None:

@@ -11,10 +11,11 @@ from typing import NamedTuple, final
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from pipesched.executor import NOBODY
+from pipesched.executor.launch.verdict_store import VERDICT, EndingCause, board_name, node_number
 
 _PATIENCE = timedelta(seconds=5)
 """How long one answer of the store may take: it is there before any rank is."""
-_VERDICT, _ASKED = "verdict", "stacks"
+_ASKED = "stacks"
 
 
 class Sighting(NamedTuple):
@@ -41,18 +42,6 @@ class Sighting(NamedTuple):
     text: str = ""
 
 
-class EndingCause(NamedTuple):
-    """Why the run has ended.
-
-    Attributes:
-        node: The number of the agent of torchrun whose rank has said it.
-        text: What is told.
-    """
-
-    node: int
-    text: str
-
-
 @final
 class GuardBoard:
     """What the guards of all ranks have told each other.
@@ -64,8 +53,7 @@ class GuardBoard:
     def __init__(self) -> None:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(host, port, is_master=False, timeout=_PATIENCE, wait_for_workers=False)
-        self._store = PrefixStore(f"pipesched.guards{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        self._node = int(os.environ.get("GROUP_RANK", "0"))
+        self._store = PrefixStore(board_name(), store)
         self._known: set[str] = set()
 
     def write(self, rank: int, sighting: Sighting) -> None:
@@ -79,13 +67,12 @@ class GuardBoard:
 
     def decide(self, text: str) -> EndingCause:
         """Say why the run has ended; return what was said first."""
-        own = json.dumps([self._node, text])
-        return _verdict(self._store.compare_set(_VERDICT, "", own))
+        own = EndingCause(node_number(), text)
+        return EndingCause.of(self._store.compare_set(VERDICT, "", own.value())) or own
 
     def verdict(self) -> EndingCause | None:
         """Return why the run has ended; None as long as nobody has said so."""
-        told = self._store.compare_set(_VERDICT, "", "")
-        return _verdict(told) if told else None
+        return EndingCause.of(self._store.compare_set(VERDICT, "", ""))
 
     def ask_for_stacks(self) -> None:
         """Let all guards write the stacks of their ranks."""
@@ -111,8 +98,3 @@ class GuardBoard:
         there = {number: key for number, key in keys.items() if key in self._known}
         values = self._store.multi_get([*there.values()]) if there else []
         return {number: value.decode() for number, value in zip(there, values, strict=True)}
-
-
-def _verdict(told: bytes) -> EndingCause:
-    node, text = json.loads(told)
-    return EndingCause(node, text)

@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import NoReturn, final
 
 from pipesched.executor import NOBODY, failed
-from pipesched.executor.launch.guard_board import EndingCause, GuardBoard, Sighting
+from pipesched.executor.launch.guard_board import GuardBoard, Sighting
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.standstill import RankState, Stillness, is_stopped_at, state_of
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
+from pipesched.executor.launch.verdict_store import EndingCause, is_told_here
 from pipesched.profiles.processes import end_with, exit_code_of
 from pipesched.schedules import Op
 
@@ -138,8 +139,6 @@ class _Guard:
         self._stillness = Stillness(guarded.timeout_s)
         self._heard: dict[int, tuple[int, float]] = {}
         self._is_over = False
-        self._node = int(os.environ.get("GROUP_RANK", "0"))
-        self._is_first = int(os.environ.get("LOCAL_RANK", "0")) == 0
 
     def watch(self) -> None:
         """Watch until the rank is over."""
@@ -185,7 +184,7 @@ class _Guard:
 
     def _show(self, verdict: EndingCause, *, is_own: bool = False) -> None:
         """Print what was said first: on its own node whose guard has said it does, on others the first guard."""
-        if is_own or (self._is_first and verdict.node != self._node):
+        if is_own or is_told_here(verdict):
             print(f"executor: {verdict.text}", file=sys.stderr, flush=True)
 
     def _tell_late(self, reason: str) -> None:

@@ -1,8 +1,8 @@
 """The watch over a rank's process under torchrun while it loads what it needs, before its guard is there.
 
 A process beside it waits until it is told that the guard has come (`start_is_over`). If the rank ends before, it tells
-the guards of the others, for which it has to load torch itself; if torchrun's store goes, with an agent that has given
-up, it ends the rank. Only the standard library is loaded before.
+all others; if one of them tells why the run has ended, or torchrun's store goes, with an agent that has given up, it
+ends the rank. It needs the standard library alone: torch takes seconds to load.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import sys
+import time
 from contextlib import suppress
-from threading import Thread
 from typing import NoReturn
 
+from pipesched.executor.launch.verdict_store import VerdictStore, is_told_here
 from pipesched.profiles.processes import end_with, exit_code_of
 
-_CONNECT_S = 10.0
+_TICK_S = 0.1
 _ENDING_S, _AGENT_S = 0.3, 0.05
 """How long a process may take to be gone after its files, and an agent after the ranks that end with it [s]."""
 _LATE_S = 1.0
@@ -66,49 +66,59 @@ def _watch(pid: int, agent: int, told: int) -> NoReturn:
             signal.signal(number, signal.SIG_IGN)
         process, parent = os.pidfd_open(pid), os.pidfd_open(agent)
         end_with(pid, signal.SIGCONT)
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        with socket.create_connection(address, timeout=_CONNECT_S) as store:  # nothing is said: it ends with the store
-            ready = select.select([told, process, store.fileno()], [], [])[0]
-            if told not in ready and process not in ready:
-                where = ":".join(map(str, address))
-                _print(f"torchrun's store at {where} is gone, and with it an agent")
-                os.kill(pid, signal.SIGKILL)  # nobody will meet it
-            elif told not in ready or not os.read(told, 1):
-                _tell_end(pid, process, parent, store)
+        with VerdictStore() as store:
+            _watch_beside(store, pid, process, parent, told)
     except OSError:
         pass  # the rank was gone at once, or there is no store
     finally:
         os._exit(0)
 
 
-def _tell_end(pid: int, process: int, agent: int, store: socket.socket) -> None:
+def _watch_beside(store: VerdictStore, pid: int, process: int, agent: int, told: int) -> None:
+    """Watch until the guard has come, the rank has ended, or the run has."""
+    while True:
+        ready = select.select([told, process, store.socket.fileno()], [], [], _TICK_S)[0]
+        if told in ready and os.read(told, 1):
+            return
+        if told in ready or process in ready:
+            _tell_end(store, pid, process, agent)
+            return
+        if store.socket.fileno() in ready:
+            where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            _print(_named(f"torchrun's store at {where} is gone, and with it an agent"))
+        elif (cause := store.verdict()) is None:
+            continue
+        elif is_told_here(cause):
+            _print(cause.text)
+        os.kill(pid, signal.SIGKILL)  # nobody will meet it
+        return
+
+
+def _tell_end(store: VerdictStore, pid: int, process: int, agent: int) -> None:
     """Say that the rank's process has ended, here and to all guards, as long as the store is there."""
     select.select([process], [], [], _ENDING_S)
     code = exit_code_of(pid)
+    is_last = code is None or code == -signal.SIGKILL
     if code == -signal.SIGKILL and select.select([agent], [], [], _AGENT_S)[0]:
-        text = _print("torchrun's agent, which has started it, is gone")
-    elif code is None or code == -signal.SIGKILL:
-        text = _print("its process ended" if code is None else f"the process was killed by signal {-code}")
+        text = _named("torchrun's agent, which has started it, is gone")
+    elif is_last:
+        text = _named("its process ended" if code is None else f"the process was killed by signal {-code}")
     else:  # it has said why, or its agent, which had a reason, has ended it
+        assert code is not None, "else it was the last"
         text = _named(f"its process ended with exit code {code}" if code > 0 else f"it was ended by signal {-code}")
-        if select.select([store], [], [], _LATE_S)[0]:
-            return
-
-    def leave() -> None:
-        select.select([store], [], [])
-        os._exit(0)
-
-    Thread(target=leave, daemon=True).start()
-    from pipesched.executor.launch.guard_board import GuardBoard
-
-    with suppress(RuntimeError):
-        GuardBoard().decide(text)
+        until_s = time.monotonic() + _LATE_S
+        while store.verdict() is None and time.monotonic() < until_s:
+            time.sleep(_TICK_S)
+    if is_last:
+        _print(text)
+    cause = store.decide(text)
+    if is_told_here(cause):
+        _print(cause.text)
 
 
 def _named(reason: str) -> str:
     return f"process {os.environ['RANK']} failed before it had read its job: {reason}"
 
 
-def _print(reason: str) -> str:
-    print(f"executor: {_named(reason)}", file=sys.stderr, flush=True)
-    return _named(reason)
+def _print(text: str) -> None:
+    print(f"executor: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,106 @@
+"""The verdict of a run under torchrun, why it has ended, in torchrun's store; read and written without loading torch.
+
+What a process that has not loaded torch says to the store is PyTorch's own protocol (TCPStore.cpp), which is the same
+for both of its servers, in numbers of this machine's byte order::
+
+    to it    u8 0, u32 0x3C85F7CE                     once: which protocol
+    to it    u8 2, key, expected value, new value     compare and set: a text each, as u64 length and bytes
+    from it  value                                    that is there now
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from typing import NamedTuple, final
+
+VERDICT = "verdict"
+"""The key, behind `board_name`."""
+_GREETING = struct.pack("=BI", 0, 0x3C85F7CE)
+_COMPARE_SET = b"\2"
+_LENGTH = struct.Struct("=Q")
+_CONNECT_S = 10.0
+_ANSWER_S = 5.0
+
+
+class EndingCause(NamedTuple):
+    """Why the run has ended.
+
+    Attributes:
+        node: The number of the agent of torchrun whose rank has said it.
+        text: What is told.
+    """
+
+    node: int
+    text: str
+
+    @classmethod
+    def of(cls, value: bytes) -> EndingCause | None:
+        """Return what is said in the store; None where that is nothing yet."""
+        return cls(*json.loads(value)) if value else None
+
+    def value(self) -> str:
+        """Return what is put into the store."""
+        return json.dumps(self)
+
+
+def board_name() -> str:
+    """Return what all keys of this start of the run begin with."""
+    return f"pipesched.guards{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def node_number() -> int:
+    """Return the number of the agent that has started this process."""
+    return int(os.environ.get("GROUP_RANK", "0"))
+
+
+def is_told_here(cause: EndingCause) -> bool:
+    """Return whether this process prints what a rank of another node has said: the first of each node does."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0 and cause.node != node_number()
+
+
+@final
+class VerdictStore:
+    """A connection to torchrun's store.
+
+    Raises:
+        OSError: The store is gone, here as in every method.
+    """
+
+    def __init__(self) -> None:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self.socket = socket.create_connection(address, timeout=_CONNECT_S)
+        """Has something to be read only when the store goes."""
+        self.socket.settimeout(_ANSWER_S)
+        self.socket.sendall(_GREETING)
+
+    def __enter__(self) -> VerdictStore:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.socket.close()
+
+    def decide(self, text: str) -> EndingCause:
+        """Say why the run has ended; return what was said first."""
+        own = EndingCause(node_number(), text)
+        return EndingCause.of(self._compare_set(own.value())) or own
+
+    def verdict(self) -> EndingCause | None:
+        """Return why the run has ended; None as long as nobody has said so."""
+        return EndingCause.of(self._compare_set(""))
+
+    def _compare_set(self, value: str) -> bytes:
+        words = (f"/{board_name()}/{VERDICT}".encode(), b"", value.encode())
+        self.socket.sendall(_COMPARE_SET + b"".join(_LENGTH.pack(len(word)) + word for word in words))
+        return self._received(_LENGTH.unpack(self._received(_LENGTH.size))[0])
+
+    def _received(self, size: int) -> bytes:
+        parts = b""
+        while len(parts) < size:
+            part = self.socket.recv(size - len(parts))
+            if not part:
+                raise ConnectionResetError("the store is gone")
+            parts += part
+        return parts
