@@ -6,7 +6,7 @@
     ...
 
 Each case is a run of the event loop. Where nothing is shared, though, it is known beforehand what comes after what:
-then the program is gone through once, a step for all cases together, and no queue is needed.
+then the program is gone through once, and its steps are those that `step_times` goes through for many cases.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import machine_code
 from pipesched.simulator import NetworkOptions, SimulationError, is_usual
 from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, SEND, WAIT
 from pipesched.simulator.fast.program import Program, WorkTime
 from pipesched.simulator.fast.program_costs import duration_piece
+from pipesched.simulator.fast.step_times import go_through, go_through_together
 
 Case: TypeAlias = tuple[StageCosts, Cluster]
 
 _FEW_CASES = 8
-"""So few are quicker one after the other: an operation of NumPy takes as long as some of Python."""
+"""So few are quicker one after the other: to find the steps takes as long as some runs of the loop."""
 
 _UNKNOWN = -1
 
@@ -109,16 +111,25 @@ class _Steps:
         """Return the row of each step, in all cases [s]."""
         import numpy as np
 
-        lasts_s = self._durations(cases)
-        rows = np.zeros((len(self._steps), len(cases)))
-        for row, (first, second, takes) in zip(rows, self._steps, strict=True):
-            if second:
-                np.maximum(rows[first], rows[second], out=row)
-                if takes:
-                    np.add(row, lasts_s[takes], out=row)
-            elif takes:
-                np.add(rows[first], lasts_s[takes], out=row)
-        return rows
+        lasts_s, count = self._durations(cases), len(self._steps)
+        lasts_s[0] = 0.0  # which says that there is none
+        firsts, seconds, takes = ([step[part] for step in self._steps[1:]] for part in range(3))
+        dests, none = range(1, count), [-1] * (count - 1)  # they are of no cell, and nothing is asked for
+        if not machine_code.is_hot(count * len(cases)):
+            columns = []
+            for column_s in lasts_s.T.tolist():
+                rows = [0.0] * count
+                go_through(
+                    count - 1, dests, firsts, seconds, takes, none, none, none, [], column_s, rows, [], [], [], []
+                )
+                columns.append(rows)
+            return np.array(columns).T
+        rows_s, nothing = np.zeros((count, len(cases))), np.empty((0, len(cases)))
+        steps = (np.array(part, np.int32) for part in (dests, firsts, seconds, takes, none, none, none))
+        machine_code.compiled(go_through_together)(
+            count - 1, len(cases), *steps, np.empty(0, np.int64), lasts_s, rows_s, nothing, nothing.astype(np.int64)
+        )
+        return rows_s
 
     def _advance(self, rank: int, i: int, now: int, ready: list[int]) -> tuple[int, int]:
         """Work through the instructions of a rank until a time is not known yet; return where it is, and its row."""

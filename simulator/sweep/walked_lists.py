@@ -15,9 +15,9 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Compute, OpColumns, Schedule, Step, machine_code, op_columns
 from pipesched.simulator import SAME
+from pipesched.simulator.fast import CASE_PARTS, CASES_PARTS, measure_case, measure_cases
 from pipesched.simulator.sweep.held_totals import bytes_of_stages, hold, message_bytes
 from pipesched.simulator.sweep.list_walk import DONE, FULL, NUM_KINDS, walk
-from pipesched.simulator.sweep.step_times import CASE_PARTS, CASES_PARTS, measure_case, measure_cases
 
 _BLOCK = 32
 """Cases that are gone through together, so few that their rows stay in the nearest cache."""

@@ -7,7 +7,7 @@ import pytest
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import make_schedule
+from pipesched.schedules import machine_code, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower
@@ -66,7 +66,9 @@ def test_so_it_is_where_devices_share_a_nic_and_messages_go_otherwise(network):
     assert_as_simulated(schedule, shared, network)
 
 
-def test_times_of_several_cases_are_those_of_each():
+@pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "plain Python"])
+def test_times_of_several_cases_are_those_of_each(break_even, monkeypatch):
+    monkeypatch.setattr(machine_code, "BREAK_EVEN", break_even)
     draw, schedule = random.Random(20), lower(build("zbv", 2, 4))
     cases = [drawn_case(draw, schedule.num_stages, 2) for _ in range(20)]
     program = compile_lists(schedule, NETWORK, has_hand_over=True)

@@ -1,4 +1,4 @@
-"""Go through the steps of walked lists for many cases at once, as loops over numbers.
+"""Go through the steps of lists or of a program for many cases at once, as loops over numbers.
 
 case                    0     1     2          a block of cases, whose rows stay in the nearest cache
 F on rank 0           1 s   1 s   1 s          each row is the larger of two others, and a duration later
