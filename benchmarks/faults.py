@@ -21,6 +21,7 @@ from fault_rows import (
     many_steps,
     mutated_schedules,
     rank_faults,
+    restarted_trainings,
     same_outputs,
     training_kills,
 )
@@ -33,6 +34,7 @@ ROWS = {
     "schedules": mutated_schedules.ROW,
     "ranks": rank_faults.ROW,
     "training": training_kills.ROW,
+    "restarts": restarted_trainings.ROW,
     "checkpoints": checkpoint_cost.ROW,
     "outputs": same_outputs.ROW,
     "hostile": hostile_files.ROW,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from fault_rows.attempt import Command
+
 MARK = "PIPESCHED_FAULT_MARK"
 """A variable of the environment by which all processes of a run are known."""
 TIMES, AT_WORK = "PIPESCHED_FAULT_TIMES", "PIPESCHED_FAULTS_AT_WORK"
@@ -45,6 +47,30 @@ class Launcher(Protocol):
 
     def end(self) -> str:
         """End it, if it is not over, and return what it printed on stderr."""
+
+
+class Launched:
+    """A command that launches ranks, or computes itself.
+
+    Args:
+        command: The command.
+        generations: The ranks are so many generations below it.
+    """
+
+    is_anothers = False
+
+    def __init__(self, command: Command, generations: int = 2) -> None:
+        self._command, self.generations = command, generations
+        self.pids: Sequence[int] = [command.pid]
+
+    def poll(self) -> int | None:
+        return self._command.poll()
+
+    def said(self) -> Sequence[str]:
+        return [self._command.said()]
+
+    def end(self) -> str:
+        return self._command.end()[1]
 
 
 Start = Callable[[Path, Mapping[str, str]], Launcher]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -14,7 +14,7 @@ from namespaces import NotAllowed, two_nodes
 
 from fault_rows.attempt import Command, attempt
 from fault_rows.fault_kinds import NAMED_S, NUM_MICROBATCHES, NUM_RANKS, PLACES, TIMEOUT_S, Place, fault_of, kinds_of
-from fault_rows.faulty_run import FaultyRun, Launcher
+from fault_rows.faulty_run import FaultyRun, Launched, Launcher
 from fault_rows.row import Row
 from fault_rows.torchrun_agents import Agents
 from fault_rows.workers import load_torch, worked_off
@@ -48,7 +48,8 @@ def starter(place: Place) -> Iterator[Callable[[str], Callable[[Path, Mapping[st
         NotAllowed: Nobody may make the nodes of torchrun here.
     """
     if not place.is_under_torchrun:
-        yield lambda line: lambda folder, given: _Alone(Command(line.split(), folder, None, given), place)
+        generations = 0 if place.is_one_process else 2
+        yield lambda line: lambda folder, given: Launched(Command(line.split(), folder, None, given), generations)
         return
     with two_nodes(BANDWIDTH_BYTES_PER_S) as nodes:
 
@@ -64,26 +65,6 @@ def starter(place: Place) -> Iterator[Callable[[str], Callable[[Path, Mapping[st
             return start
 
         yield under_torchrun
-
-
-class _Alone:
-    """The launcher of a command."""
-
-    is_anothers = False
-
-    def __init__(self, command: Command, place: Place) -> None:
-        self._command = command
-        self.pids: Sequence[int] = [command.pid]
-        self.generations = 0 if place.is_one_process else 2
-
-    def poll(self) -> int | None:
-        return self._command.poll()
-
-    def said(self) -> Sequence[str]:
-        return [self._command.said()]
-
-    def end(self) -> str:
-        return self._command.end()[1]
 
 
 def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
