@@ -13,6 +13,7 @@ from fault_rows.workers import load_torch
 COMMANDS = (
     "run -s 1f1b -p 64 -m 64 --uniform f=1ms,b=2ms --iterations 1 --out x.json",
     "simulate -s 1f1b -p 512 -m 4096 --uniform f=1,b=2 --json",
+    "simulate -s interleaved -p 512 -m 4096 -v 4 --uniform f=1,b=2 --json",
 )
 LIMIT_S = 200.0
 
