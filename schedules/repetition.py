@@ -28,7 +28,9 @@ def repeat(schedule: Schedule, times: int) -> Schedule:
     return replace(
         schedule,
         num_microbatches=times * schedule.num_microbatches,
-        lists=tuple(GeneratedOps(partial(_repeated, row, times, schedule.num_microbatches)) for row in schedule.ops),
+        lists=tuple(
+            GeneratedOps(partial(_repeated, row, times, schedule.num_microbatches), row) for row in schedule.ops
+        ),
         layout=Layout(homes, tuple(schedule.averagers)),
     )
 

@@ -50,9 +50,11 @@ class GeneratedOps:
 
     Attributes:
         begin: Begins it; it can be called as often as one likes.
+        batch: The list that is repeated, whose first time it is; None: it is no repetition.
     """
 
     begin: Ops
+    batch: tuple[Op, ...] | None = None
 
     def __iter__(self) -> Iterator[Op]:
         return self.begin()

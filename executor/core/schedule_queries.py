@@ -10,6 +10,7 @@ from pipesched.executor import ExecutionError
 from pipesched.schedules import (
     Average,
     Compute,
+    GeneratedOps,
     Op,
     Schedule,
     Send,
@@ -59,7 +60,22 @@ class _Member:
 
 def stage_ops(schedule: Schedule, rank: int, stage: int) -> Iterator[Compute | Step]:
     """Yield what `rank` computes of `stage`, and its Steps."""
-    for op in schedule.lists[rank]:
+    return _of_stage(schedule.lists[rank], stage)
+
+
+def is_flushed(schedule: Schedule, rank: int, stage: int) -> bool:
+    """Whether `rank` steps `stage` at the end of a batch that is repeated: then all ops read the newest weights."""
+    ops = schedule.lists[rank]
+    if not isinstance(ops, GeneratedOps) or ops.batch is None:
+        return False
+    batch = list(_of_stage(ops.batch, stage))
+    parts = [op for op in batch if isinstance(op, Compute)]
+    is_plain = all(part.version == 0 and part.lookahead == 0 for part in parts)
+    return is_plain and all(isinstance(op, Step) for op in batch[len(parts) :])
+
+
+def _of_stage(ops: Iterable[Op], stage: int) -> Iterator[Compute | Step]:
+    for op in ops:
         if isinstance(op, Step) and op.stage == stage:
             yield op
         yield from (part for part in computes(op) if part.stage == stage)

@@ -11,7 +11,7 @@ from pipesched.executor import ExecutionError, epsilon_fault
 from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
-from pipesched.executor.core.schedule_queries import stage_ops
+from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
 from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
@@ -119,7 +119,9 @@ def _recomputed(schedule: Schedule, parts: Sequence[Compute]) -> frozenset[int] 
 
 
 def _uses(schedule: Schedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:
-    """Return what begins the stage's readings of weights anew; None where none comes after a Step."""
+    """Return what begins the stage's readings of weights anew; None where none comes after a Step of its batch."""
+    if is_flushed(schedule, rank, stage):
+        return None
     if not schedule.is_held:
         return lambda: uses(stage_ops(schedule, rank, stage), in_order=True)
     ops = list(stage_ops(schedule, rank, stage))

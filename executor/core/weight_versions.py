@@ -49,8 +49,8 @@ class Weights:
 
     Args:
         module: The stage's layers.
-        uses: Begins anew the readings of the stage's list, as from `versions.uses`; None where no op of the
-            stage comes after a Step of it, so that there is one version.
+        uses: Begins anew the readings of the stage's list, as from `versions.uses`; None where every op of the stage
+            reads the version that its last Step has made, and no Step stands between a forward and its backward.
         predictor: Predictor of the stage's optimizer; None where no op looks ahead.
 
     Attributes:
@@ -91,7 +91,8 @@ class Weights:
                 self.predictor.observe()
             optimizer.step()
             self.note()
-            optimizer.zero_grad(set_to_none=True)
+            for parameter in self._parameters:
+                parameter.grad = None  # as zero_grad does, which takes ten times as long to do it
         self.version += 1
 
     def forward(self, op: Compute) -> AbstractContextManager[None]:

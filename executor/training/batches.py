@@ -78,16 +78,20 @@ def make_feeds(
             f"try {below or microbatches_per_step}"
         )
 
+    @lru_cache(1)  # whoever reads both reads them of one step
+    def draw(step: int) -> tuple[Tensor, Tensor]:
+        return draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype, device=device)
+
     def drawn(which: int) -> Feed:
-        def draw(step: int) -> Tensor:
-            samples = draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype, device=device)[which]
+        def samples_of(step: int) -> Tensor:
+            samples = draw(step)[which]
             if len(samples) != batch_size:
                 raise ExecutionError(
                     f"model {model.name}: its batch has {len(samples)} samples, expected {batch_size}; mend it"
                 )
             return samples
 
-        return Feed(draw, microbatches_per_step, num_microbatches, first)
+        return Feed(samples_of, microbatches_per_step, num_microbatches, first)
 
     return drawn(0), drawn(1)
 
