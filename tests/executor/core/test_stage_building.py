@@ -56,7 +56,7 @@ def test_only_the_micro_batches_of_stages_with_an_r_keep_their_input_alone():
             kept.extend((len(run.stage(s)._inputs), len(run.stage(s)._saved)) for s in (0, 1))
 
     for rank in run.ranks:
-        object.__setattr__(rank, "at", lambda index, rank=rank.rank: listen(rank, index))
+        object.__setattr__(rank, "at", lambda index, op, rank=rank.rank: listen(rank, index))
     run.run()
     assert kept == [(2, 1), (0, 3)]  # by then rank 0 has run 0R0, which waits for nobody
     assert_equal((p.grad for p in run.parameters), whole_gradients(run.model, 3))
