@@ -9,7 +9,7 @@ PipeDream. So runs of different schedules can be given the same samples, step by
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 
@@ -193,8 +193,7 @@ def microbatches_per_step(schedule: Schedule) -> int:
     """
     per_stage: Counter[int] = Counter()
     for rank in range(schedule.num_ranks):
-        stages = [stage for stage in range(schedule.num_stages) if rank in schedule.homes[stage]]
-        per_stage.update(_before_first_steps(schedule, rank, stages))
+        per_stage.update(_before_first_steps(schedule, rank, schedule.stages_on(rank)))
     return lcm(*per_stage.values())
 
 
@@ -217,7 +216,7 @@ def _require_even(schedule: Schedule) -> None:
                 )
 
 
-def _before_first_steps(schedule: Schedule, rank: int, stages: list[int]) -> Mapping[int, int]:
+def _before_first_steps(schedule: Schedule, rank: int, stages: Iterable[int]) -> Mapping[int, int]:
     """Return how many micro-batches of each stage come back to `rank` before the stage's first Step."""
     microbatches: Counter[int] = Counter()
     waiting = set(stages)

@@ -23,9 +23,9 @@ So all of them are run with ops that vary a little, for longer and longer: see `
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import compress, pairwise
 from typing import Any, final
 
@@ -233,8 +233,15 @@ def _factors(jitter: float, seed: int, count: int) -> Any:
     """Return so many factors, as an array of NumPy."""
     import numpy as np
 
-    draw = random.Random(seed).lognormvariate
-    return np.array([draw(0.0, jitter) for _ in range(count)])
+    draw, factors = _drawn(jitter, seed)
+    factors += [draw() for _ in range(count - len(factors))]
+    return np.array(factors[:count])
+
+
+@lru_cache(maxsize=1)
+def _drawn(jitter: float, seed: int) -> tuple[Callable[[], float], list[float]]:
+    """Return what draws the next factor, and those drawn so far: the first ones of any number are the same."""
+    return partial(random.Random(seed).lognormvariate, 0.0, jitter), []
 
 
 def _without_averages(costs: StageCosts) -> StageCosts:

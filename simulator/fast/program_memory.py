@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, groupby, pairwise, zip_longest
+from itertools import accumulate, compress, groupby, pairwise, zip_longest
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -96,9 +96,12 @@ class HeldBytes:
 
         Of these the number of the time, that at which it is over, and the bytes.
         """
-        spans = [*zip(self.times, self.times[1:], self.totals, self.inside, strict=False)]
-        certain = max([self.totals[-1], *(total for _, _, total, is_inside in spans if is_inside)])
-        doubtful = [span[:3] for span in spans if span[2] > certain and not span[3]]
+        certain = max([self.totals[-1], *compress(self.totals, self.inside)])
+        doubtful = [
+            (self.times[place], self.times[place + 1], total)
+            for place, total in enumerate(self.totals)
+            if total > certain
+        ]
         return certain, sorted(doubtful, key=itemgetter(2), reverse=True)
 
     def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
@@ -173,7 +176,9 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
 def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[list[int], list[int], list[bool]]:
     """Return the times at which a rank holds something else, its totals from them on, and whether they are inside."""
     if not isinstance(changes, list):
-        changes, are_starts = changes.tolist(), are_starts.tolist()
+        changed = ((changes != 0) | (are_starts != 0)).nonzero()[0]
+        sums = (always + changes[changed].cumsum()).tolist()
+        return [0, *(begin + changed).tolist()], [always, *sums], [False, *(are_starts[changed] != 0).tolist()]
     at_places = enumerate(zip(changes, are_starts, strict=True))
     places = [place for place, (change, is_start) in at_places if change or is_start]
     totals = [*accumulate((changes[place] for place in places), initial=always)]
