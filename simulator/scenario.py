@@ -101,7 +101,7 @@ class Estimate:
 
     def pace(self, num_microbatches: int) -> SteadyPace:
         """Return the pace of iterations of so many micro-batches, of all pipelines together."""
-        return SteadyPace(self.seconds / num_microbatches, self.bubble_fraction)
+        return SteadyPace(self.seconds / num_microbatches, self.bubble_fraction, self.error or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,13 @@ class SteadyPace(NamedTuple):
     Attributes:
         s_per_microbatch: Seconds of a micro-batch, of all pipelines together.
         bubble_fraction: Idle share of all device time; None of pipelines that slow each other, whose works drift.
+        error: How far off the seconds may be, as a share of them: the standard error of pipelines that drift; None
+            where the pace is exact.
     """
 
     s_per_microbatch: float
     bubble_fraction: float | None
+    error: float | None = None
 
 
 EvaluateScenario: TypeAlias = Callable[[Scenario], Estimate | Inexact]

@@ -20,6 +20,7 @@ from .labels import literal as literal
 from .labels import readable_bytes as readable_bytes
 from .labels import readable_change_s as readable_change_s
 from .labels import readable_duration as readable_duration
+from .labels import readable_pace as readable_pace
 from .labels import readable_reason as readable_reason
 from .labels import readable_s as readable_s
 from .labels import readable_share as readable_share

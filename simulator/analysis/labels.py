@@ -21,6 +21,7 @@ from pipesched.schedules import (
     Unshard,
     printable,
 )
+from pipesched.simulator import SteadyPace
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,13 @@ def unit_of(largest_s: float) -> tuple[float, str]:
 def readable_s(time_s: float) -> str:
     """Return a time [s] in the unit that people read it in."""
     return _in_unit(time_s, *unit_of(abs(time_s)))
+
+
+def readable_pace(pace: SteadyPace | None) -> str:
+    """Return the seconds of a micro-batch, with their error where there is one, as people read them."""
+    if pace is None:
+        return "-"
+    return readable_s(pace.s_per_microbatch) + ("" if pace.error is None else f" ± {pace.error:.1%}")
 
 
 def duration_unit(longest_s: float) -> tuple[float, str]:

@@ -9,6 +9,7 @@ from .contention import is_unshared as is_unshared
 from .distribution import Distribution as Distribution
 from .distribution import distribution as distribution
 from .distribution import makespans as makespans
+from .drifting_pace import Pace as Pace
 from .equal_pipelines import EqualPipelines as EqualPipelines
 from .equal_pipelines import predict_drifting as predict_drifting
 from .exact_estimate import predict_scenario as predict_scenario

@@ -14,7 +14,7 @@ from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, Time
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, Estimate, NetworkOptions, Scenario, is_usual
-from pipesched.simulator.fast import EqualPipelines, contention_of, predict_scenario
+from pipesched.simulator.fast import EqualPipelines, Pace, contention_of, predict_scenario
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
@@ -110,7 +110,8 @@ def paced(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
         costs = costs_of(problem, setting)
         if not is_slowed(costs, setting.num_pipelines):
             return outcome
-        return replace(outcome, seconds=_drifting_s(problem, costs, setting) / setting.num_pipelines)
+        pace = _drifting_pace(problem, costs, setting)
+        return replace(outcome, seconds=pace.seconds / setting.num_pipelines, error=pace.error)
     except UNPREDICTABLE as error:
         return SettingOutcome(setting, reason=str(error))
 
@@ -134,8 +135,8 @@ def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Est
     return _pipelines(alike, costs, problem.cluster, problem.network).together(number)
 
 
-def _drifting_s(problem: Problem, costs: StageCosts, setting: Setting) -> float:
-    """Return the seconds of an iteration of pipelines that slow each other, in the long run.
+def _drifting_pace(problem: Problem, costs: StageCosts, setting: Setting) -> Pace:
+    """Return the seconds of an iteration of pipelines that slow each other, in the long run, and their error.
 
     What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
     of the others adds what it takes on the busiest device.
@@ -146,7 +147,9 @@ def _drifting_s(problem: Problem, costs: StageCosts, setting: Setting) -> float:
     if each_s is not None:
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
     pipelines = _pipelines(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
-    return pipelines.pace(number).seconds + (setting.num_microbatches - followed) * (each_s or 0.0)
+    pace = pipelines.pace(number)
+    seconds = pace.seconds + (setting.num_microbatches - followed) * (each_s or 0.0)
+    return Pace(seconds, pace.error * pace.seconds / seconds)
 
 
 def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:

@@ -24,6 +24,7 @@ class SettingOutcome(SearchOutcome):
         held_bytes: Most that a device holds.
         reason: Why it is rejected; None if it is not.
         yardstick: How fast the machine was where it was run; None where it was not.
+        error: How far off `seconds` may be, as a share of them; None but where pipelines drift.
     """
 
     setting: Setting
@@ -31,6 +32,7 @@ class SettingOutcome(SearchOutcome):
     held_bytes: int | None = None
     reason: str | None = None
     yardstick: Yardstick | None = None
+    error: float | None = None
 
     __pydantic_config__ = STRICT
 

@@ -24,7 +24,7 @@ def pace_of_setting(problem: Problem, outcome: SettingOutcome) -> SteadyPace | I
         costs = costs_of(problem, setting)
         if is_slowed(costs, setting.num_pipelines):
             assert outcome.seconds is not None, "it is predicted"
-            return SteadyPace(outcome.seconds / setting.num_microbatches, None)
+            return SteadyPace(outcome.seconds / setting.num_microbatches, None, outcome.error)
         lists = setting.build(len(problem.cluster.devices))
         if lists.num_stages * lists.num_microbatches > _MOST_CELLS:
             return Inexact(f"lists of more than {_MOST_CELLS:,} stages x micro-batches are not tried")

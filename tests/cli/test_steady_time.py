@@ -125,3 +125,13 @@ def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypa
     assert "steady time: lists of more than 7 stages x micro-batches are not tried" in " ".join(tuned.split())
     planned = pipesched(f"plan {GPT} -b 8 --devices 2 --depth 2 -s 1f1b --sends blocking --top 1").out
     assert "stages x micro-batches are not tried" in " ".join(planned.split())
+
+
+def test_the_pace_of_pipelines_that_drift_has_its_error_behind_it_and_no_other_has_one(pipesched):
+    line = f"tune {GPT} -p 2 -b 8 -m 4 -n 1,3 --advance 0"
+    rows = {row["num_pipelines"]: row for row in data(pipesched, line)["settings"]}
+    assert rows[1]["steady_error"] is None
+    assert 0 < rows[3]["steady_error"] < 0.05
+    cells = [cell.strip() for cell in pipesched(f"{line} --wide").out.replace("┃", "│").split("│")]
+    (drifting,) = (cell for cell in cells if "±" in cell)
+    assert drifting.endswith(f" ± {rows[3]['steady_error']:.1%}")

@@ -108,6 +108,8 @@ def _left_out(outcomes: Sequence[SettingOutcome], top: int) -> list[str]:
 
 
 def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
+    from pipesched.simulator.analysis import readable_pace
+
     rows = []
     for number, outcome in enumerate(outcomes, 1):
         time_s, gain, pace = outcome.seconds or 0.0, result.gain(outcome), result.pace_of(outcome)
@@ -119,7 +121,7 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
                 "memory": num_bytes(outcome.held_bytes or None),
                 "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
                 "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
-                "steady / micro-batch": "-" if pace is None else seconds(pace.s_per_microbatch),
+                "steady / micro-batch": readable_pace(pace),
                 "steady bubble": "-" if pace is None or pace.bubble_fraction is None else percent(pace.bubble_fraction),
                 "training": outcome.setting.training.value,
             }

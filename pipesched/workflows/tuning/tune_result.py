@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator import Inexact, SteadyPace
-from pipesched.simulator.analysis import readable_bytes, readable_s, readable_share
+from pipesched.simulator.analysis import readable_bytes, readable_pace, readable_s, readable_share
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
 from pipesched.workflows.tuning.race_result import SettingRace
@@ -104,6 +104,7 @@ class TuneResult:
         row = outcome.to_row()
         reason = row.pop("reason")
         row["steady_s_per_microbatch"] = None if pace is None else pace.s_per_microbatch
+        row["steady_error"] = None if pace is None else pace.error
         row["steady_bubble_fraction"] = None if pace is None else pace.bubble_fraction
         return {**row, "reason": reason}
 
@@ -169,7 +170,7 @@ class TuneResult:
                     "time per batch": readable_s(outcome.seconds or 0.0),
                     "memory": readable_bytes(outcome.held_bytes or None),
                     "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
-                    "steady / micro-batch": "-" if pace is None else readable_s(pace.s_per_microbatch),
+                    "steady / micro-batch": readable_pace(pace),
                     "steady bubble": readable_share(None if pace is None else pace.bubble_fraction),
                 }
             )
