@@ -230,19 +230,29 @@ def _numbered(microbatches: Any) -> tuple[Any, int]:
     return machine_code.converted(numbers, in_arrays=not isinstance(microbatches, list)), len(number_of)
 
 
+def _counted(count: int) -> Any:
+    """Return the first numbers, in an array of NumPy."""
+    import numpy as np
+
+    return np.arange(count)
+
+
 def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
     """Return the cell of the Reduce that each Step waits for, and of each rank those that no Step does."""
     waits: dict[int, int] = {}
     left: dict[int, list[int]] = {}
     if not ops.counts[REDUCE]:
         return waits, left
-    for rank, (begin, end) in enumerate(pairwise(map(int, ops.begins))):
+    all_cells = range(len(ops.codes)) if isinstance(ops.codes, list) else _counted(len(ops.codes))
+    reduces, steps = (machine_code.chosen(all_cells, ops.codes, code) for code in (REDUCE, STEP))
+    cells, is_reduce = sorted(reduces + steps), {*reduces}
+    for rank, (begin, end) in enumerate(pairwise(bisect_left(cells, begin) for begin in map(int, ops.begins))):
         posted: dict[int, int] = {}
-        for cell in range(begin, end):
+        for cell in cells[begin:end]:
             stage = int(stages[cell])
-            if ops.codes[cell] == REDUCE:
+            if cell in is_reduce:
                 posted[stage] = cell
-            elif ops.codes[cell] == STEP and stage in posted:
+            elif stage in posted:
                 waits[cell] = posted.pop(stage)
         left[rank] = [*posted.values()]
     return waits, left
