@@ -291,9 +291,11 @@ def test_emulated_ranks_change_as_predicted():
     costs = pipesched.StageCosts(
         (pipesched.StageCost(0.01, 0.02, 0.0, 0.02), pipesched.StageCost(0.01, 0.02, 0.01, 0.01))
     )
-    gpipe, zero_bubble = (
-        pipesched.run(name, emulate=costs, num_ranks=2, num_microbatches=4) for name in ("gpipe", "zb_h1")
-    )
+    rounds = [
+        [pipesched.run(name, emulate=costs, num_ranks=2, num_microbatches=4) for name in ("gpipe", "zb_h1")]
+        for _ in range(3)
+    ]
+    gpipe, zero_bubble = (min(runs, key=lambda run: run.makespan_s) for runs in zip(*rounds, strict=True))
     answer = pipesched.what_if(gpipe.timeline, schedule="zb_h1", draws=20)
 
     measured = zero_bubble.makespan_s / gpipe.makespan_s - 1
