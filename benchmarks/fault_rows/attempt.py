@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,7 @@ class Command:
         if self.pid == 0:
             os.environ |= environment or {}
             tempfile.tempdir = None  # found anew, as the environment says
+            weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # noqa: SLF001 -- folders of who forked
             _be_the_command(list(arguments), folder, self._streams, run)
         self._ended = os.pidfd_open(self.pid)
         self.code: int | None = None

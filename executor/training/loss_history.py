@@ -169,10 +169,10 @@ class LossHistory:
         self.add(microbatch, score(output, target, loss))
 
     def end(self, held_out: Scores | None = None) -> Trained:
-        """Return what the run gave, with the scores of the final weights on held-out samples."""
+        """Return what the run gave, with the scores of the final weights on held-out samples; no step comes after."""
         if self.diverged is None and held_out is not None and not math.isfinite(held_out.loss):
             self.diverged = Diverged(len(self._steps), held_out.loss)
-        return Trained(self._steps.copy(), self.diverged, held_out if self.diverged is None else None)
+        return Trained(self._steps, self.diverged, held_out if self.diverged is None else None)
 
     def _take(self, scores: Scores) -> None:
         step = len(self._steps)
