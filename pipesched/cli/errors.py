@@ -19,6 +19,7 @@ STOPPED = 130
 """The user stopped the command: 128 + SIGINT, as shells count it."""
 
 _FLAGS = {
+    "is_repeated": "--repeated",
     "num_ranks": "--ranks",
     "num_microbatches": "--microbatches",
     "num_chunks": "--chunks",

@@ -14,8 +14,9 @@ with the forwards, and back with the backwards: with the way (j, k) of all that 
     T >= way(j, k) / (h(j) - h(k) + 1)      for all j <= k
 
 For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no h can be smaller
-on any rank. No order of any kind has a period that is shorter than the work of a rank, nor, as each micro-batch is in
-flight on rank j from there to the last rank and back, than that round trip shared by all that fit there (Little's law).
+on any rank. No order of any kind has a period that is shorter than the work of a rank, or than a message keeps its
+link, nor, as each micro-batch is in flight on rank j from there to the last rank and back, than that round trip shared
+by all that fit there (Little's law). With a period no shorter than that, no message waits for the one before it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, final
 
-from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import (
     Compute,
@@ -62,12 +63,14 @@ class UnflushedRun:
         backward_s: By rank.
         step_s: By rank.
         travel_s: There and back between each rank and the next.
+        occupied_s: How long the messages of one micro-batch keep the busiest direction of a link, at most.
     """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     step_s: tuple[float, ...]
     travel_s: tuple[float, ...]
+    occupied_s: float = 0.0
 
     def way_s(self, first: int, last: int) -> float:
         """Return the seconds of a micro-batch from one rank down to another and back, and of the Step then."""
@@ -77,10 +80,11 @@ class UnflushedRun:
 
     def period_s(self, in_flight: Sequence[int]) -> float:
         """Return the period with so many micro-batches in flight on each rank; infinite: they block one another."""
-        return max(
+        cycles_s = (
             self.way_s(j, k) / (in_flight[j] - in_flight[k] + 1) if in_flight[j] >= in_flight[k] else math.inf
             for j, k in self._pairs()
         )
+        return max(self.occupied_s, *cycles_s)
 
     def in_flight(self, period_s: float) -> FlightCounts:
         """Return the fewest micro-batches in flight on each rank with which a period can be kept."""
@@ -94,7 +98,7 @@ class UnflushedRun:
         return tuple(reversed(fewest))
 
     def periods(self) -> list[float]:
-        """Return all periods at which a rank may need more in flight, from the work of the busiest rank on."""
+        """Return all periods at which a rank may need more in flight, from the busiest rank's or link's on."""
         least_s = self.bound_s([math.inf] * len(self.forward_s))
         shares = {self.way_s(j, k) / n for j, k in self._pairs() for n in range(1, 2 + int(self.way_s(j, k) / least_s))}
         return sorted({least_s, *(period_s for period_s in shares if period_s > least_s)})
@@ -104,7 +108,7 @@ class UnflushedRun:
         ranks = range(len(self.forward_s))
         works = (self.way_s(rank, rank) for rank in ranks)
         trips = ((self.way_s(rank, ranks[-1]) - self.step_s[rank]) / limits[rank] for rank in ranks)
-        return max(*works, *trips)
+        return max(self.occupied_s, *works, *trips)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         return ((j, k) for k in range(len(self.forward_s)) for j in range(k + 1))
@@ -117,18 +121,20 @@ def unflushed_run(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Un
     def seconds(op_of: Callable[[int], Compute | Step]) -> tuple[float, ...]:
         return tuple(costs.seconds(op_of(rank)) / device.speed for rank, device in enumerate(devices))
 
-    def travel_s(rank: int) -> float:
+    def messages(rank: int) -> list[tuple[Link, int]]:
         here, there = schedule.rank_to_device[rank : rank + 2]
         output, gradient = Message(Payload.ACTIVATION, rank, 0), Message(Payload.GRADIENT, rank + 1, 0)
-        return cluster.link(here, there).transfer_s(costs.message_bytes(output)) + cluster.link(there, here).transfer_s(
-            costs.message_bytes(gradient)
-        )
+        ways = ((cluster.link(here, there), output), (cluster.link(there, here), gradient))
+        return [(link, costs.message_bytes(message)) for link, message in ways]
+
+    between = [messages(rank) for rank in range(schedule.num_ranks - 1)]
 
     return UnflushedRun(
         seconds(lambda rank: forward(rank, 0)),
         seconds(lambda rank: backward(rank, 0)),
         seconds(Step),
-        tuple(travel_s(rank) for rank in range(schedule.num_ranks - 1)),
+        tuple(sum(link.transfer_s(size) for link, size in ways) for ways in between),
+        max((link.occupied_s(size) for ways in between for link, size in ways), default=0.0),
     )
 
 

@@ -159,10 +159,11 @@ def optimize_source(
         )
     require_orderable_length(source.schedule)
     if source.schedule.traits.is_asynchronous:
-        if is_split or may_recompute:
+        asked = {"is_split": is_split, "may_recompute": may_recompute, "is_repeated": is_repeated}
+        for name in filter(asked.get, asked):
             raise ArgumentError(
-                f"{source.schedule.name}: got {'is_split' if is_split else 'may_recompute'} and a run without a flush, "
-                "expected a batch with one; leave it out"
+                f"{name}: got it with {source.schedule.name}, a run without a flush, expected a batch with one; "
+                "leave it out"
             )
         return optimize_unflushed(source, conditions, in_flight)
     given = predict_source(source, conditions)

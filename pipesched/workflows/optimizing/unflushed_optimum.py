@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pipesched.schedules import Schedule
-from pipesched.simulator import SimulationError
+from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.memory import Part, activation_bytes
 from pipesched.simulator.optimum import (
     FlightCounts,
@@ -28,7 +28,13 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
     schedule = source.schedule
     own = unflushed_in_flight(schedule)
     unflushed_lists(schedule, own, schedule.num_microbatches, schedule.name)  # refuses what is of another kind
+    if schedule.num_microbatches < schedule.num_ranks:
+        raise SimulationError(
+            f"{schedule.name}: got {schedule.num_microbatches} micro-batches on {schedule.num_ranks} ranks, expected "
+            f"as many as fill the pipeline; try {schedule.num_ranks}"
+        )
     given = predict_source(source, conditions)
+    _require_unshared(given, conditions)
     run = unflushed_run(schedule, given.costs, given.cluster)
     in_bytes = in_flight is None and _limits(given) is not None
     most = float(max(own)) if in_flight is None else in_flight
@@ -60,6 +66,23 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
     simulation = simulate_source(result, conditions)
     orders, over = ((known,), None) if fits_itself else ((), known)
     return Optimum(simulation, least, orders, schedule.name, over)
+
+
+def _require_unshared(given: Prediction, conditions: Conditions) -> None:
+    """Refuse machines and messages of which the proof does not know."""
+    devices, network = given.schedule.rank_to_device, conditions.network
+    found = {
+        "ranks that share a device": len(set(devices)) < len(devices),
+        "shared network interfaces": bool(given.cluster.nics),
+        "hand-overs that take time": given.cluster.has_hand_over,
+        "messages that do not go as usual": network != USUAL_NETWORK,
+    }
+    shared = next((what for what, is_so in found.items() if is_so), None)
+    if shared is not None:
+        raise SimulationError(
+            f"{given.schedule.name}: got a run without a flush and {shared}, expected a device for each rank, links of "
+            "their own, and messages that wait for nobody; leave that out"
+        )
 
 
 def _longer(schedule: Schedule, numbers: FlightCounts, name: str, times: int) -> Schedule:

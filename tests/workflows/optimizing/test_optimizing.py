@@ -146,7 +146,7 @@ def test_a_run_without_a_flush_has_the_least_period_where_enough_are_in_flight(t
     assert pipesched.simulate(tmp_path / "best.json", costs, cluster).makespan_s == result.makespan_s
     fewer = pipesched.optimize("pipedream", costs, cluster, **counts, in_flight=3)
     assert (fewer.period_s, fewer.least.bound_s, fewer.over_limit.period_s) == (8.0, 6.0, 4.5)
-    with pytest.raises(pipesched.ArgumentError, match="pipedream: got is_split and a run without a flush"):
+    with pytest.raises(pipesched.ArgumentError, match="is_split: got it with pipedream, a run without a flush"):
         pipesched.optimize("pipedream", costs, **counts, is_split=True)
 
 
