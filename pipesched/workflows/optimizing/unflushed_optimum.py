@@ -71,17 +71,17 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
 def _require_unshared(given: Prediction, conditions: Conditions) -> None:
     """Refuse machines and messages of which the proof does not know."""
     devices, network = given.schedule.rank_to_device, conditions.network
-    found = {
+    obstacles = {
         "ranks that share a device": len(set(devices)) < len(devices),
         "shared network interfaces": bool(given.cluster.nics),
         "hand-overs that take time": given.cluster.has_hand_over,
         "messages that do not go as usual": network != USUAL_NETWORK,
     }
-    shared = next((what for what, is_so in found.items() if is_so), None)
-    if shared is not None:
+    obstacle = next((what for what, is_so in obstacles.items() if is_so), None)
+    if obstacle is not None:
         raise SimulationError(
-            f"{given.schedule.name}: got a run without a flush and {shared}, expected a device for each rank, links of "
-            "their own, and messages that wait for nobody; leave that out"
+            f"{given.schedule.name}: got a run without a flush and {obstacle}, expected a device for each rank, links "
+            "of their own, and messages that wait for nobody; leave that out"
         )
 
 
