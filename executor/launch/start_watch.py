@@ -105,7 +105,7 @@ def _tell_end(store: VerdictStore, pid: int, process: int, agent: int) -> None:
         text = _named("its process ended" if code is None else f"the process was killed by signal {-code}")
     else:  # it has said why, or its agent, which had a reason, has ended it
         assert code is not None, "else it was the last"
-        text = _named(f"its process ended with exit code {code}" if code > 0 else f"it was ended by signal {-code}")
+        text = _named(f"its process ended with exit code {code}" if code >= 0 else f"it was ended by signal {-code}")
         until_s = time.monotonic() + _LATE_S
         while store.verdict() is None and time.monotonic() < until_s:
             time.sleep(_TICK_S)
