@@ -265,10 +265,8 @@ def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
 
 def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
     """Return whether a Send or Recv is in the lists."""
-    lists = tuple(lists)
-    if (columns := columns_of(lists)) is not None:
-        return columns.has_messages
-    return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists)
+    columns = columns_of(lists := tuple(lists))
+    return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists) if columns is None else columns.has_messages
 
 
 def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
