@@ -8,6 +8,7 @@ from . import semantics as semantics
 from . import transforms as transforms
 from . import weights as weights
 from .cell_limit import require_cells as require_cells
+from .collector import paused_collector as paused_collector
 from .memory_room import too_many_objects as too_many_objects
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average

@@ -20,7 +20,7 @@ from typing import Any, final, overload
 
 from pipesched.schedules.machine_code import converted
 from pipesched.schedules.memory_room import room_bytes
-from pipesched.schedules.op import Overlap
+from pipesched.schedules.op import Op, Overlap
 from pipesched.schedules.op_columns import OVERLAPPED, REDUCE, SEND_F, Numbers, OpColumns
 from pipesched.schedules.schedule import ScheduleError
 from pipesched.schedules.span import Span
@@ -39,10 +39,15 @@ class SpanColumns(Sequence[Span]):
             codes are in.
         starts_s: When it began [s].
         ends_s: When it was over [s].
+        rows: The ops of each rank as objects, where somebody has made them already.
     """
 
-    def __init__(self, ops: OpColumns, posted_s: Numbers, starts_s: Numbers, ends_s: Numbers) -> None:
+    def __init__(
+        self, ops: OpColumns, posted_s: Numbers, starts_s: Numbers, ends_s: Numbers,
+        rows: Sequence[Sequence[Op]] | None = None,
+    ) -> None:  # fmt: skip
         self.ops = ops
+        self._rows = rows
         self.posted_s = posted_s
         self.starts_s = starts_s
         self.ends_s = ends_s
@@ -73,11 +78,11 @@ class SpanColumns(Sequence[Span]):
                 f"timeline: got {len(self.ops.codes)} ops, expected at most {most} to be looked at one by one, for "
                 "which there is memory; try fewer micro-batches"
             )
-        ops, codes = self.ops, _listed(self.ops.codes)
-        ranks = chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(ops.rows()))
+        codes, rows = _listed(self.ops.codes), self._rows or [row.ops for row in self.ops.rows()]
+        ranks = chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(rows))
         is_first = [True, *(code < OVERLAPPED for code in codes)]
         columns = (compress(_listed(column), is_first) for column in (self.posted_s, self.starts_s, self.ends_s))
-        return tuple(map(Span, ranks, chain.from_iterable(map(ops.ops, range(ops.num_ranks))), *columns))
+        return tuple(map(Span, ranks, chain.from_iterable(rows), *columns))
 
     def in_form(self, *, in_arrays: bool) -> tuple[Numbers, ...]:
         """Return the times in which ops are reached, begin and are over as lists, or as NumPy's arrays."""

@@ -1,34 +1,30 @@
-"""The all-reduces of a simulation: who takes part in each, and when it starts.
+"""The all-reduces of a simulation: who takes part in each, and when all have come to it.
 
 How long one takes, `profiles.clusters.reduction_time` says; what it keeps meanwhile, `engine.network`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeAlias, final
+from collections.abc import Collection, Mapping
+from typing import final
 
 from pipesched.schedules import Reduce
 from pipesched.schedules.semantics import MeetingKey, Meetings
 from pipesched.simulator.engine.transfer_times import TransferTimes
 
-Begin: TypeAlias = Callable[[TransferTimes, int], None]
-"""Start the reduction of a stage, whose replicas are all there."""
-
 
 @final
 class Collectives:
-    """Reduces that meet are one reduction, which starts when the last of the replicas has posted it."""
+    """Reduces that meet are one reduction, which can start when the last of the replicas has posted it."""
 
-    def __init__(self, members: Mapping[int, Collection[int]], begin: Begin) -> None:
+    def __init__(self, members: Mapping[int, Collection[int]]) -> None:
         self._members = members
-        self._begin = begin
         self._meetings = Meetings()
         self._absent: dict[MeetingKey, set[int]] = {}
         self._open: dict[MeetingKey, TransferTimes] = {}
 
-    def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> TransferTimes:
-        """Post a rank's side of what is over so much later than the network says [s]; never waits."""
+    def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> tuple[TransferTimes, bool]:
+        """Post a rank's side of what is over so much later than the network says [s]; return whether it can start."""
         key = self._meetings.come(rank, op)
         times = self._open.setdefault(key, TransferTimes())
         times.late_s = late_s
@@ -36,8 +32,7 @@ class Collectives:
         absent.discard(rank)
         if not absent:
             del self._open[key], self._absent[key]
-            self._begin(times, op.stage)
-        return times
+        return times, not absent
 
     def absent(self, times: TransferTimes) -> tuple[int, ...]:
         """Return the ranks that a reduction still waits for."""

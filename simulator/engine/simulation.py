@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import Any, TypeAlias, assert_never, final
+from typing import Any, assert_never, final
 
 from simpy import Environment, Event
 
@@ -42,13 +43,16 @@ from pipesched.schedules import (
     Schedule,
     ScheduleError,
     Send,
-    Span,
+    SpanColumns,
     Step,
     Timeline,
     Unshard,
     computes,
     gives,
+    machine_code,
     needs,
+    paused_collector,
+    spread,
 )
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import looks_ahead, stashing_steps
@@ -100,15 +104,33 @@ def simulate_lists(
     lowered = lower(schedule)
     if given is not None:
         require_given(given, lowered)
-    run = _Run(lowered, costs, cluster, network, jitter, seed, given)
     try:
-        return run.timeline()
+        with paused_collector():
+            return _Run(lowered, costs, cluster, network, jitter, seed, given).timeline()
     except ScheduleError as error:
         raise type(error)(f"{schedule.name}: {error}") from None
 
 
-_Posted: TypeAlias = tuple[PostOp, float, TransferTimes]
-"""A Send, Recv or Reduce, when its rank came to it, and its times, which are known only later."""
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The ops of a rank's list that it has come through.
+
+    Attributes:
+        times_s: When it came to each, its start and its end [s].
+        posts: The Sends, Recvs and Reduces by their places, and their times, which are known only later.
+    """
+
+    times_s: list[tuple[float, float, float]] = field(default_factory=list)
+    posts: list[tuple[int, PostOp, TransferTimes]] = field(default_factory=list)
+
+    def all_times_s(self) -> list[tuple[float, float, float]]:
+        """Return all times, when what was posted is over."""
+        for place, _, times in self.posts:
+            start_s, over_s = times.start_s, times.over_s
+            assert start_s is not None, "a channel without an unmet side has started all its transfers"
+            assert over_s is not None
+            self.times_s[place] = self.times_s[place][0], start_s, over_s
+        return self.times_s
 
 
 @final
@@ -132,7 +154,7 @@ class _Run:
         self._given = given
         self._env = Environment()
         self._members = schedule.reducers
-        self._collectives = Collectives(self._members, self._begin_reduction)
+        self._collectives = Collectives(self._members)
         self._all_reduces: dict[int, AllReduce] = {}
         self._devices = simulated_devices(self._env, cluster, schedule.rank_to_device, network.slowdown)
         on_start = self._slow_down if network.slowdown else None
@@ -141,7 +163,7 @@ class _Run:
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._has_hand_over = cluster.has_hand_over
         self._hand_overs: list[list[HandOver]] = [[] for _ in schedule.ops]
-        self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
+        self._done = [_Done() for _ in schedule.ops]
 
     def timeline(self) -> Timeline:
         processes = [
@@ -157,7 +179,7 @@ class _Run:
         if unmet:
             more = f"; and {len(unmet) - 3} more" if len(unmet) > 3 else ""
             raise SimulationError(f"{self._schedule.name}: {'; '.join(unmet[:3])}{more}; check the schedule")
-        spans = tuple(span for rank in range(len(processes)) for span in self._spans(rank))
+        spans = self._spans()
         hand_overs = tuple(chain.from_iterable(self._hand_overs))
         timeline = Timeline(
             self._schedule.name, "predicted", spans, self._schedule.rank_to_device, hand_overs=hand_overs
@@ -175,7 +197,7 @@ class _Run:
         """Work through the list of one rank."""
         env, network, devices = self._env, self._network, self._schedule.rank_to_device
         has_hand_over, is_blocking = self._has_hand_over, self._options.sends == "blocking"
-        done, made = self._done[rank], self._made[rank]
+        times_s, posts, made = self._done[rank].times_s, self._done[rank].posts, self._made[rank]
         reductions: dict[int, TransferTimes] = {}
         factors = jitter_factors(self._jitter, self._seed, rank)
         stashing = stashing_steps(self._schedule.ops[rank])
@@ -201,7 +223,8 @@ class _Run:
                     if given.before_s:
                         yield from self._own(rank, op, given.before_s)
                     times = self._post(rank, op, given.late_s)
-                    done.append((op, posted_s, times))
+                    posts.append((len(times_s), op, times))
+                    times_s.append((posted_s, math.nan, math.nan))
                     if isinstance(op, Reduce):
                         reductions[op.stage] = times
                     elif is_blocking and isinstance(op, Send):
@@ -232,7 +255,7 @@ class _Run:
                     yield device.run(seconds, utilisation)
             else:  # it passes as it is, whoever else is on the device
                 yield env.timeout(given.work_s)
-            done.append(Span(rank, op, posted_s, start_s, env.now))
+            times_s.append((posted_s, start_s, env.now))
             if has_hand_over and given.after_s is None and (work := after_op(rank, op, devices)) is not None:
                 yield from self._hand_over(rank, device, op, work)
             if given.after_s:
@@ -247,7 +270,10 @@ class _Run:
             return self._network.send(rank, op).times
         if isinstance(op, Recv):
             return self._network.recv(rank, op, late_s).times
-        return self._collectives.post(rank, op, late_s)
+        times, can_start = self._collectives.post(rank, op, late_s)
+        if can_start:
+            self._begin_reduction(times, op.stage)
+        return times
 
     def _own(self, rank: int, op: Op, seconds: float) -> Generator[Event, Any, None]:
         """Let so much time of a rank pass in which its device computes nothing."""
@@ -318,29 +344,26 @@ class _Run:
         if not 0 <= op.stage < self._schedule.num_stages:
             raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
 
-    def _spans(self, rank: int) -> Iterator[Span]:
-        for entry in self._done[rank]:
-            if isinstance(entry, Span):
-                yield entry
-                continue
-            op, posted_s, times = entry
-            start_s, over_s = times.start_s, times.over_s
-            assert start_s is not None, "a channel without an unmet side has started all its transfers"
-            assert over_s is not None
-            yield Span(rank, op, posted_s, start_s, over_s)
+    def _spans(self) -> SpanColumns:
+        ops, times_s = self._schedule.columns, [*chain.from_iterable(done.all_times_s() for done in self._done)]
+        in_arrays = not isinstance(ops.codes, list)
+        columns = zip(*times_s, strict=True) if times_s else ((), (), ())
+        posted_s, starts_s, ends_s = (
+            spread(ops.codes, machine_code.converted(column, in_arrays=in_arrays, are_real=True)) for column in columns
+        )
+        return SpanColumns(ops, posted_s, starts_s, ends_s, self._schedule.ops)
 
     def _wait(self, rank: int) -> str:
         """Say what a stuck rank waits for."""
-        row, at = self._schedule.ops[rank], len(self._done[rank])
-        posts = [entry for entry in self._done[rank] if not isinstance(entry, Span)]
-        open_posts = [post for post in posts if post[2].end_s is None]
-        if self._options.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
-            send = open_posts[-1][0]
-            if isinstance(send, Send):
+        row, at = self._schedule.ops[rank], len(self._done[rank].times_s)
+        open_posts = [post for post in self._done[rank].posts if post[2].end_s is None]
+        if self._options.sends == "blocking" and open_posts:
+            place, send, _ = open_posts[-1]
+            if isinstance(send, Send) and place == at - 1:
                 return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
         op = row[at] if at < len(row) else None
         if op is None or isinstance(op, Step):
-            reduces = ((post, times) for post, _, times in open_posts if isinstance(post, Reduce))
+            reduces = ((post, times) for _, post, times in open_posts if isinstance(post, Reduce))
             first, times = next((post, times) for post, times in reduces if op is None or post == Reduce(op.stage))
             absent = " and ".join(f"rank {other}" for other in self._collectives.absent(times))
             return f"rank {rank} at {op or 'the end of its list'} waits for {first} of {absent}"

@@ -19,7 +19,17 @@ from itertools import groupby, zip_longest
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Timeline, too_many_objects
+from pipesched.schedules import (
+    MemorySample,
+    Op,
+    Recv,
+    Schedule,
+    Send,
+    Span,
+    Timeline,
+    paused_collector,
+    too_many_objects,
+)
 from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError
 from pipesched.simulator.memory.instants import NEVER, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
@@ -70,11 +80,12 @@ def memory(
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
-    by_device = lifetimes(timeline, costs, schedule, buffers=buffers)
-    return tuple(
-        sample for device in sorted(by_device) for sample in _samples(device, begin_s, by_device[device], num_pipelines)
-    )
+    with paused_collector():
+        begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
+        by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())
+        return tuple(
+            sample for device, holds in by_device for sample in _samples(device, begin_s, holds, num_pipelines)
+        )
 
 
 def with_memory(timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled") -> Timeline:

@@ -49,13 +49,11 @@ def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
 
 
 def test_the_kth_reduce_meets_the_kth():
-    begun = []
-    collectives = Collectives({0: (0, 1)}, lambda times, stage: begun.append((times, stage)))
-    first, second = collectives.post(0, Reduce(0)), collectives.post(0, Reduce(0))
-    assert (begun, collectives.absent(first)) == ([], (1,))
-    assert collectives.post(1, Reduce(0)) is first
-    assert collectives.post(1, Reduce(0)) is second
-    assert begun == [(first, 0), (second, 0)]
+    collectives = Collectives({0: (0, 1)})
+    (first, can_first), (second, can_second) = collectives.post(0, Reduce(0)), collectives.post(0, Reduce(0))
+    assert (can_first, can_second, collectives.absent(first)) == (False, False, (1,))
+    assert collectives.post(1, Reduce(0)) == (first, True)
+    assert collectives.post(1, Reduce(0)) == (second, True)
 
 
 def test_channels_between_two_devices_divide_the_bandwidth_and_each_keeps_its_order():
