@@ -50,7 +50,7 @@ def due_state(problem: OrderProblem) -> DueState:
     """Return room for what changes while the ops of a problem are scheduled."""
     num_kinds, num_ranks = len(problem.kinds), problem.num_ranks
     num_ops = num_kinds * problem.num_microbatches
-    counts = (num_ops, num_ops, num_ops, num_kinds, num_kinds, num_ranks, num_ranks, num_ranks, num_ranks)
+    counts = (num_ops, num_ops, num_ops, num_kinds, num_ops, *(num_ranks,) * 7)
     return DueState(*([0] * count for count in counts))
 
 

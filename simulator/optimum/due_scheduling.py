@@ -9,7 +9,6 @@ can always go on. W and Steps, which nobody else waits for, fill the time in whi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 _FAR = 1 << 62
@@ -66,13 +65,16 @@ class DueState(NamedTuple):
     """What changes while ops are scheduled; what is by op has kind times micro-batches plus micro-batch as its place.
 
     Attributes:
-        starts: When an op starts, by op.
+        starts: When an op starts, by op; -1: it has not.
         ready: When it has what it needs of those that are over, by op.
         missing: How many others it still waits for, by op.
         nexts: The micro-batch that is next, by kind.
-        looked: The same while looking ahead, by kind.
+        turns: Forwards and backwards in the order of their due dates, one rank's behind the other's.
+        turn_places: The first of them that has not been done, by rank.
+        open_kinds: How many kinds of them are not over, by rank.
         free: When a rank is free, by rank.
         begins: When it has begun, by rank.
+        looks: When it is looked at next, by rank.
         held: What it holds, by rank.
         lasting: What it holds when every W that can be done has been done, by rank.
     """
@@ -81,54 +83,38 @@ class DueState(NamedTuple):
     ready: list[int]
     missing: list[int]
     nexts: list[int]
-    looked: list[int]
+    turns: list[int]
+    turn_places: list[int]
+    open_kinds: list[int]
     free: list[int]
     begins: list[int]
+    looks: list[int]
     held: list[int]
     lasting: list[int]
 
 
-def has_room(
-    arrays: DueArrays,
-    state: DueState,
-    num_microbatches: int,
-    offsets: Sequence[float],
-    interval: float,
-    rank: int,
-    held: int,
-    taken: int,
-    until: float,
+def fits_by_due(
+    arrays: DueArrays, state: DueState, num_microbatches: int, offsets: Sequence[float], interval: float, rank: int
 ) -> bool:
-    """Return whether what a rank has left to do before a due date fits in the order of due dates.
-
-    Args:
-        arrays: The problem.
-        state: What has been done.
-        num_microbatches: Micro-batches.
-        offsets: Due date of micro-batch 0 [ticks], by kind.
-        interval: From one micro-batch's due date to the next one's [ticks].
-        rank: The rank.
-        held: What it holds before, every W done that can be.
-        taken: A kind that is left out, as its next op is taken now; -1: none.
-        until: The due date [ticks].
-    """
+    """Put a rank's turns into the state, and return whether they fit into its memory one after the other."""
     begin, end = arrays.urgent_places[rank], arrays.urgent_places[rank + 1]
-    for place in range(begin, end):
-        state.looked[arrays.urgent[place]] = state.nexts[arrays.urgent[place]]
-    while True:
-        first, first_due = -1, until
-        for place in range(begin, end):
-            kind = arrays.urgent[place]
-            if kind != taken and state.looked[kind] < num_microbatches:
-                due = offsets[kind] + state.looked[kind] * interval
+    held, fits = 0, True
+    for place in range(begin * num_microbatches, end * num_microbatches):
+        first, first_due = -1, _NO_DUE
+        for at in range(begin, end):
+            kind = arrays.urgent[at]
+            if state.nexts[kind] < num_microbatches:
+                due = offsets[kind] + state.nexts[kind] * interval
                 if due < first_due:
                     first, first_due = kind, due
-        if first < 0:
-            return True
-        if held + arrays.peaks[first] > arrays.limits[rank]:
-            return False
+        state.turns[place] = first * num_microbatches + state.nexts[first]
+        state.nexts[first] += 1
+        fits = fits and held + arrays.peaks[first] <= arrays.limits[rank]
         held += arrays.lasting[first]
-        state.looked[first] += 1
+    for at in range(begin, end):
+        state.nexts[arrays.urgent[at]] = 0
+    state.turn_places[rank], state.open_kinds[rank] = begin * num_microbatches, end - begin
+    return fits
 
 
 def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -161,47 +147,50 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
         state.nexts[kind] = arrays.firsts[kind]
         for microbatch in range(num_microbatches):
             state.ready[kind * num_microbatches + microbatch] = 0
+            state.starts[kind * num_microbatches + microbatch] = -1
             state.missing[kind * num_microbatches + microbatch] = arrays.num_waits[kind]
     for rank in range(num_ranks):
-        state.free[rank] = state.held[rank] = state.lasting[rank] = 0
+        state.free[rank] = state.held[rank] = state.lasting[rank] = state.looks[rank] = 0
         state.begins[rank] = -1
-        if not has_room(arrays, state, num_microbatches, offsets, interval, rank, 0, -1, _NO_DUE):
+        if not fits_by_due(arrays, state, num_microbatches, offsets, interval, rank):
             return DOES_NOT_FIT
     left = 0
     for kind in range(len(arrays.ranks)):
         left += num_microbatches - arrays.firsts[kind]
-    events = [(0, rank) for rank in range(num_ranks)]
-    while len(events) > 0:
-        now, rank = heappop(events)
-        if state.free[rank] > now:
-            continue
-        limit, chosen, lacks_room, coming, passed = arrays.limits[rank], -1, False, _FAR, -_NO_DUE
-        while chosen < 0:
-            kind, kind_due = -1, _NO_DUE
-            for place in range(arrays.urgent_places[rank], arrays.urgent_places[rank + 1]):
-                other = arrays.urgent[place]
-                microbatch = state.nexts[other]
-                index = other * num_microbatches + microbatch
-                if microbatch < num_microbatches and (is_strict or state.missing[index] == 0):
-                    due = offsets[other] + microbatch * interval
-                    if passed < due < kind_due:
-                        kind, kind_due = other, due
-            if kind < 0 or (is_strict and passed > -_NO_DUE):
-                break
-            passed = kind_due
-            index = kind * num_microbatches + state.nexts[kind]
-            arrival = state.ready[index] if state.missing[index] == 0 else _FAR
-            if arrival > now:
-                coming = min(coming, arrival)
+    while left > 0:
+        now, rank = state.looks[0], 0
+        for other in range(1, num_ranks):
+            if state.looks[other] < now:
+                now, rank = state.looks[other], other
+        if now == _FAR:
+            return DOES_NOT_FIT
+        limit, chosen, lacks_room, coming = arrays.limits[rank], -1, False, _FAR
+        lasting, passed, passed_most, num_seen = state.lasting[rank], 0, 0, 0
+        place = state.turn_places[rank]
+        while num_seen < state.open_kinds[rank]:
+            op = state.turns[place]
+            if state.starts[op] >= 0:
+                place += 1
+                if num_seen == 0:
+                    state.turn_places[rank] = place
                 continue
-            lasting = state.lasting[rank]
-            if lasting + arrays.peaks[kind] > limit:
-                continue
-            lasting += arrays.lasting[kind]
-            if arrays.lasting[kind] <= 0 or has_room(
-                arrays, state, num_microbatches, offsets, interval, rank, lasting, kind, kind_due
-            ):
-                chosen, lacks_room = kind, state.held[rank] + arrays.peaks[kind] > limit
+            kind = op // num_microbatches
+            if op == kind * num_microbatches + state.nexts[kind]:
+                num_seen += 1
+                arrival = state.ready[op] if state.missing[op] == 0 else _FAR
+                if arrival > now:
+                    coming = min(coming, arrival)
+                elif lasting + arrays.peaks[kind] <= limit and (
+                    arrays.lasting[kind] <= 0 or lasting + arrays.lasting[kind] + passed_most <= limit
+                ):
+                    chosen, lacks_room = kind, state.held[rank] + arrays.peaks[kind] > limit
+                    break
+                if is_strict:
+                    break
+            passed_most = max(passed_most, passed + arrays.peaks[kind])
+            passed += arrays.lasting[kind]
+            place += 1
+        candidate = chosen
         if chosen < 0 or lacks_room:
             chosen, oldest = -1, _FAR
             for place in range(arrays.other_places[rank], arrays.other_places[rank + 1]):
@@ -213,26 +202,27 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             if chosen >= 0 and (oldest > now or not is_early):
                 chosen = -1
         if chosen < 0:
+            state.looks[rank] = coming
             continue
         microbatch, end = state.nexts[chosen], now + arrays.ticks[chosen]
         if state.begins[rank] < 0:
             state.begins[rank] = now
         state.starts[chosen * num_microbatches + microbatch] = now
         state.nexts[chosen] += 1
+        if chosen == candidate and microbatch == num_microbatches - 1:
+            state.open_kinds[rank] -= 1
         left -= 1
         state.held[rank] += arrays.changes[chosen]
         state.lasting[rank] += arrays.lasting[chosen]
-        state.free[rank] = end
-        heappush(events, (end, rank))
+        state.free[rank] = state.looks[rank] = end
         for place in range(arrays.follower_places[chosen], arrays.follower_places[chosen + 1]):
             after = arrays.followers[place]
             index = after * num_microbatches + microbatch
             state.missing[index] -= 1
             state.ready[index] = max(state.ready[index], end + arrays.delays[place])
-            if arrays.ranks[after] != rank:
-                heappush(events, (state.ready[index], arrays.ranks[after]))
-    if left > 0:
-        return DOES_NOT_FIT
+            other = arrays.ranks[after]
+            if other != rank:
+                state.looks[other] = min(state.looks[other], max(state.ready[index], state.free[other]))
     longest = 0
     for rank in range(num_ranks):
         longest = max(longest, state.free[rank] - (state.begins[rank] if is_repeated else 0))

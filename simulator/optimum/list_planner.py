@@ -21,10 +21,10 @@ from typing import Any, final
 
 from pipesched.schedules import Compute, Phase, machine_code
 from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, recomputed_before
-from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, DueState, has_room, schedule_by_due
+from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, DueState, fits_by_due, schedule_by_due
 from pipesched.simulator.optimum.op_times import OpTimes
 from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, OrderState, anneal_order, order_state
-from pipesched.simulator.optimum.order_bound import least_ticks
+from pipesched.simulator.optimum.order_bound import least_ticks_of_ranks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 70_000, 4000
@@ -72,9 +72,10 @@ def planned_times(problem: OrderProblem) -> OpTimes:
     """Return the starts of the best order that the planner makes [ticks]."""
     num_ops = problem.num_microbatches * len(problem.kinds)
     left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.8 if machine_code.has_numba() else _PLAIN_OPS
-    whole, least = _BlockSearch(problem), least_ticks(problem)
     num_short = min(problem.num_microbatches, 2 * problem.num_ranks)
-    short = _BlockSearch(replace(problem, num_microbatches=num_short))
+    short_problem = replace(problem, num_microbatches=num_short)
+    whole, short = _BlockSearch(problem), _BlockSearch(short_problem)
+    least = _about_least(problem, short_problem)
     num_short_ops, blocks = num_short * len(problem.kinds), whole.first_blocks()
     if num_short_ops < num_ops:
         left -= len(blocks) * num_short_ops
@@ -91,6 +92,13 @@ def planned_times(problem: OrderProblem) -> OpTimes:
             if whole.fewest > least:
                 whole.anneal(min(_MOST_MOVES, num_moves), warmth, critical_share, least)
     return due_times(problem, whole.best_starts)
+
+
+def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
+    """Return ticks at which lists are good enough: what a short batch takes at least, and the work on the rest."""
+    num_more = problem.num_microbatches - short.num_microbatches
+    works = (sum(problem.kinds[k].ticks for k in kinds if not problem.first(k)) for kinds in problem.of_rank)
+    return max(least + num_more * work for least, work in zip(least_ticks_of_ranks(short), works, strict=True))
 
 
 def _screened(blocks: list[_Block], short: _BlockSearch) -> list[_Block]:
@@ -206,7 +214,7 @@ class _BlockSearch:
             arrays, self._state = self._lists
             return schedule_by_due(arrays, self._state, self._num_microbatches, offsets, *options)
         arrays, self._state = self._in_numpy()
-        loop = machine_code.compiled(schedule_by_due, (has_room,))
+        loop = machine_code.compiled(schedule_by_due, (fits_by_due,))
         return int(loop(arrays, self._state, self._num_microbatches, _in_numpy(offsets, float), *options))
 
     def _offsets(self, block: _Block) -> list[float]:

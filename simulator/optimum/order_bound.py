@@ -17,14 +17,20 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 
 def least_ticks(problem: OrderProblem) -> int:
     """Return ticks that no order is shorter than."""
+    return max(least_ticks_of_ranks(problem))
+
+
+def least_ticks_of_ranks(problem: OrderProblem) -> list[int]:
+    """Return of each rank the ticks that no order is shorter than, as far as that rank shows it."""
     problem = problem.relaxed
+    ranks = range(problem.num_ranks)
     if not problem.is_repeated:
         times = earliest_starts(problem), least_tails(problem)
-        return max(_least_of_rank(_jobs(problem, rank, *times)) for rank in range(problem.num_ranks))
-    return max(
+        return [_least_of_rank(_jobs(problem, rank, *times)) for rank in ranks]
+    return [
         _least_of_rank(_jobs(problem, rank, earliest_starts(problem, rank), least_tails(problem, rank)))
-        for rank in range(problem.num_ranks)
-    )
+        for rank in ranks
+    ]
 
 
 def _jobs(problem: OrderProblem, rank: int, heads: OpTimes, tails: OpTimes) -> list[tuple[int, int, int]]:
