@@ -22,10 +22,9 @@ So all of them are run with ops that vary a little, for longer and longer: see `
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from itertools import compress, pairwise
 from typing import Any, final
 
@@ -134,7 +133,7 @@ class EqualPipelines:
             instructions = instructions.each_its_own()
             is_work = instructions.kinds == WORK
             num_works = int(np.count_nonzero(is_work))
-            instructions.seconds[is_work] *= _factors(jitter, seed, 1 << num_works.bit_length())[:num_works]
+            instructions.seconds[is_work] *= np.random.default_rng(seed).lognormal(0.0, jitter, num_works)
         times_s = Loop(arrays._replace(instructions=instructions)).times()
         if not len(times_s):
             name = self._program.schedule.name
@@ -226,22 +225,6 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
     lists = lists_of_all(schedule, 1) if number == 1 else schedule
     pace = EqualPipelines(lists, scenario.costs, scenario.cluster, scenario.network).pace(number)
     return Estimate(Meaning.PACE, pace.seconds, {}, precision=Precision.APPROXIMATE, error=pace.error)
-
-
-@lru_cache(maxsize=8)
-def _factors(jitter: float, seed: int, count: int) -> Any:
-    """Return so many factors, as an array of NumPy."""
-    import numpy as np
-
-    draw, factors = _drawn(jitter, seed)
-    factors += [draw() for _ in range(count - len(factors))]
-    return np.array(factors[:count])
-
-
-@lru_cache(maxsize=1)
-def _drawn(jitter: float, seed: int) -> tuple[Callable[[], float], list[float]]:
-    """Return what draws the next factor, and those drawn so far: the first ones of any number are the same."""
-    return partial(random.Random(seed).lognormvariate, 0.0, jitter), []
 
 
 def _without_averages(costs: StageCosts) -> StageCosts:

@@ -30,6 +30,8 @@ _MOST_OPS = 20_000
 """Ops of a search: with more the model alone takes minutes."""
 _TICK_S = 0.2
 """How often progress is told."""
+_LOAD_S = 120.0
+"""How long a search may take until it tells something, as it loads OR-tools first."""
 _LEAVE_S = 0.4
 """How long after its time a search may still say how it ended."""
 
@@ -123,7 +125,7 @@ class OrderSearcher:
         """Yield what a search tells, and every `_TICK_S` the last of it again, until it or its time is over.
 
         Raises:
-            SimulationError: The process has ended by itself.
+            SimulationError: The process has ended by itself, or tells nothing.
         """
         from pydantic import TypeAdapter
 
@@ -133,8 +135,9 @@ class OrderSearcher:
         with suppress(BrokenPipeError):  # then there is no answer either
             self._process.stdin.write(TypeAdapter(OrderRequest).dump_json(request) + b"\n")
             self._process.stdin.flush()
-        last, until_s = SearchNews(objective_ticks(request.problem, request.starts), request.bound, None, False), None
-        while not last.is_over and (until_s is None or time.monotonic() < until_s):
+        last = SearchNews(objective_ticks(request.problem, request.starts), request.bound, None, is_over=False)
+        until_s, is_loaded = time.monotonic() + _LOAD_S, False
+        while not last.is_over and time.monotonic() < until_s:
             try:
                 line = self._lines.get(timeout=_TICK_S)
             except Empty:
@@ -146,8 +149,14 @@ class OrderSearcher:
                     "smaller batch, or 0 seconds (simple bounds)"
                 )
             last = SearchNews(*json.loads(line))
-            until_s = until_s or time.monotonic() + request.seconds + _LEAVE_S  # from the loading of OR-tools on
+            if not is_loaded:
+                until_s, is_loaded = time.monotonic() + request.seconds + _LEAVE_S, True
             yield last
+        if not is_loaded:
+            raise SimulationError(
+                f"search: OR-tools has not been loaded in {_LOAD_S:g} s, expected it sooner; try again, or 0 seconds "
+                "(simple bounds)"
+            )
 
     def _start(self) -> None:
         if self._process is not None:

@@ -74,6 +74,7 @@ class LeastTime:
 
     def gap_of(self, time_s: float) -> float:
         """Return how much longer another makespan, or period, of the same ops [s] is than the bound."""
+        assert time_s >= (1 - SAME) * self.bound_s, f"{time_s} s is below a bound of {self.bound_s} s: it is not proven"
         return time_s / self.bound_s - 1 if time_s > (1 + SAME) * self.bound_s else 0.0
 
     @property

@@ -47,6 +47,13 @@ def test_a_simulation_says_how_far_it_is_from_the_least():
     assert zb_h1.to_dict()["least"]["bound_s"] <= zb_h1.makespan_s
 
 
+def test_a_time_below_what_is_proven_is_no_gap_but_a_false_proof():
+    least = pipesched.simulate("gpipe", COSTS, **SMALL, bound_seconds=0).least
+    assert (least.gap_of(18.0), least.gap_of(27.0)) == (0.0, 0.5)
+    with pytest.raises(AssertionError, match="17.9 s is below a bound of 18.0 s"):
+        least.gap_of(17.9)
+
+
 def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
     costs = pipesched.DeviceCost(1.01, None, 0.977, 1.003333)
     counts = {"num_ranks": 2, "num_microbatches": 2, "num_chunks": 2}
