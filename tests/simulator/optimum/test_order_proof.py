@@ -59,5 +59,5 @@ def test_a_search_that_ends_by_itself_is_said_to(known, monkeypatch):
 def test_a_search_that_loads_for_ever_is_ended(known, monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof._LOAD_S", 0.5)
     searching(monkeypatch, "import time; time.sleep(10000)")
-    with pytest.raises(SimulationError, match="search: OR-tools has not been loaded in 0.5 s, expected it sooner"):
+    with pytest.raises(SimulationError, match=r"search: OR-tools has not been loaded in 0\.5 s, expected it sooner"):
         prove_order(*known, seconds=60)
