@@ -26,7 +26,7 @@ COLUMN_HEADINGS = {
     "s_per_microbatch": "time / m",
     "s_per_sample": "time / sample",
     "bubble_fraction": "bubble",
-    "steady_s_per_microbatch": "steady",
+    "steady_s_per_microbatch": "steady / m",
     "steady_bubble_fraction": "steady bubble",
     "peak_memory_bytes": "memory",
 }

@@ -189,7 +189,15 @@ _MOST_ROWS = 20_000
 """Settings in the table of a page, which takes some MB."""
 _ALWAYS = ("schedule", "num_ranks", "num_microbatches")
 _SHOWN = dict.fromkeys(
-    ("s_per_sample", "s_per_microbatch", "peak_memory_bytes", "bubble_fraction", "steady_bubble_fraction", "makespan_s")
+    (
+        "s_per_sample",
+        "s_per_microbatch",
+        "peak_memory_bytes",
+        "bubble_fraction",
+        "steady_s_per_microbatch",
+        "steady_bubble_fraction",
+        "makespan_s",
+    )
 )
 """The measures of a table for people, what matters most first."""
 
