@@ -27,8 +27,10 @@ from .orderable_lists import recomputing_stages as recomputing_stages
 from .orderable_lists import require_orderable_length as require_orderable_length
 from .orderable_lists import split_backwards as split_backwards
 from .unflushed_order import FlightCounts as FlightCounts
+from .unflushed_order import UnflushedRule as UnflushedRule
 from .unflushed_order import UnflushedRun as UnflushedRun
 from .unflushed_order import least_period as least_period
 from .unflushed_order import unflushed_in_flight as unflushed_in_flight
 from .unflushed_order import unflushed_lists as unflushed_lists
+from .unflushed_order import unflushed_rule as unflushed_rule
 from .unflushed_order import unflushed_run as unflushed_run

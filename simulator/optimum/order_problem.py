@@ -3,10 +3,12 @@
     0F ──> 1F ──> 1I ──> 0I         an arc: one op of every micro-batch after another, and what lies between them
                    └─> 1W └─> 0W
     0W of micro-batch k ──> 0F of micro-batch k + n, where the rank has room for n micro-batches
-    0F ──> 0R ──> 0I, where stage 0 recomputes; which stages do may be left open
+    0F ──> 0R ──> 0I, where stage 0 recomputes; which stages do so for all micro-batches may be left open
 
 All micro-batches are alike, so those of one phase on one stage are worked through in their order: numbering them anew
-in that order changes no time and no memory. What is left open is how a rank's phases and stages take turns.
+in that order changes no time and no memory. What is left open is how a rank's phases and stages take turns. Were the
+micro-batches of a stage to differ, some recomputed and some not, one that is kept could pass one that is not: their
+order would be open, too.
 
 Times are whole ticks, rounded down. An order of the real ops is then one of the rounded ones that ends no later
 (round every start down, too), so a bound of the rounded problem is one of the real problem.

@@ -2,8 +2,9 @@
 
     rank k    F of i + h - 1, B of i, Step, F of i + h, B of i + 1, Step, ..    h micro-batches in flight, h - 1 ahead
 
-One stage per rank, whole backwards, a Step after each. With F and B of micro-batch i starting a period T after those of
-i - 1 on every rank, the start f of the first F and b of the first B, and transfers that take c:
+One stage per rank, whole backwards, a Step after each, or one without time after several. With F and B of micro-batch
+i starting a period T after those of i - 1 on every rank, the start f of the first F and b of the first B, and transfers
+that take c:
 
     f(k) + F + c <= f(k + 1)                b(k + 1) + B + c <= b(k)
     f(k) + F + (h(k) - 1) T <= b(k)         b(k) + B + Step <= f(k) + h(k) T
@@ -51,6 +52,30 @@ FlightCounts: TypeAlias = tuple[int, ...]
 """The micro-batches in flight on each rank."""
 _NOISE = 1e-9
 """Relative rounding by which a quotient may be above a whole number that it is."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnflushedRule:
+    """Which weights the ops of a run read, and after which backwards its stages step.
+
+    Attributes:
+        accumulate: Micro-batches for each Step. One: a forward reads the newest weights. More: the weights of the
+            Steps but the last, so that no more are in flight than one more than that.
+        is_stashed: Whether a backward reads what its forward read; else it reads the newest weights.
+        beyond: How many steps a forward looks beyond its backward, by rank; None: nothing looks ahead.
+        backward_looks: How many steps a backward looks ahead, by rank.
+    """
+
+    accumulate: int
+    is_stashed: bool
+    beyond: tuple[int, ...] | None = None
+    backward_looks: tuple[int, ...] = ()
+
+    @property
+    def most_in_flight(self) -> float:
+        """The most micro-batches that may be in flight, so that no op reads weights that are not there yet."""
+        return math.inf if self.accumulate == 1 else self.accumulate + 1
 
 
 @final
@@ -147,27 +172,37 @@ def unflushed_in_flight(schedule: Schedule) -> FlightCounts:
     return tuple(max(1, first) for first in firsts)
 
 
-def unflushed_lists(schedule: Schedule, in_flight: FlightCounts, num_microbatches: int, name: str) -> Schedule:
-    """Return the lists of a run with so many in flight on each rank, whose ops read the weights by the same rule.
-
-    Args:
-        schedule: Each backward reads what its forward read, or the newest weights.
-        in_flight: By rank, at least 1.
-        num_microbatches: Of the run.
-        name: Of the lists.
+def unflushed_rule(schedule: Schedule) -> UnflushedRule:
+    """Return the rule by which the ops of a run in PipeDream's order read weights, and its stages step.
 
     Raises:
         SimulationError: The schedule is of another kind.
     """
     own, rows = unflushed_in_flight(schedule), _without_messages(schedule)
     for is_stashed in (True, False):
-        if _made(own, schedule.num_microbatches, schedule.name, is_stashed=is_stashed).ops == rows:
-            lists = _made(in_flight, num_microbatches, name, is_stashed=is_stashed)
-            return replace(lists, traits=schedule.traits)
+        rule = _guessed_rule(rows, own, is_stashed=is_stashed)
+        if rule is not None and _made(own, schedule.num_microbatches, schedule.name, rule).ops == rows:
+            return rule
     raise SimulationError(
         f"{schedule.name}: got another run without a flush, expected one stage per rank, whole backwards in "
-        "PipeDream's order and a step after each; try pipedream or vanilla_1f1b"
+        "PipeDream's order and steps after them; try pipedream, pipedream_2bw or vanilla_1f1b"
     )
+
+
+def unflushed_lists(schedule: Schedule, in_flight: FlightCounts, num_microbatches: int, name: str) -> Schedule:
+    """Return the lists of a run with so many in flight on each rank, whose ops read the weights by the same rule.
+
+    Args:
+        schedule: Each backward reads what its forward read, or the newest weights.
+        in_flight: By rank, at least 1; no more than the rule allows.
+        num_microbatches: Of the run.
+        name: Of the lists.
+
+    Raises:
+        SimulationError: The schedule is of another kind.
+    """
+    lists = _made(in_flight, num_microbatches, name, unflushed_rule(schedule))
+    return replace(lists, traits=schedule.traits)
 
 
 def least_period(run: UnflushedRun, fits: Callable[[FlightCounts], bool]) -> FlightCounts | None:
@@ -182,12 +217,38 @@ def least_period(run: UnflushedRun, fits: Callable[[FlightCounts], bool]) -> Fli
     return choices[at] if at < len(choices) else None
 
 
-def _made(in_flight: FlightCounts, num_microbatches: int, name: str, *, is_stashed: bool) -> Schedule:
+def _guessed_rule(rows: tuple[tuple[Op, ...], ...], own: FlightCounts, *, is_stashed: bool) -> UnflushedRule | None:
+    """Return the rule that the first ops of each rank show; None where there are none."""
+    firsts = [
+        [next((op for op in _computes(row) if op.phase is phase), None) for row in rows]
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+    ]
+    forwards, backwards = ([op.lookahead for op in ops if op is not None] for ops in firsts)
+    accumulate = next((place for place, op in enumerate(_backwards_and_steps(rows[0])) if isinstance(op, Step)), 0)
+    if not accumulate or not len(forwards) == len(backwards) == len(rows):
+        return None
+    if not any(forwards + backwards):
+        return UnflushedRule(accumulate, is_stashed)
+    beyond = tuple(looked - (number - 1) for looked, number in zip(forwards, own, strict=True))
+    return UnflushedRule(accumulate, is_stashed, beyond, tuple(backwards))
+
+
+def _made(in_flight: FlightCounts, num_microbatches: int, name: str, rule: UnflushedRule) -> Schedule:
+    delay = 1 if len(in_flight) > 1 else 0
+
     def ops(rank: int) -> Iterator[Op]:
         ahead = in_flight[rank] - 1
-        forwards = (forward(rank, i, max(0, i - ahead)) for i in range(num_microbatches))
-        backwards = (backward(rank, i, max(0, i - ahead) if is_stashed else i) for i in range(num_microbatches))
-        return without_flush(forwards, backwards, ahead)
+        looks = (0, 0) if rule.beyond is None else (rule.beyond[rank] + ahead, rule.backward_looks[rank])
+
+        def read(i: int) -> int:
+            return max(0, i - ahead if rule.accumulate == 1 else i // rule.accumulate - delay)
+
+        forwards = (Compute(Phase.FORWARD, rank, i, read(i), looks[0]) for i in range(num_microbatches))
+        backwards = (
+            Compute(Phase.BACKWARD, rank, i, read(i) if rule.is_stashed else i, looks[1])
+            for i in range(num_microbatches)
+        )
+        return without_flush(forwards, backwards, ahead, rule.accumulate)
 
     rows = [partial(ops, rank) for rank in range(len(in_flight))]
     return make_generated_schedule(name, len(rows), num_microbatches, rows).held()
@@ -195,6 +256,10 @@ def _made(in_flight: FlightCounts, num_microbatches: int, name: str, *, is_stash
 
 def _without_messages(schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     return tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
+
+
+def _backwards_and_steps(row: Sequence[Op]) -> Iterator[Op]:
+    return (op for op in row if isinstance(op, Step) or (isinstance(op, Compute) and op.phase is Phase.BACKWARD))
 
 
 def _computes(row: Sequence[Op]) -> Iterator[Compute]:

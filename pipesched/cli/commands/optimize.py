@@ -69,9 +69,9 @@ def optimize(
 ) -> None:
     """Order the ops of a schedule anew, so that they take the least time, and prove how near that is to the least.
 
-    The ops stay on their ranks, and no rank has more in flight than it may. Without a flush (pipedream, vanilla_1f1b)
-    it is the period that is the least. With OR-tools: pip install "pipesched[optimize]". Exit code 1 when what is found
-    does not fit into --memory-limit.
+    The ops stay on their ranks, and no rank has more in flight than it may. Without a flush (pipedream, xpipe ..) it is
+    the period that is the least. With OR-tools: pip install "pipesched[optimize]". Exit code 1 when what is found does
+    not fit into --memory-limit.
     """
     from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
     from pipesched.workflows.optimizing import optimize_source

@@ -70,8 +70,9 @@ def optimize(
     (``pip install "pipesched[optimize]"``) looks for a better one where a simple bound does not prove that there is
     none.
 
-    Of a run without a flush (``pipedream``, ``vanilla_1f1b``) it is the period of a micro-batch that is the least, and
-    how many each rank has in flight for it; every rank keeps to its order, one F and one B in turn, and no search is
+    Of a run without a flush (``pipedream``, ``pipedream_2bw``, ``vanilla_1f1b``, ``stale_weights``, ``spectrain``,
+    ``xpipe``, ``pipeoptim``) it is the period of a micro-batch that is the least, and how many each rank has in flight
+    for it; every rank keeps to its order, one F and one B in turn, and no search is
     needed.
 
     Args:

@@ -9,9 +9,11 @@ from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.memory import Part, activation_bytes
 from pipesched.simulator.optimum import (
     FlightCounts,
+    UnflushedRule,
     least_period,
     unflushed_in_flight,
     unflushed_lists,
+    unflushed_rule,
     unflushed_run,
 )
 from pipesched.workflows.arguments import ScheduleSource
@@ -27,7 +29,7 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
     """
     schedule = source.schedule
     own = unflushed_in_flight(schedule)
-    unflushed_lists(schedule, own, schedule.num_microbatches, schedule.name)  # refuses what is of another kind
+    rule = unflushed_rule(schedule)
     if schedule.num_microbatches < schedule.num_ranks:
         raise SimulationError(
             f"{schedule.name}: got {schedule.num_microbatches} micro-batches on {schedule.num_ranks} ranks, expected "
@@ -35,6 +37,7 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
         )
     given = predict_source(source, conditions)
     _require_unshared(given, conditions)
+    _require_even_steps(given, rule)
     run = unflushed_run(schedule, given.costs, given.cluster)
     in_bytes = in_flight is None and _limits(given) is not None
     most = float(max(own)) if in_flight is None else in_flight
@@ -44,6 +47,8 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
         return ScheduleSource(longer(1), longer)
 
     def fits(numbers: FlightCounts) -> bool:
+        if max(numbers) > rule.most_in_flight:
+            return False
         if in_bytes:
             return predict_source(source_of(numbers, OPTIMUM), conditions).over is None
         return max(numbers) <= most
@@ -82,6 +87,15 @@ def _require_unshared(given: Prediction, conditions: Conditions) -> None:
         raise SimulationError(
             f"{given.schedule.name}: got a run without a flush and {obstacle}, expected a device for each rank, links "
             "of their own, and messages that wait for nobody; leave that out"
+        )
+
+
+def _require_even_steps(given: Prediction, rule: UnflushedRule) -> None:
+    """Refuse Steps that take time after some micro-batches and not after others, of which the proof does not know."""
+    if rule.accumulate > 1 and any(stage.step_s for stage in given.costs.stages):
+        raise SimulationError(
+            f"{given.schedule.name}: got a step after every {rule.accumulate} micro-batches that takes time, expected "
+            "steps without time; leave it out, or try pipedream"
         )
 
 

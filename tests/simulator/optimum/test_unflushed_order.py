@@ -29,6 +29,16 @@ def test_equal_stages_and_free_links_need_what_1f1b_has(p):
     assert unflushed_lists(schedule, unflushed_in_flight(schedule), 8, "again").ops == schedule.ops
 
 
+SCHEDULES = ("pipedream", "vanilla_1f1b", "stale_weights", "pipedream_2bw", "spectrain", "xpipe", "pipeoptim")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("p", [1, 2, 5])
+def test_lists_with_as_many_in_flight_are_the_builders(name, p):
+    schedule = build(name, p, 4 * p)
+    assert unflushed_lists(schedule, unflushed_in_flight(schedule), 8 * p, name).ops == build(name, p, 8 * p).ops
+
+
 def engine_period_s(schedule, counts, costs, cluster):
     """Return by how much longer a run takes for each micro-batch more, once it has settled."""
     ends = []
@@ -42,19 +52,24 @@ def engine_period_s(schedule, counts, costs, cluster):
     return (ends[1] - ends[0]) / 12
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_period_is_the_engines_and_the_least_of_all_numbers_in_flight(seed):
+@pytest.mark.parametrize(
+    ("name", "seed"), [("pipedream", 0), ("vanilla_1f1b", 1), ("pipedream", 2), ("pipedream_2bw", 4), ("spectrain", 5)]
+)
+def test_the_period_is_the_engines_and_the_least_of_all_numbers_in_flight(name, seed):
     draw = random.Random(seed)
     num_bytes = 7 if seed == 2 else 0  # a message then takes its link longer than any op its device
     stages = [
         StageCost(
-            draw.randint(1, 6) / 4, draw.randint(1, 9) / 4, step_s=draw.choice([0.0, 0.5]), output_bytes=num_bytes
+            draw.randint(1, 6) / 4,
+            draw.randint(1, 9) / 4,
+            step_s=0.0 if name == "pipedream_2bw" else draw.choice([0.0, 0.5]),
+            output_bytes=num_bytes,
         )
         for _ in "012"
     ]
     costs = StageCosts(tuple(stages))
     cluster = Cluster((Device(), Device(speed=2.0), Device()), Link(draw.choice([0.25, 1.5]), 1.0))
-    schedule = build(("pipedream", "vanilla_1f1b")[seed % 2], RANKS, 8)
+    schedule = build(name, RANKS, 12)
     run = unflushed_run(schedule, costs, cluster)
     paces = {
         counts: engine_period_s(schedule, counts, costs, cluster)
@@ -70,7 +85,8 @@ def test_the_period_is_the_engines_and_the_least_of_all_numbers_in_flight(seed):
         assert all(own <= other for others in as_fast for own, other in zip(counts, others, strict=True))
 
 
-def test_another_run_without_a_flush_is_refused():
-    schedule = build("pipedream_2bw", 2, 8)
-    with pytest.raises(SimulationError, match="pipedream_2bw: got another run without a flush, expected one stage per"):
+@pytest.mark.parametrize("name", ["wpipe", "hybrid"])
+def test_another_run_without_a_flush_is_refused(name):
+    schedule = build(name, 2, 8)
+    with pytest.raises(SimulationError, match=f"{name}: got another run without a flush, expected one stage per rank"):
         unflushed_lists(schedule, (2, 1), 8, "run")

@@ -157,6 +157,19 @@ def test_a_run_without_a_flush_has_the_least_period_where_enough_are_in_flight(t
         pipesched.optimize("pipedream", costs, **counts, is_split=True)
 
 
+def test_double_buffered_weights_allow_one_micro_batch_more_than_there_are_for_a_step():
+    """With 5, 4, 3, 1 in flight rank 0 waits for (2 F + 2 B + 2 messages) / 2 = 4 s."""
+    counts = {"num_ranks": 4, "num_microbatches": 16, "in_flight": 8}
+    cluster, costs = pipesched.flat(4, pipesched.Link(1.0)), pipesched.DeviceCost(1.0, 2.0)
+    result = pipesched.optimize("pipedream_2bw", costs, cluster, **counts)
+    assert (result.period_s, result.least.bound_s) == (4.0, 3.0)
+    assert max(result.simulation.peak_microbatches.values()) == 5
+    assert pipesched.check(result.schedule).runs_on("gloo")
+    stepping = pipesched.StageCosts((pipesched.StageCost(1.0, 2.0, step_s=1.0),) * 4)
+    with pytest.raises(pipesched.SimulationError, match="pipedream_2bw: got a step after every 4 micro-batches that"):
+        pipesched.optimize("pipedream_2bw", stepping, cluster, **counts)
+
+
 def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
     """Beside weights and gradients there is room for one micro-batch more with its version, not for three."""
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10)
