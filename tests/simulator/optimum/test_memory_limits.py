@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
@@ -12,6 +12,7 @@ from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Compute, NotRunnableError, Phase, Step, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
@@ -32,7 +33,8 @@ def comes_first(before, after):
         return False
     if before.phase is after.phase:
         return before.microbatch < after.microbatch
-    ranks = {Phase.FORWARD: 0, Phase.BACKWARD: 1, Phase.BACKWARD_INPUT: 1, Phase.BACKWARD_WEIGHT: 2}
+    phases = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    ranks = {phase: place for place, phase in enumerate(phases)}
     return before.microbatch == after.microbatch and ranks[before.phase] < ranks[after.phase]
 
 
@@ -91,6 +93,39 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
             assert result.least.bound_s == least_s == result.makespan_s
     with pytest.raises(SimulationError, match="give"):
         pipesched.optimize(schedule, costs, Cluster((Device(memory_bytes=peaks[0] - 1),) * p, link), seconds=0)
+
+
+@pytest.mark.parametrize(("p", "m", "seed"), [(2, 2, 0), (2, 2, 1), (1, 3, 3)])
+def test_with_recomputation_by_choice_what_is_found_fits_and_none_that_fits_is_below_what_is_proven(p, m, seed):
+    draw = random.Random(seed)
+    schedule = build("1f1b", p, m)
+    costs = StageCosts(
+        tuple(
+            StageCost(
+                draw.choice([0.5, 1.0]),
+                draw.choice([1.0, 1.5]),
+                saved_bytes=draw.randint(3, 8),
+                weight_bytes=draw.randint(0, 4),
+                output_bytes=draw.randint(1, 3),
+                output_is_saved=bool(seed % 2),
+            )
+            for _ in range(schedule.num_stages)
+        )
+    )
+    link, lists = Link(0.25), orderable(schedule, costs)
+    choices = (stages for k in range(schedule.num_stages + 1) for stages in combinations(range(schedule.num_stages), k))
+    known = [
+        run
+        for stages in choices
+        for run in all_lists(recompute(lists, stages) if stages else lists, costs, Cluster((Device(),) * p, link))
+    ]
+    peaks = sorted({num_bytes for _, num_bytes in known})
+    limit = peaks[len(peaks) // 3]
+    least_s = min(makespan_s for makespan_s, num_bytes in known if num_bytes <= limit)
+    cluster = Cluster((Device(memory_bytes=limit),) * p, link)
+    result = pipesched.optimize(schedule, costs, cluster, seconds=1, num_workers=1, may_recompute=True)
+    assert result.simulation.fits
+    assert result.least.bound_s <= least_s <= result.makespan_s
 
 
 def test_gradients_take_no_room_before_the_first_backward_has_ended():
