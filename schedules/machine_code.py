@@ -56,8 +56,26 @@ def compiled(
 
     for part in parts:
         register_jitable(forceinline=are_inlined)(part)
-    result: Callable[..., Any] = numba.njit(cache=True, nogil=True)(loop)
-    return result
+    result: Any = numba.njit(cache=True, nogil=True)(loop)
+    result._cache = _quick_cache()(loop)  # noqa: SLF001 -- nothing else says where it is kept
+    return result  # type: ignore[no-any-return]
+
+
+@cache
+def _quick_cache() -> Callable[..., Any]:
+    """Return what finds machine code on disk, which does not ready numba for compiling, as its own does.
+
+    That loads hundreds of modules, SciPy's linear algebra among them: half of what numba takes to start.
+    """
+    from numba.core.caching import FunctionCache
+    from numba.core.runtime.nrt import rtsys
+
+    class QuickCache(FunctionCache):
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            rtsys.initialize(target_context)  # what machine code calls
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # numba has no types
+
+    return QuickCache
 
 
 def interruptible(loop: Callable[..., Any], num_steps: int) -> Callable[..., Any]:

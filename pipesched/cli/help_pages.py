@@ -9,7 +9,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.examples import EXAMPLES
-from pipesched.cli.options import plain_value
+from pipesched.cli.options import plain_value, with_plain_readers
 
 _COLUMN = 26
 """Widest left column; what is wider has a line of its own."""
@@ -24,6 +24,10 @@ _GROUPS = (
 
 class CommandPage(TyperCommand):
     """A command with its help page."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, each of which reads what is plainly right by itself."""
+        return with_plain_readers(super().get_params(ctx))
 
     def make_parser(self, ctx: Any) -> Any:
         """Return what splits the command line into values, each as its option takes it."""
@@ -87,6 +91,10 @@ class ProgramPage(TyperGroup):
         "Choose": ("partition", "plan", "tune", "sweep", "optimize", "export"),
     }
     """Groups of commands; one that is in none stands with the others at the end."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, each of which reads what is plainly right by itself."""
+        return with_plain_readers(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, group by group, each with the first sentence on it, then the options."""

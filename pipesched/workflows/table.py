@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from html import escape
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -100,4 +99,6 @@ def with_nan(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
 
 
 def _text(text: str) -> str:
+    from html import escape
+
     return escape(printable(text))

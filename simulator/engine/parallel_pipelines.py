@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, rewritten
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Estimate, Inexact, Scenario
-from pipesched.simulator.engine.simulation import simulate_lists
+from pipesched.simulator import Estimate, Inexact, Scenario, engine
 from pipesched.simulator.memory import iteration
 
 
@@ -23,7 +22,7 @@ def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
         return Inexact(reason)
     schedule, costs, cluster = scenario.schedule, scenario.costs, scenario.cluster
     lists = lists_of_all(schedule, scenario.num_pipelines)
-    timeline = simulate_lists(lists, costs, cluster, network=scenario.network)
+    timeline = engine.simulate_lists(lists, costs, cluster, network=scenario.network)
     return iteration(timeline, lists, costs, cluster)
 
 

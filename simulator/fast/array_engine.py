@@ -17,8 +17,8 @@ from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
-from pipesched.simulator.engine import OpSeconds, require_given, require_simulable, simulate_lists
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError, engine
+from pipesched.simulator.engine import OpSeconds, require_given, require_simulable
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loaded_program import LoadedProgram
 from pipesched.simulator.fast.program import Program
@@ -103,7 +103,7 @@ class CompiledLists:
         return []
 
     def _simpys(self, jitter: float, seed: int) -> Timeline:
-        return simulate_lists(
+        return engine.simulate_lists(
             self._lowered, self._costs, self._cluster, network=self._network, jitter=jitter, seed=seed,
             given=self._given,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
 from pipesched.simulator import Engine, NetworkOptions
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator import engine as simulator_engine
 from pipesched.simulator.fast.array_engine import CompiledLists
 
 
@@ -76,4 +76,6 @@ def makespans(
 def _makespan_by_simpy(
     schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float, seed: int
 ) -> float:
-    return simulate_lists(schedule, costs, cluster, network=network, jitter=jitter, seed=seed).makespan_s
+    return simulator_engine.simulate_lists(
+        schedule, costs, cluster, network=network, jitter=jitter, seed=seed
+    ).makespan_s

@@ -12,8 +12,8 @@ from pipesched.profiles.costs import StageCosts, Variation
 from pipesched.schedules import Schedule, WorkOp
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import stashing_steps
-from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.engine import OpSeconds, simulate_lists
+from pipesched.simulator import NetworkOptions, SimulationError, engine
+from pipesched.simulator.engine import OpSeconds
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -79,7 +79,7 @@ def makespan_range(
             ]
             for row in works
         ]
-        makespans_s.append(simulate_lists(lowered, costs, cluster, network=network, given=given).makespan_s)
+        makespans_s.append(engine.simulate_lists(lowered, costs, cluster, network=network, given=given).makespan_s)
     low_s, median_s, high_s = np.percentile(makespans_s, [10, 50, 90])
     return MakespanRange(draws, float(low_s), float(median_s), float(high_s))
 

@@ -7,6 +7,7 @@ from .forecasts import training_bounds as training_bounds
 from .key_values import number as number
 from .machine_options import MachineOptions as MachineOptions
 from .option_groups import grouped as grouped
+from .plain_reading import with_plain_readers as with_plain_readers
 from .plain_values import plain_value as plain_value
 from .plan_options import ModelOptions as ModelOptions
 from .plan_options import RequestOptions as RequestOptions

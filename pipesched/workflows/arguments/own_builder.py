@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Literal, TypeAlias, final
@@ -142,6 +141,8 @@ def _state(builder: Builder) -> str:
         source = file.read_bytes() if file.is_file() else inspect.getsource(builder).encode()
     except (OSError, TypeError):
         return "unknown"
+    from hashlib import sha256
+
     return sha256(source).hexdigest()
 
 

@@ -15,9 +15,8 @@ from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario, SteadyPace
+from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario, SteadyPace, engine
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peaks_in_flight, with_memory
 from pipesched.workflows import (
@@ -335,7 +334,7 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
     require_lowerable(schedule)  # before anything goes through long lists
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule, source.plan)
     require_runnable(schedule)
-    simulate_with = simulate_lists if conditions.engine == "simpy" else simulate_arrays
+    simulate_with = engine.simulate_lists if conditions.engine == "simpy" else simulate_arrays
     timeline = simulate_with(
         lower(schedule), costs, cluster, network=conditions.network, jitter=conditions.jitter, seed=conditions.seed
     )

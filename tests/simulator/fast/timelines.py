@@ -20,7 +20,7 @@ def without_simpy(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AskedSimPyError
 
-    monkeypatch.setattr(array_engine, "simulate_lists", refuse)
+    monkeypatch.setattr(array_engine.CompiledLists, "_simpys", refuse)
 
 
 def assert_same_timeline(timeline: Timeline, expected: Timeline) -> None:

@@ -1,0 +1,81 @@
+"""Read values that are plainly right without typer's validators, whose library takes longer to load than most commands.
+
+What is not plainly right is left to them, with what they say of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from typer.models import ParameterInfo
+
+_NUMBERS = {int: r"-?[0-9]{1,15}", float: r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?"}
+"""How numbers are written on which nobody has two opinions."""
+_DEMANDS = ("parser", "clamp", "exists", "dir_okay", "file_okay", "writable", "resolve_path", "allow_dash", "path_type")
+"""What a parameter may ask of its values besides a type and limits."""
+_USUAL = ParameterInfo()
+
+
+class _NotPlainError(Exception):
+    """A value is wrong, or written in an unusual way."""
+
+
+def with_plain_readers(parameters: Sequence[Any]) -> list[Any]:
+    """Return parameters of typer that read what is plainly right without its validators."""
+    for parameter in parameters:
+        if "get_runtime_param" not in vars(parameter):
+            parameter.get_runtime_param = partial(_PlainReader, parameter.get_runtime_param)
+    return [*parameters]
+
+
+class _PlainReader:
+    """Reads the values of a parameter, and leaves to typer's reader what is not plain."""
+
+    def __init__(self, others: Callable[[], Any]) -> None:
+        self._others = others
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter as its function takes it."""
+        is_several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if is_several else None
+        try:
+            if is_several != isinstance(value, (list, tuple)):
+                raise _NotPlainError
+            return _read(value, param.type_descriptor.annotation, param.type_descriptor.parameter_info)
+        except _NotPlainError:
+            return self._others().coerce(value, param=param, ctx=ctx)
+
+
+def _read(value: Any, kind: Any, info: ParameterInfo) -> Any:
+    if any(getattr(info, name) != getattr(_USUAL, name) for name in _DEMANDS):
+        raise _NotPlainError
+    if get_origin(kind) is list:
+        return [_read(item, get_args(kind)[0], info) for item in value]
+    if isinstance(value, str) and not value.isascii():
+        raise _NotPlainError
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if kind in _NUMBERS:
+        return _read_number(value, kind, info)
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is Path and isinstance(value, str) and (os.access(value, os.R_OK) or not os.access(value, os.F_OK)):
+        return Path(value)
+    raise _NotPlainError
+
+
+def _read_number(value: Any, kind: type[int] | type[float], info: ParameterInfo) -> int | float:
+    if isinstance(value, str) and re.fullmatch(_NUMBERS[kind], value):
+        value = kind(value)
+    least = -math.inf if info.min is None else info.min
+    most = math.inf if info.max is None else info.max
+    if type(value) is not kind or not math.isfinite(value) or not least <= value <= most:
+        raise _NotPlainError
+    return value
