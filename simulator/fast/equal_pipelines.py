@@ -79,6 +79,8 @@ class EqualPipelines:
         self._costs, self._cluster, self._network = costs, cluster, network
         self._program = compile_lists(lower(schedule), network, has_hand_over=cluster.has_hand_over)
         self._known: dict[bool, LoopArrays] = {}  # of one that is alone, and of one of several
+        self._together: dict[int, Estimate] = {}
+        self._busiest_s: dict[bool, tuple[float, float]] = {}
 
     def together(self, num_pipelines: int) -> Estimate:
         """Return time and memory of an iteration that so many begin together; the Timeline is left out.
@@ -89,6 +91,11 @@ class EqualPipelines:
         Raises:
             As `pace` does.
         """
+        if num_pipelines not in self._together:
+            self._together[num_pipelines] = self._run_together(num_pipelines)
+        return self._together[num_pipelines]
+
+    def _run_together(self, num_pipelines: int) -> Estimate:
         costs = self._costs if num_pipelines > 1 else _without_averages(self._costs)
         times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
         starts, ends = self._works
@@ -96,6 +103,15 @@ class EqualPipelines:
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
         over = self._over_capacity(times_s, num_pipelines, peaks)
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
+
+    def held_ranges(self, num_pipelines: int) -> dict[int, tuple[int, int]]:
+        """Return for each device the least and the most bytes that its peak may be, whatever its ops take.
+
+        Raises:
+            As `pace` does.
+        """
+        self.together(1)  # lists that deadlock do so however many pipelines there are
+        return {held.device: held.range_bytes(num_pipelines) for held in self._held}
 
     def pace(self, num_pipelines: int) -> Pace:
         """Return the seconds of an iteration in the long run, in which every pipeline does a batch, and their error.
@@ -191,22 +207,31 @@ class EqualPipelines:
 
     def least_s(self, num_pipelines: int) -> float:
         """Return what the busiest rank, device or link has to do in an iteration of all pipelines [s]."""
-        import numpy as np
+        is_several = num_pipelines > 1
+        if is_several not in self._busiest_s:
+            self._busiest_s[is_several] = _busiest_s(self._arrays(num_pipelines))
+        of_one_s, of_each_s = self._busiest_s[is_several]
+        return max(of_one_s, num_pipelines * of_each_s)
 
-        arrays = self._arrays(num_pipelines)
-        instructions: Any = arrays.instructions
-        transfers: Any = arrays.transfers
-        ranks = np.repeat(np.arange(len(instructions.sharers)), np.diff(instructions.begins))
-        instructions = instructions.each_its_own()
-        work_s = np.where(instructions.kinds <= OWN, instructions.seconds, 0.0)
-        most_s = [*np.bincount(ranks, work_s)]
-        if num_pipelines > 1:
-            devices = np.array(instructions.sharers)[ranks]
-            most_s += [*(num_pipelines * np.bincount(devices, work_s * instructions.utilisations))]
-        wires = np.array(transfers.wires, np.int64)[transfers.channels]
-        occupied_s = np.array(transfers.load_seconds)[transfers.loads]
-        most_s += [*(num_pipelines * np.bincount(wires, occupied_s))]
-        return float(max(most_s, default=0.0))
+
+def _busiest_s(arrays: LoopArrays) -> tuple[float, float]:
+    """Return what the busiest rank of one pipeline does, and what the busiest device or link does for each of them [s].
+
+    A device that nobody shares does what its rank does.
+    """
+    import numpy as np
+
+    instructions: Any = arrays.instructions.each_its_own()
+    transfers: Any = arrays.transfers
+    ranks = np.repeat(np.arange(len(instructions.sharers)), np.diff(instructions.begins))
+    work_s = np.where(instructions.kinds <= OWN, instructions.seconds, 0.0)
+    wires = np.array(transfers.wires, np.int64)[transfers.channels]
+    occupied_s = np.array(transfers.load_seconds)[transfers.loads]
+    shared_s = [*np.bincount(wires, occupied_s)]
+    sharers = np.array(instructions.sharers)[ranks]
+    is_shared = sharers >= 0
+    shared_s += [*np.bincount(sharers[is_shared], (work_s * instructions.utilisations)[is_shared])]
+    return float(max(np.bincount(ranks, work_s), default=0.0)), float(max(shared_s, default=0.0))
 
 
 def predict_drifting(scenario: Scenario) -> Estimate | Inexact:

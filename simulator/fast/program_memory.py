@@ -76,6 +76,13 @@ class HeldBytes:
                 break
         return num_pipelines * most + self._always_bytes(num_pipelines)
 
+    def range_bytes(self, num_pipelines: int) -> tuple[int, int]:
+        """Return between what the most lies that so many hold together, whatever the times are."""
+        certain, doubtful = self._peaks
+        most = doubtful[0][2] if doubtful else certain
+        always = self._always_bytes(num_pipelines)
+        return num_pipelines * certain + always, num_pipelines * most + always
+
     def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
         """Return when so many hold more than `capacity_bytes` for the first time [s], how much, and whether in passing.
 

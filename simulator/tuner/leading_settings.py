@@ -1,6 +1,6 @@
 """The settings that come first of many, most of which are known by the least that they take alone.
 
-    least     3   4   5   5   7   9       seconds that a setting takes at least; its memory is known
+    least     3   4   5   5   7   9       seconds that a setting takes at least; whether it fits is known
               ↓
               .   4*  5   5   6*  9       a full evaluation (*) can only put it further behind
 
@@ -25,7 +25,7 @@ class LeadingSettings(NamedTuple):
 
     Attributes:
         outcomes: Every setting, in the order that it was given in.
-        evaluated: Settings whose seconds are their own; of others they are the least that are possible.
+        evaluated: Settings whose seconds and bytes are their own; of others they are the least that are possible.
     """
 
     outcomes: tuple[SettingOutcome, ...]
@@ -41,8 +41,9 @@ def leading_settings(
     """Evaluate settings until those are known that come first: of either training, and of those that are rejected.
 
     Args:
-        least: Every setting, with the least seconds that it takes.
-        evaluate: Says what one takes: not less.
+        least: Every setting, with the least seconds that it takes and the least bytes that it holds, and why it is
+            rejected, if it is.
+        evaluate: Says what one takes and holds: not less.
         evaluator: Who ranks.
         count: How many of each kind are to be known.
     """

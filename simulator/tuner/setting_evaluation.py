@@ -82,27 +82,28 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
     hold when all are at their peak.
     """
-    return paced(problem, bound_setting(problem, setting))
+    return settled(problem, bound_setting(problem, setting))
 
 
 def bound_setting(problem: Problem, setting: Setting) -> SettingOutcome:
-    """Predict a setting but for how its pipelines drift apart: of those its seconds are the least that are possible."""
+    """Predict a setting but for how its pipelines drift apart.
+
+    Of those that do, and surely fit, seconds and bytes are the least that are possible; of those that may not fit the
+    bytes are what they hold.
+    """
     number = setting.num_pipelines
     try:
         costs = costs_of(problem, setting)
-        begun_together = _one_iteration(problem, costs, setting)
-        seconds = begun_together.seconds
         if is_slowed(costs, number):
-            seconds = _pipelines(_alike(setting), costs, problem.cluster, problem.network).least_s(number)
+            return _least_of_drifting(problem, costs, setting)
+        begun_together = _one_iteration(problem, costs, setting)
     except UNPREDICTABLE as error:
         return SettingOutcome(setting, reason=str(error))
-    held_bytes = max(begun_together.peak_bytes.values(), default=0)
-    reason = over_memory_reason(begun_together.over_memory)
-    return SettingOutcome(setting, seconds / number, held_bytes, reason)
+    return _outcome(setting, begun_together.seconds, begun_together)
 
 
-def paced(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
-    """Return a setting of which `bound_setting` says all else, with its seconds where its pipelines drift apart."""
+def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
+    """Return a setting that `bound_setting` bounds, with the seconds and the bytes that it takes."""
     setting = outcome.setting
     if outcome.seconds is None:
         return outcome
@@ -111,9 +112,30 @@ def paced(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
         if not is_slowed(costs, setting.num_pipelines):
             return outcome
         pace = _drifting_pace(problem, costs, setting)
-        return replace(outcome, seconds=pace.seconds / setting.num_pipelines, error=pace.error)
+        exact = _outcome(setting, pace.seconds, _one_iteration(problem, costs, setting))
+        return replace(exact, error=pace.error)
     except UNPREDICTABLE as error:
         return SettingOutcome(setting, reason=str(error))
+
+
+def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) -> SettingOutcome:
+    """Return what pipelines that slow each other take at least, and hold at least if they surely fit."""
+    number, cluster = setting.num_pipelines, problem.cluster
+    pipelines = _pipelines(_alike(setting), costs, cluster, problem.network)
+    seconds = pipelines.least_s(number)
+    if _is_alone(problem, costs, setting):
+        ranges = pipelines.held_ranges(number)
+        limits = (cluster.devices[device].memory_bytes for device in ranges)
+        if all(limit is None or most <= limit for limit, (_, most) in zip(limits, ranges.values(), strict=True)):
+            return SettingOutcome(setting, seconds / number, max((least for least, _ in ranges.values()), default=0))
+    return _outcome(setting, seconds, _one_iteration(problem, costs, setting))
+
+
+def _outcome(setting: Setting, seconds: float, begun_together: Estimate) -> SettingOutcome:
+    """Return the outcome of a setting whose iterations take so many seconds [s]."""
+    held_bytes = max(begun_together.peak_bytes.values(), default=0)
+    reason = over_memory_reason(begun_together.over_memory)
+    return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
 def costs_of(problem: Problem, setting: Setting) -> StageCosts:
@@ -128,11 +150,15 @@ def costs_of(problem: Problem, setting: Setting) -> StageCosts:
 
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return time and memory of an iteration that all pipelines begin together."""
-    alike, number = _alike(setting), setting.num_pipelines
-    schedule = _one_pipeline(alike, len(problem.cluster.devices))
-    if contention_of(Scenario(schedule, costs, problem.cluster, problem.network, number)) is not None:
+    if not _is_alone(problem, costs, setting):
         return _of_all(problem, costs, setting)
-    return _pipelines(alike, costs, problem.cluster, problem.network).together(number)
+    return _pipelines(_alike(setting), costs, problem.cluster, problem.network).together(setting.num_pipelines)
+
+
+def _is_alone(problem: Problem, costs: StageCosts, setting: Setting) -> bool:
+    """Return whether one of a setting's pipelines says what all do that begin together."""
+    schedule = _one_pipeline(_alike(setting), len(problem.cluster.devices))
+    return contention_of(Scenario(schedule, costs, problem.cluster, problem.network, setting.num_pipelines)) is None
 
 
 def _drifting_pace(problem: Problem, costs: StageCosts, setting: Setting) -> Pace:

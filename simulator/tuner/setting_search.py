@@ -19,7 +19,7 @@ from pipesched.simulator.tuner.setting_evaluation import (
     evaluate_by_equations,
     evaluate_setting,
     measure,
-    paced,
+    settled,
 )
 from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome
 
@@ -79,7 +79,7 @@ def search_leading(
     workers: int = 1,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> LeadingSettings:
-    """Evaluate those of `settings` by our model that come first, and of all others the least that they take.
+    """Evaluate those of `settings` by our model that come first, and of all others the least that they take and hold.
 
     Args:
         problem: Model, batch and devices.
@@ -90,7 +90,7 @@ def search_leading(
         tick: Told the fraction done.
     """
     least = search_settings(problem, settings, workers=workers, tick=tick, judge=partial(bound_setting, problem))
-    return leading_settings(least, partial(paced, problem), evaluator, count)
+    return leading_settings(least, partial(settled, problem), evaluator, count)
 
 
 def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal[SettingOutcome]:

@@ -192,8 +192,9 @@ def search_problem(
         judge: Who evaluates a setting, in place of the evaluator's own.
         how: What the found times depend on, beside the problem; kept in `resume`.
         num_paced: How many of those that come first, without and with another training, are to have a steady pace.
-        num_leading: How many of either training, and of those rejected, are to have seconds of their own: of others it
-            is known that they take no less than they are said to; None: all, as a `judge` and a file have it.
+        num_leading: How many of either training, and of those rejected, are to have seconds and bytes of their own: of
+            others it is known that they take and hold no less than they are said to; None: all, as a `judge` and a
+            file have it.
         progress: Is told which share of the settings is done.
 
     Raises:
