@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, TypeAlias, assert_never, final, overload
 
 from pipesched.schedules.machine_code import bounds, converted
@@ -175,16 +174,19 @@ class OpColumns:
         return int(is_there.sum())
 
     @property
-    def are_works(self) -> Any:
-        """Of each op, those of all ranks one after the other, whether it is none that posts a message."""
+    def kinds(self) -> Any:
+        """Of each op, those of all ranks one after the other, its code; of an Overlap that of its second part."""
         if isinstance(self.codes, list):
-            codes = [0, *self.codes]
-            return [not SEND_F <= code < REDUCE for before, code in pairwise(codes) if before < OVERLAPPED]
-        import numpy as np
+            return [code for code in self.codes if code < OVERLAPPED]
+        return self.codes[self.codes < OVERLAPPED]
 
-        is_message, is_first = (self.codes >= SEND_F) & (self.codes < REDUCE), np.ones(len(self.codes), bool)
-        is_first[1:] = self.codes[:-1] < OVERLAPPED
-        return ~is_message[is_first]
+    @property
+    def are_works(self) -> Any:
+        """Of each op, in the order of `kinds`, whether it is none that posts a message."""
+        kinds = self.kinds
+        if isinstance(kinds, list):
+            return [not SEND_F <= kind < REDUCE for kind in kinds]
+        return (kinds < SEND_F) | (kinds >= REDUCE)
 
     def are_within(self, num_stages: int, num_microbatches: int) -> bool:
         """Whether all stages and micro-batches are among so many."""

@@ -25,12 +25,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress, pairwise
 from typing import Any, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Schedule, op_columns
+from pipesched.schedules import Average, Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import (
     USUAL_NETWORK,
@@ -98,7 +97,7 @@ class EqualPipelines:
     def _run_together(self, num_pipelines: int) -> Estimate:
         costs = self._costs if num_pipelines > 1 else _without_averages(self._costs)
         times_s = program_times(self._program, costs, self._cluster, self._network, num_pipelines=num_pipelines)
-        starts, ends = self._works
+        starts, ends = self._program.works_of_one
         begin_s, end_s = extent_s(times_s, starts, self._program.works[1] if num_pipelines > 1 else ends)
         peaks = {held.device: held.peak_bytes(times_s, num_pipelines) for held in self._held}
         over = self._over_capacity(times_s, num_pipelines, peaks)
@@ -160,17 +159,6 @@ class EqualPipelines:
         by_rank = np.asarray(times_s)[ends].reshape(num_pipelines, -1, iterations)
         ends_s: list[list[float]] = by_rank.max(axis=1).tolist()
         return ends_s
-
-    @cached_property
-    def _works(self) -> tuple[Any, Any]:
-        """Where ops that are neither messages nor Averages start and end, as numbers of times."""
-        program, average = self._program, op_columns.AVERAGE
-        if not program.schedule.averagers:
-            return program.works
-        codes = program.schedule.columns.in_form(in_arrays=False)[1]
-        kinds = [code for before, code in pairwise([0, *codes]) if before < op_columns.OVERLAPPED]
-        is_work = [not op_columns.SEND_F <= kind < op_columns.REDUCE and kind != average for kind in kinds]
-        return [*compress(program.spans.starts, is_work)], [*compress(program.spans.ends, is_work)]
 
     @cached_property
     def _held(self) -> tuple[HeldBytes, ...]:

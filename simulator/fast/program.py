@@ -16,7 +16,18 @@ from itertools import chain, compress, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from pipesched.profiles.clusters import Hop
-from pipesched.schedules import HandOver, Message, Op, Schedule, SpanColumns, Timeline, WorkOp, machine_code, spread
+from pipesched.schedules import (
+    HandOver,
+    Message,
+    Op,
+    Schedule,
+    SpanColumns,
+    Timeline,
+    WorkOp,
+    machine_code,
+    op_columns,
+    spread,
+)
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.fast.loop_arrays import RECV, extent_s, in_lists
@@ -172,11 +183,25 @@ class Program:
     @cached_property
     def works(self) -> tuple[Any, Any]:
         """Where all but messages start and end, as numbers of times; lists, or NumPy's arrays."""
+        return self._where(self.schedule.columns.are_works)
+
+    @cached_property
+    def works_of_one(self) -> tuple[Any, Any]:
+        """Where all start and end but messages and Averages, which a pipeline that is alone has none of."""
+        if not self.schedule.averagers:
+            return self.works
+        kinds, are_works = self.schedule.columns.kinds, self.schedule.columns.are_works
+        if not isinstance(kinds, list):
+            return self._where(are_works & (kinds != op_columns.AVERAGE))
+        pairs = zip(kinds, are_works, strict=True)
+        return self._where([is_work and kind != op_columns.AVERAGE for kind, is_work in pairs])
+
+    def _where(self, is_meant: Any) -> tuple[Any, Any]:
+        """Return where ops of which it is said start and end, as numbers of times."""
         _, starts, ends = self.find_spans(self.time_numbers)
-        is_work = self.schedule.columns.are_works
         if isinstance(starts, list):
-            return list(compress(starts, is_work)), list(compress(ends, is_work))
-        return starts[is_work], ends[is_work]
+            return list(compress(starts, is_meant)), list(compress(ends, is_meant))
+        return starts[is_meant], ends[is_meant]
 
     def makespan_s(self, times_s: Sequence[float]) -> float:
         """Return the makespan of the Timeline that has these times [s]."""

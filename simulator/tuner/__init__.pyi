@@ -8,7 +8,6 @@ from .setting import AVGPIPE as AVGPIPE
 from .setting import Learning as Learning
 from .setting import Setting as Setting
 from .setting import Space as Space
-from .setting_evaluation import Problem as Problem
 from .setting_evaluation import evaluate_setting as evaluate_setting
 from .setting_evaluation import timeline_of_setting as timeline_of_setting
 from .setting_outcome import Evaluator as Evaluator
@@ -21,5 +20,6 @@ from .setting_search import Judge as Judge
 from .setting_search import search_leading as search_leading
 from .setting_search import search_settings as search_settings
 from .setting_search import setting_journal as setting_journal
+from .tuning_problem import Problem as Problem
 from .verdict import rank_correlation as rank_correlation
 from .verdict import regret as regret

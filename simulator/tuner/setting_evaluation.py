@@ -3,77 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds, price_among, shared_slowdown
-from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, Timeline
-from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import recompute
-from pipesched.simulator import USUAL_NETWORK, Estimate, NetworkOptions, Scenario, is_usual
-from pipesched.simulator.fast import EqualPipelines, Pace, contention_of, predict_scenario
+from pipesched.profiles.costs import StageCosts, price_among, shared_slowdown
+from pipesched.schedules import Compute, Message, Payload, Phase, Timeline
+from pipesched.simulator import Estimate, Scenario, is_usual
+from pipesched.simulator.fast import Pace, contention_of, predict_scenario
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
+from pipesched.simulator.tuner.tuning_problem import Problem
 
 _FOLLOWED = 2
 """Micro-batches for each device of a pipeline, in the drift of several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem of the tuner: what all its settings have in common.
-
-    Attributes:
-        profile: Profile of the model.
-        batch_size: Samples in the batch of one pipeline.
-        cluster: Cluster of as many devices as the pipeline has, with their memory.
-        partition: How layers are cut into stages, as in `parse_partition`.
-        network: How messages go.
-    """
-
-    profile: Profile
-    batch_size: int
-    cluster: Cluster
-    partition: str = "balanced"
-    network: NetworkOptions = USUAL_NETWORK
-
-    def covers(self, num_microbatches: int) -> bool:
-        """Whether a batch can be cut so, and the profile knows micro-batches of that size."""
-        size, left = divmod(self.batch_size, num_microbatches)
-        return not left and self.profile.covers(size)
-
-    def costs(self, num_microbatches: int, num_stages: int, num_pipelines: int = 1) -> StageCosts:
-        """Return what the stages cost if a batch is cut into so many micro-batches, and pipelines share the devices.
-
-        Raises:
-            ProfileError: It cannot be cut so, the profile does not cover the size, or there are fewer layers.
-        """
-        num_sharing = num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
-        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages, num_sharing)
-
-    def microbatch_size(self, num_microbatches: int) -> int:
-        """Return the samples of each, if a batch is cut into so many.
-
-        Raises:
-            ProfileError: It cannot be cut so.
-        """
-        size, left = divmod(self.batch_size, num_microbatches)
-        if left:
-            raise ProfileError(
-                f"got a batch of {self.batch_size} samples in {num_microbatches} micro-batches, expected equal ones"
-            )
-        return size
-
-
-@lru_cache(maxsize=256)
-def _costs(profile: Profile, partition: str, size: int, num_stages: int, num_sharing: int) -> StageCosts:
-    bounds = parse_partition(partition, layer_seconds(profile, size), num_stages)
-    return costs_of_stages(profile, bounds, size, num_sharing)
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
@@ -121,7 +66,7 @@ def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
 def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) -> SettingOutcome:
     """Return what pipelines that slow each other take at least, and hold at least if they surely fit."""
     number, cluster = setting.num_pipelines, problem.cluster
-    pipelines = _pipelines(_alike(setting), costs, cluster, problem.network)
+    pipelines = problem.pipelines(setting, costs)
     seconds = pipelines.least_s(number)
     if _is_alone(problem, costs, setting):
         ranges = pipelines.held_ranges(number)
@@ -144,7 +89,7 @@ def costs_of(problem: Problem, setting: Setting) -> StageCosts:
     Raises:
         ScheduleError, ProfileError: The setting cannot be.
     """
-    num_stages = _one_pipeline(_alike(setting), len(problem.cluster.devices)).num_stages
+    num_stages = problem.lists(setting).num_stages
     return problem.costs(setting.num_microbatches, num_stages, setting.num_pipelines)
 
 
@@ -152,12 +97,12 @@ def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Est
     """Return time and memory of an iteration that all pipelines begin together."""
     if not _is_alone(problem, costs, setting):
         return _of_all(problem, costs, setting)
-    return _pipelines(_alike(setting), costs, problem.cluster, problem.network).together(setting.num_pipelines)
+    return problem.pipelines(setting, costs).together(setting.num_pipelines)
 
 
 def _is_alone(problem: Problem, costs: StageCosts, setting: Setting) -> bool:
     """Return whether one of a setting's pipelines says what all do that begin together."""
-    schedule = _one_pipeline(_alike(setting), len(problem.cluster.devices))
+    schedule = problem.lists(setting)
     return contention_of(Scenario(schedule, costs, problem.cluster, problem.network, setting.num_pipelines)) is None
 
 
@@ -172,8 +117,7 @@ def _drifting_pace(problem: Problem, costs: StageCosts, setting: Setting) -> Pac
     each_s = _busiest_s(costs, cluster, setting) if is_usual(problem.network) and not cluster.nics else None
     if each_s is not None:
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
-    pipelines = _pipelines(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
-    pace = pipelines.pace(number)
+    pace = problem.pipelines(replace(setting, num_microbatches=followed), costs).pace(number)
     seconds = pace.seconds + (setting.num_microbatches - followed) * (each_s or 0.0)
     return Pace(seconds, pace.error * pace.seconds / seconds)
 
@@ -215,24 +159,6 @@ def _hand_over_s(costs: StageCosts, cluster: Cluster, stage: int) -> float:
         out, into = cluster.hand_over_s(stage, other, num_bytes), cluster.hand_over_s(other, stage, num_bytes)
         seconds.append(out.send_s + into.post_s + into.receive_s)
     return math.fsum(seconds)
-
-
-def _alike(setting: Setting) -> Setting:
-    """Return one that has the same lists in each of its pipelines: there are two, if there can be several."""
-    return setting if setting.advance is None else replace(setting, num_pipelines=2)
-
-
-@lru_cache(maxsize=8)
-def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
-    """Return the lists, lowered. No message comes from R, so it may as well be put in when they are."""
-    if setting.recomputes:
-        return recompute(_one_pipeline(replace(setting, recomputes=False), num_devices))
-    return lower(setting.build_one(num_devices))
-
-
-@lru_cache(maxsize=8)
-def _pipelines(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> EqualPipelines:
-    return EqualPipelines(_one_pipeline(setting, len(cluster.devices)), costs, cluster, network)
 
 
 def _of_all(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:

@@ -6,8 +6,9 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import Inexact, Scenario, SteadyPace
 from pipesched.simulator.fast import predict_repeated, simulate_arrays
 from pipesched.simulator.search import UNPREDICTABLE
-from pipesched.simulator.tuner.setting_evaluation import Problem, costs_of, is_slowed
+from pipesched.simulator.tuner.setting_evaluation import costs_of, is_slowed
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
+from pipesched.simulator.tuner.tuning_problem import Problem
 
 _MOST_CELLS = 5_000
 """Stages times micro-batches, of all pipelines, of a batch that is looked at, which takes about a tenth of a second."""

@@ -14,7 +14,6 @@ from pipesched.simulator.tuner.leading_settings import LeadingSettings, leading_
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 from pipesched.simulator.tuner.setting_evaluation import (
-    Problem,
     bound_setting,
     evaluate_by_equations,
     evaluate_setting,
@@ -22,6 +21,7 @@ from pipesched.simulator.tuner.setting_evaluation import (
     settled,
 )
 from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome
+from pipesched.simulator.tuner.tuning_problem import Problem
 
 _CHUNK = 16
 """Settings that a process takes at once: many of them have the same lists, which it makes once."""

@@ -6,7 +6,8 @@ from pipesched.profiles.clusters import flat
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.simulator.tuner import Accounting, Setting, predict_setting
-from pipesched.simulator.tuner.setting_evaluation import Problem, evaluate_setting, measure
+from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
+from pipesched.simulator.tuner.tuning_problem import Problem
 from pipesched.workflows.tuning import Measurement
 
 MODEL = "gpt:layers=4,width=256,heads=4,context=64"

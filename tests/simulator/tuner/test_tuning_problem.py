@@ -1,0 +1,32 @@
+"""What settings have in common is made once for a problem, and anew for another, or in another process."""
+
+import pickle
+from dataclasses import replace
+
+from pipesched.simulator.tuner import Setting
+from tests.simulator.tuner.problems import problem
+
+SETTING = Setting("avgpipe", 4, 2, 1)
+
+
+def test_costs_and_pipelines_are_made_once_and_no_other_problem_has_them():
+    asked = problem()
+    costs = asked.costs(4, len(asked.cluster.devices))
+    pipelines = asked.pipelines(SETTING, costs)
+    assert asked.costs(4, len(asked.cluster.devices)) is costs
+    assert asked.pipelines(replace(SETTING, num_pipelines=3), costs) is pipelines  # which stand for any number
+    assert asked.pipelines(SETTING, replace(costs, overlap=0.5)) is not pipelines
+
+    for other in (replace(asked, partition="uniform"), pickle.loads(pickle.dumps(asked))):
+        assert other.made is not asked.made
+        assert not other.made.costs
+        assert not other.made.pipelines
+    assert pickle.loads(pickle.dumps(asked)) == asked
+
+
+def test_only_the_last_pipelines_are_kept():
+    asked = problem()
+    costs = asked.costs(4, len(asked.cluster.devices))
+    for num_microbatches in range(1, 20):
+        asked.pipelines(replace(SETTING, num_microbatches=num_microbatches), costs)
+    assert len(asked.made.pipelines) == 8
