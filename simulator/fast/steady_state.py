@@ -32,6 +32,7 @@ from pipesched.schedules import (
     Timeline,
     computes,
     machine_code,
+    op_columns,
     repeat,
 )
 from pipesched.schedules.lowering import lower
@@ -244,16 +245,12 @@ def _pace(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> Stead
     Returns:
         That of the first lag after which all do alike; None if there is none.
     """
-    ends_s = {
-        (span.rank, part.phase, part.stage, part.microbatch): span.end_s
-        for span in timeline.spans
-        for part in computes(span.op)
-    }
+    ends_s = _ends_s(timeline)
     late = [(key, end_s) for key, end_s in ends_s.items() if key[3] in microbatches]
     for lag in lags:
         gains_s = [
-            end_s - ends_s.get((rank, phase, stage, microbatch - lag), math.inf)
-            for (rank, phase, stage, microbatch), end_s in late
+            end_s - ends_s.get((rank, code, stage, microbatch - lag), math.inf)
+            for (rank, code, stage, microbatch), end_s in late
         ]
         if _is_same(min(gains_s), max(gains_s)):
             gain_s = math.fsum(gains_s) / len(gains_s)
@@ -266,6 +263,19 @@ def _pace(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> Stead
             windows = {device: (end_s - gain_s, end_s) for device, end_s in ends_of.items()}
             return SteadyPace(gain_s / lag, idle_share(busy_s(timeline, windows), len(windows), gain_s))
     return None
+
+
+def _ends_s(timeline: Timeline) -> dict[tuple[int, int, int, int], float]:
+    """Return when each computation is over [s], under its rank, code, stage and micro-batch."""
+    spans = timeline.columns
+    begins, codes, stages, microbatches, *_ = spans.ops.in_form(in_arrays=False)
+    *_, ends_s = spans.in_form(in_arrays=False)
+    ranks = chain.from_iterable([rank] * (end - begin) for rank, (begin, end) in enumerate(pairwise(begins)))
+    return {
+        (rank, code % op_columns.OVERLAPPED, stage, microbatch): end_s
+        for rank, code, stage, microbatch, end_s in zip(ranks, codes, stages, microbatches, ends_s, strict=True)
+        if code < op_columns.SEND_F or code >= op_columns.OVERLAPPED
+    }
 
 
 def idle_share(busy_s: float, num_devices: int, seconds: float) -> float:
