@@ -1,6 +1,7 @@
 """``python -m pipesched``: the command line, which answers an interrupt at any moment."""
 
 import atexit
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -10,6 +11,7 @@ _STOPPED = 130  # as STOPPED of pipesched.cli.errors, which may not be there yet
 
 def main() -> None:
     """Run the command line, which may be interrupted while it is imported, too."""
+    gc.disable()  # what is loaded stays, so that nobody need look through it
     try:
         from pipesched.profiles.processes import is_interrupted, persist_interrupts
 
@@ -19,6 +21,8 @@ def main() -> None:
     try:
         from pipesched.cli.main import main as run
 
+        gc.freeze()
+        gc.enable()
         run()
     except SystemExit as left:
         if left.code != _STOPPED:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias, assert_never
 
+from pipesched.profiles.processes import rare_collections
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search import Journal, Runner, make_process_runner, search_all
 from pipesched.simulator.tuner.leading_settings import LeadingSettings, leading_settings
@@ -67,7 +68,8 @@ def search_settings(
         chunks = _chunks(settings)
         return run(judge, lambda: next(chunks, ()))
 
-    return search_all(settings, search, journal, tick)
+    with rare_collections():
+        return search_all(settings, search, journal, tick)
 
 
 def search_leading(
@@ -90,7 +92,8 @@ def search_leading(
         tick: Told the fraction done.
     """
     least = search_settings(problem, settings, workers=workers, tick=tick, judge=partial(bound_setting, problem))
-    return leading_settings(least, partial(settled, problem), evaluator, count)
+    with rare_collections():
+        return leading_settings(least, partial(settled, problem), evaluator, count)
 
 
 def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal[SettingOutcome]:
