@@ -9,6 +9,7 @@ from . import transforms as transforms
 from . import weights as weights
 from .cell_limit import require_cells as require_cells
 from .collector import paused_collector as paused_collector
+from .joined_columns import JoinedColumns as JoinedColumns
 from .memory_room import too_many_objects as too_many_objects
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average
@@ -70,6 +71,9 @@ from .span import Span as Span
 from .span import is_work as is_work
 from .span_columns import SpanColumns as SpanColumns
 from .span_columns import spread as spread
+from .spelled_cells import Alphabet as Alphabet
+from .spelled_cells import SpelledCells as SpelledCells
+from .spelled_cells import integers as integers
 from .timeline import LONGEST_S as LONGEST_S
 from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample

@@ -37,6 +37,7 @@ from pipesched.schedules.op import (
     Step,
     Unshard,
 )
+from pipesched.schedules.spelled_cells import SpelledCells, write_out
 
 F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD = range(14)  # noqa: E741
 """Codes of what a cell holds."""
@@ -90,12 +91,28 @@ class OpColumns:
         others: Numbers | None = None,
         lookaheads: Numbers | None = None,
     ) -> None:
+        self.cells: SpelledCells | None = None
         self.begins = begins
         self.codes = codes
         self.stages = stages
         self.microbatches = microbatches
         self.others = others
         self.lookaheads = lookaheads
+
+    @classmethod
+    def spelled(cls, cells: SpelledCells) -> OpColumns:
+        """Return columns that are written out when somebody reads them; until then they have their `cells`."""
+        columns = cls.__new__(cls)
+        columns.cells, columns.begins, columns.others, columns.lookaheads = cells, cells.begins, None, None
+        return columns
+
+    def __getattr__(self, name: str) -> Numbers:
+        """Write the cells out, as one of their columns is asked for."""
+        if name not in ("codes", "stages", "microbatches"):
+            raise AttributeError(name)
+        assert self.cells is not None, "else it has them"
+        self.codes, self.stages, self.microbatches = write_out([self.cells])
+        return self.__dict__[name]
 
     @classmethod
     def of(cls, lists: Iterable[Iterable[Op]]) -> OpColumns:
@@ -113,6 +130,11 @@ class OpColumns:
     def num_ranks(self) -> int:
         """The number of lists."""
         return len(self.begins) - 1
+
+    @property
+    def num_cells(self) -> int:
+        """The number of cells."""
+        return int(self.begins[-1])
 
     @property
     def has_messages(self) -> bool:
@@ -204,9 +226,9 @@ class OpColumns:
             for column in columns
         )
 
-    def rows(self) -> tuple[OpRow, ...]:
+    def rows(self) -> OpRows:
         """Return the list of each rank."""
-        return tuple(OpRow(self, rank) for rank in range(self.num_ranks))
+        return OpRows(self)
 
     def ops(self, rank: int) -> Iterator[Op]:
         """Yield the ops of `rank`, made anew."""
@@ -246,11 +268,33 @@ def _made(code: int, stage: int, microbatch: int, other: int, lookahead: int) ->
 
 def columns_of(lists: Sequence[Iterable[Op]]) -> OpColumns | None:
     """Return the columns whose rows `lists` are, all of them in their order; None: they are none."""
+    if isinstance(lists, OpRows):
+        return lists.columns
     columns = lists[0].columns if lists and isinstance(lists[0], OpRow) else None
     if columns is None or columns.num_ranks != len(lists):
         return None
     are_rows = (isinstance(row, OpRow) and (row.columns, row.rank) == (columns, rank) for rank, row in enumerate(lists))
     return columns if all(are_rows) else None
+
+
+@final
+class OpRows(tuple["OpRow", ...]):
+    """The lists of all ranks in columns.
+
+    Attributes:
+        columns: The columns.
+    """
+
+    columns: OpColumns
+
+    def __new__(cls, columns: OpColumns) -> OpRows:
+        """Return the rows of some columns."""
+        rows = super().__new__(cls, [OpRow(columns, rank) for rank in range(columns.num_ranks)])
+        rows.columns = columns
+        return rows
+
+    def __getnewargs__(self) -> tuple[OpColumns]:
+        return (self.columns,)
 
 
 @final

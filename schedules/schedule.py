@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeAlias, final
 from pipesched.schedules.machine_code import chosen
 from pipesched.schedules.memory_room import too_many_objects
 from pipesched.schedules.op import Average, Op, Recv, Reduce, Send, computes
-from pipesched.schedules.op_columns import OVERLAPPED, F, OpColumns, OpRow, cell_code, columns_of
+from pipesched.schedules.op_columns import OVERLAPPED, F, OpColumns, OpRow, OpRows, cell_code, columns_of
 from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
@@ -265,7 +265,7 @@ def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
 
 def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
     """Return whether a Send or Recv is in the lists."""
-    columns = columns_of(lists := tuple(lists))
+    columns = columns_of(lists if isinstance(lists, OpRows) else (lists := tuple(lists)))
     return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists) if columns is None else columns.has_messages
 
 
@@ -331,6 +331,8 @@ def positive(**counts: int) -> None:
     Raises:
         ScheduleError: A count is below 1 or not an integer.
     """
+    if all(type(value) is int and value > 0 for value in counts.values()):
+        return
     faults = [
         f"{name} is {value!r}, expected an integer of at least 1"
         for name, value in counts.items()

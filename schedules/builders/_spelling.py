@@ -9,13 +9,26 @@ The n-th time that a letter comes on a rank it stands for its n-th op there, so 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, count, repeat
+from functools import cache, cached_property
+from itertools import accumulate, chain, count, repeat
 from operator import add
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, final
 
-from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code, machine_code
+from pipesched.schedules import (
+    Alphabet,
+    OpColumns,
+    Phase,
+    Reduce,
+    SpelledCells,
+    StageOp,
+    Step,
+    cell_code,
+    integers,
+    machine_code,
+)
 
 _PLAIN_CELLS = 100_000
 """Most ops that are spelled without NumPy, where that is not loaded: above, loading it takes less time."""
@@ -50,6 +63,26 @@ class Letter(NamedTuple):
     is_overlapped: bool = False
 
 
+@final
+class Letters(dict[str, Letter]):
+    """Letters, each with what it stands for."""
+
+    @cached_property
+    def alphabet(self) -> Alphabet:
+        """What machine code asks of them."""
+        own = [letter for letter, known in self.items() if known.turns_of is None]
+        numbers = {letter: own.index(known.turns_of or letter) for letter, known in self.items()}
+        lists, places, first_of, zeros = array("i"), array("i"), dict[int, int](), [0] * len(self[own[0]].stages)
+        for turns in (turns for letter in own for turns in (self[letter].chunks, self[letter].microbatches)):
+            if turns is not None and id(turns) not in first_of:
+                first_of[id(turns)] = len(lists)
+                lists.extend(turns)
+            places.append(-1 if turns is None else first_of[id(turns)])
+        stages = integers(chain.from_iterable(self[letter].stages for letter in own))
+        firsts = integers(chain.from_iterable(self[letter].firsts or zeros for letter in own))
+        return Alphabet(_table(numbers), _table(_codes(self)), places.tobytes(), stages, firsts, lists.tobytes())
+
+
 def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
     """Return the ops that the letters of each rank stand for.
 
@@ -57,13 +90,13 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
         rows: The letters of each rank.
         letters: What each letter stands for.
     """
-    begins = [*accumulate(map(len, rows), initial=0)]
-    code_of = {letter: cell_code(known.kind, is_overlapped=known.is_overlapped) for letter, known in letters.items()}
-    if max(letters) <= _LAST_BYTE:
-        if machine_code.is_hot(begins[-1]):
-            return _spelled_in_machine_code("".join(rows).encode("latin-1"), letters, code_of, begins)
-        if _takes_numpy(begins[-1]):
-            return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
+    begins, are_bytes = [*accumulate(map(len, rows), initial=0)], max(letters) <= _LAST_BYTE
+    if are_bytes and machine_code.is_hot(begins[-1]):
+        known = letters if isinstance(letters, Letters) else Letters(letters)
+        return OpColumns.spelled(SpelledCells("".join(rows).encode("latin-1"), begins, known.alphabet))
+    code_of = _codes(letters)
+    if are_bytes and _takes_numpy(begins[-1]):
+        return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
     stages: list[int] = []
     microbatches: list[int] = []
     for rank, row in enumerate(rows):
@@ -73,6 +106,10 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
         stages += map(next, map(_shared(stages_of, letters).__getitem__, row))
         microbatches += map(next, map(_shared(microbatches_of, letters).__getitem__, row))
     return OpColumns(begins, [code_of[letter] for row in rows for letter in row], stages, microbatches)
+
+
+def _codes(letters: Mapping[str, Letter]) -> dict[str, int]:
+    return {letter: cell_code(known.kind, is_overlapped=known.is_overlapped) for letter, known in letters.items()}
 
 
 def _takes_numpy(num_ops: int) -> bool:
@@ -115,63 +152,6 @@ def _spelled_at_once(
     return OpColumns(begins, np.frombuffer(text.translate(_table(code_of)), np.int8), stages, microbatches)
 
 
-def _spelled_in_machine_code(
-    text: bytes, letters: Mapping[str, Letter], code_of: Mapping[str, int], begins: Sequence[int]
-) -> OpColumns:
-    """Return the same by going through the text once; arguments are those of `_spelled_at_once`."""
-    import numpy as np
-
-    own = [letter for letter, known in letters.items() if known.turns_of is None]
-    number = {letter: own.index(known.turns_of or letter) for letter, known in letters.items()}
-    zeros, stages_of, firsts_of, lists, places = (
-        [0] * (len(begins) - 1),
-        list[int](),
-        list[int](),
-        list[int](),
-        list[int](),
-    )
-    for letter in own:
-        known = letters[letter]
-        stages_of += known.stages
-        firsts_of += zeros if known.firsts is None else known.firsts
-        for numbers in (known.chunks, known.microbatches):
-            places.append(-1 if numbers is None else len(lists))
-            lists += () if numbers is None else numbers
-    of_letters, columns = np.frombuffer(text.translate(_table(number)), np.uint8), np.empty((2, len(text)), np.int32)
-    tables = (np.array(numbers, np.int64) for numbers in (begins, stages_of, firsts_of, lists, places))
-    machine_code.compiled(_write_spelled)(of_letters, *tables, np.empty(len(own), np.int64), *columns)
-    return OpColumns(begins, np.frombuffer(text.translate(_table(code_of)), np.int8), *columns)
-
-
-def _write_spelled(
-    of_letters: Any, begins: Any, stages_of: Any, firsts_of: Any, lists: Any, places: Any, turns: Any, stages: Any,
-    microbatches: Any,
-) -> None:  # fmt: skip
-    """Write stage and micro-batch of each letter of a text.
-
-    Args:
-        of_letters: Of each letter the number of the one whose turns it takes.
-        begins: Where the letters of each rank begin; and the end.
-        stages_of: Of each of these its stage on each rank.
-        firsts_of: What is added to its micro-batches on each rank.
-        lists: Chunks and micro-batches of all letters that have them, one behind the other.
-        places: Of each letter where its chunks begin, and where its micro-batches do; -1 where it has none.
-        turns: Of each how often it has come; to be written, as are the next two.
-        stages: Stages.
-        microbatches: Micro-batches.
-    """
-    num_ranks = len(begins) - 1
-    for rank in range(num_ranks):
-        turns[:] = 0
-        for i in range(begins[rank], begins[rank + 1]):
-            letter = of_letters[i]
-            turn = turns[letter]
-            turns[letter] = turn + 1
-            chunks, known = places[2 * letter], places[2 * letter + 1]
-            stages[i] = stages_of[letter * num_ranks + rank] + (lists[chunks + turn] if chunks >= 0 else 0)
-            microbatches[i] = firsts_of[letter * num_ranks + rank] + (lists[known + turn] if known >= 0 else turn)
-
-
 def first_turns(row: str, count: int) -> str:
     """Return `row` without what comes after the first `count` turns of each letter."""
     if len(row) == count * len(set(row)):
@@ -192,9 +172,17 @@ def stage_letters(
     return letters | {"S": Letter(Step, stages)}
 
 
-def v_letters(num_ranks: int) -> dict[str, Letter]:
+@cache
+def rank_letters(num_ranks: int) -> Letters:
+    """Return F, B, I, W and S of stage k on rank k."""
+    return Letters(stage_letters(range(num_ranks)))
+
+
+@cache
+def v_letters(num_ranks: int) -> Letters:
     """Return the letters of a V: F, B, I, W, S of the stages on the way down, f, b, i, w, s of those on the way up."""
-    return _both(stage_letters(range(num_ranks)), stage_letters(range(2 * num_ranks - 1, num_ranks - 1, -1)))
+    up = stage_letters(range(2 * num_ranks - 1, num_ranks - 1, -1))
+    return Letters(_both(rank_letters(num_ranks), up))
 
 
 def replica_letters(num_ranks: int, going_down: Sequence[int], going_up: Sequence[int]) -> dict[str, Letter]:

@@ -10,11 +10,11 @@ Backwards run in the order of the forwards, as in PyTorch. Every rank holds m mi
 from __future__ import annotations
 
 from pipesched.schedules import Schedule, make_schedule, positive
-from pipesched.schedules.builders._spelling import spelled, stage_letters
+from pipesched.schedules.builders._spelling import rank_letters, spelled
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build GPipe: (m + p - 1)(t_f + t_b) on equal stages with free links."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows = ["F" * num_microbatches + "B" * num_microbatches + "S"] * num_ranks
-    return make_schedule("gpipe", num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))
+    return make_schedule("gpipe", num_ranks, num_microbatches, spelled(rows, rank_letters(num_ranks)))

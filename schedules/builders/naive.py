@@ -10,11 +10,11 @@ The baseline that every pipeline must beat: one device works at a time.
 from __future__ import annotations
 
 from pipesched.schedules import Schedule, make_schedule, positive
-from pipesched.schedules.builders._spelling import spelled, stage_letters
+from pipesched.schedules.builders._spelling import rank_letters, spelled
 
 
 def naive(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build the schedule without any pipelining: m p (t_f + t_b) on equal stages."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows = ["FB" * num_microbatches + "S"] * num_ranks
-    return make_schedule("naive", num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))
+    return make_schedule("naive", num_ranks, num_microbatches, spelled(rows, rank_letters(num_ranks)))

@@ -18,7 +18,7 @@ Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) l
 from __future__ import annotations
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
-from pipesched.schedules.builders._spelling import spelled, stage_letters
+from pipesched.schedules.builders._spelling import rank_letters, spelled
 
 
 def alternating(num_forwards: int, warmup: int, back: str = "B") -> str:
@@ -56,4 +56,4 @@ def require_advance(advance: int) -> None:
 def _build(name: str, num_ranks: int, num_microbatches: int, advance: int) -> Schedule:
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows = pipeline_rows(num_ranks, num_microbatches, advance)
-    return make_schedule(name, num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))
+    return make_schedule(name, num_ranks, num_microbatches, spelled(rows, rank_letters(num_ranks)))

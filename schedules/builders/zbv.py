@@ -21,7 +21,8 @@ def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build ZBV: 6 m + p - 1 chunk times where F, I and W take as long and m is at least 2 p - 1."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches
-    rows = [first_turns(_row(p, max(m, 2 * p - 1), rank), m) + "Ss" for rank in range(p)]
+    full = [_row(p, max(m, 2 * p - 1), rank) for rank in range(p)]
+    rows = [(row if m >= 2 * p - 1 else first_turns(row, m)) + "Ss" for row in full]
     return make_schedule("zbv", 2 * p, m, spelled(rows, v_letters(p)))
 
 

@@ -26,7 +26,7 @@ validate afterwards, roll back) is not part of these lists: no rank waits for an
 from __future__ import annotations
 
 from pipesched.schedules import Schedule, make_schedule, positive
-from pipesched.schedules.builders._spelling import spelled, stage_letters
+from pipesched.schedules.builders._spelling import rank_letters, spelled
 from pipesched.schedules.builders.one_f_one_b import alternating
 
 
@@ -51,4 +51,4 @@ def _build(name: str, num_ranks: int, num_microbatches: int, ahead: int) -> Sche
     p, m = num_ranks, num_microbatches
     warmups = [min(m, ahead * (p - 1 - rank)) for rank in range(p)]
     rows = [with_weights(alternating(m, warmup, "I"), ahead * rank) + "S" for rank, warmup in enumerate(warmups)]
-    return make_schedule(name, p, m, spelled(rows, stage_letters(range(p))))
+    return make_schedule(name, p, m, spelled(rows, rank_letters(p)))

@@ -30,7 +30,7 @@ from itertools import product
 from typing import final
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
-from pipesched.schedules.builders._spelling import spelled, stage_letters
+from pipesched.schedules.builders._spelling import rank_letters, spelled
 
 
 def zb_auto(
@@ -69,7 +69,7 @@ def zb_auto(
     )
     best = min(plans, key=_Plan.longest_span)
     rows = ["".join(rank.letters) + "S" for rank in best.ranks]
-    return make_schedule("zb_auto", num_ranks, num_microbatches, spelled(rows, stage_letters(range(num_ranks))))
+    return make_schedule("zb_auto", num_ranks, num_microbatches, spelled(rows, rank_letters(num_ranks)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from .steady_state import repeated_pace as repeated_pace
 from .steady_state import shown_period_s as shown_period_s
 from .steady_state import shows_period as shows_period
 from .steady_state import unflushed_pace as unflushed_pace
-from .step_times import CASE_PARTS as CASE_PARTS
 from .step_times import CASES_PARTS as CASES_PARTS
-from .step_times import measure_case as measure_case
 from .step_times import measure_cases as measure_cases
+from .step_times import sum_up as sum_up

@@ -114,16 +114,14 @@ class _Steps:
         lasts_s, count = self._durations(cases), len(self._steps)
         lasts_s[0] = 0.0  # which says that there is none
         firsts, seconds, takes = ([step[part] for step in self._steps[1:]] for part in range(3))
-        dests, none = range(1, count), [-1] * (count - 1)  # they are of no cell, and nothing is asked for
         if not machine_code.is_hot(count * len(cases)):
             columns = []
             for column_s in lasts_s.T.tolist():
                 rows = [0.0] * count
-                go_through(
-                    count - 1, dests, firsts, seconds, takes, none, none, none, [], column_s, rows, [], [], [], []
-                )
+                go_through(count - 1, firsts, seconds, takes, column_s, rows)
                 columns.append(rows)
             return np.array(columns).T
+        dests, none = range(1, count), [-1] * (count - 1)  # they are of no cell, and nothing is asked for
         rows_s, nothing = np.zeros((count, len(cases))), np.empty((0, len(cases)))
         steps = (np.array(part, np.int32) for part in (dests, firsts, seconds, takes, none, none, none))
         machine_code.compiled(go_through_together)(

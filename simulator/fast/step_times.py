@@ -78,60 +78,19 @@ def measure_cases(  # noqa: C901 -- loops over numbers
                 peaks[rank, begin + case] = most[rank, case]
 
 
-def measure_case(
-    num_steps: int, num_channels: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any,
-    owners: Any, gaps: Any, now: Any, senders: Any, receivers: Any, left: Any, last_ways: Any, lasts_s: Any,
-    same: float, rows_s: Any, kept_s: Any, makespans_s: Any, periods_s: Any, peaks: Any, begun_s: Any, over_s: Any,
-) -> None:  # fmt: skip
-    """Find what lists amount to in one case; arguments as of `go_through` and `sum_up`."""
-    rows_s[0] = 0.0
-    go_through(
-        num_steps, dests, firsts, seconds, takes, cells, keeps, owners, gaps, lasts_s, rows_s, kept_s, peaks, begun_s,
-        over_s,
-    )  # fmt: skip
-    sum_up(
-        len(now), num_channels, 1, 1, 0, now, senders, receivers, left, last_ways, lasts_s, rows_s, kept_s, same,
-        makespans_s, periods_s,
-    )  # fmt: skip
-
-
-def go_through(
-    num_steps: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any, keeps: Any, owners: Any, gaps: Any,
-    lasts_s: Any, rows_s: Any, kept_s: Any, peaks: Any, begun_s: Any, over_s: Any,
-) -> None:  # fmt: skip
-    """Find the times of all steps in one case.
+def go_through(num_steps: int, firsts: Any, seconds: Any, takes: Any, lasts_s: Any, rows_s: Any) -> None:
+    """Find the times of all steps in one case: of each a row, behind the beginning.
 
     Args:
-        num_steps: As `measure_cases` takes it, as are all numbers of steps.
-        dests: Rows that steps give.
+        num_steps: How many there are.
         firsts: First rows.
         seconds: Second rows.
         takes: Numbers of durations.
-        cells: Cells, or -1.
-        keeps: What is asked for, or -1.
-        owners: The rank of each step.
-        gaps: What is held in front of cells.
         lasts_s: Durations [s].
         rows_s: Times, the first 0; all others to be written [s].
-        kept_s: What is asked for, to be written [s].
-        peaks: Each rank's most inside its ops, raised to the most of all [bytes].
-        begun_s: When each cell begins, to be written; nothing where that is not asked for [s].
-        over_s: When it is over, likewise [s].
     """
-    has_gaps, has_cells = len(gaps) > 0, len(begun_s) > 0
     for step in range(num_steps):
-        first_s, second_s, cell = rows_s[firsts[step]], rows_s[seconds[step]], cells[step]
-        start_s = first_s if first_s > second_s else second_s
-        end_s = start_s + lasts_s[takes[step]]
-        rows_s[dests[step]] = end_s
-        if keeps[step] >= 0:
-            kept_s[keeps[step]] = start_s
-        if cell < 0:
-            continue
-        if has_gaps and second_s > first_s and gaps[cell] > peaks[owners[step]]:
-            peaks[owners[step]] = gaps[cell]
-        if has_cells:
-            begun_s[cell], over_s[cell] = start_s, end_s
+        rows_s[step + 1] = max(rows_s[firsts[step]], rows_s[seconds[step]]) + lasts_s[takes[step]]
 
 
 def go_through_together(
@@ -231,7 +190,5 @@ def sum_up(
         periods_s[first_case + case] = period_s if is_same else -1.0
 
 
-CASE_PARTS = (go_through, sum_up)
-"""What `measure_case` calls, for numba."""
 CASES_PARTS = (go_through_together, sum_up)
-"""What `measure_cases` calls."""
+"""What `measure_cases` calls, for numba."""

@@ -14,14 +14,14 @@ from typing import Any
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Message, Payload
-from pipesched.simulator.sweep.list_walk import B, F, I, R, W
+from pipesched.simulator.sweep.list_walk import GONE_AT, MADE, MESSAGE, RECV_AT, B, F, I, R, W
 
 
 def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     begins: Any, codes: Any, stages: Any, microbatches: Any, num_stages: int, num_microbatches: int, homes: Any,
-    masks: Any, made: Any, recv_at: Any, gone_at: Any, always: Any, weights: Any, outputs: Any, messages: Any,
-    saved: Any, saved_for_weight: Any, are_saved: Any, is_compressed: bool, opened: Any, starts: Any, ends: Any,
-    before: Any, gaps: Any, peaks: Any,
+    masks: Any, messages: Any, waits: Any, is_compressed: bool, first_peak: int, peaks: Any, always: Any, weights: Any,
+    outputs: Any, sent: Any, saved: Any, saved_for_weight: Any, are_saved: Any, opened: Any, starts: Any, ends: Any,
+    before: Any, gaps: Any, inside: Any,
 ) -> None:  # fmt: skip
     """Find the most that each rank holds inside its ops, and what it holds more in front of some, if it waits there.
 
@@ -34,23 +34,24 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
         num_microbatches: m.
         homes: As `walk` leaves it, as are the next four.
         masks: The phases of each micro-batch of each stage.
-        made: The cells that make messages.
-        recv_at: Where Recvs stand.
-        gone_at: Where messages are let go of.
+        messages: Numbers of messages.
+        waits: Of each cell whether its rank waits in front of it, in the case that was walked.
+        is_compressed: Whether something else than the output is sent.
+        first_peak: Where the first rank's is among `peaks`.
+        peaks: The most that each rank holds in that case, to be written.
         always: Bytes of each stage that are held always.
         weights: Bytes of its weights.
         outputs: Bytes of its output.
-        messages: Bytes of its output on its way, and of the gradient of it.
+        sent: Bytes of its output on its way, and of the gradient of it.
         saved: Bytes that F leaves.
         saved_for_weight: Bytes that I leaves to W.
         are_saved: Whether the output is among what F leaves.
-        is_compressed: Whether something else than the output is sent.
         opened: Of each stage whether it has gradients; to be written, as is all that follows.
         starts: Of each cell what changes at its start.
         ends: Of each what changes at its end.
         before: Of each, and of the end of each rank as a cell more, what is allocated in front of it.
         gaps: Of each what is held in front of it, where that is more than anything inside the rank's ops; else 0.
-        peaks: Of each rank the most that it holds inside its ops, and when all is over.
+        inside: Of each rank the most that it holds inside its ops, and when all is over.
     """
     num_ranks, gradients = len(begins) - 1, num_stages * num_microbatches
     for i in range(begins[num_ranks]):
@@ -70,18 +71,20 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
                 received, origin = gradients + own + num_microbatches, stage
             if received >= 0:
                 over = starts if code == F else ends
-                if recv_at[received] >= 0:
-                    before[recv_at[received]] += messages[origin]
-                    over[i] -= messages[origin]
+                recv_at = messages[received * MESSAGE + RECV_AT]
+                if recv_at >= 0:
+                    before[recv_at] += sent[origin]
+                    over[i] -= sent[origin]
                 elif code != F or not are_saved[origin] or masks[received] & 1 << R:
-                    ends[made[received]] += outputs[origin]
+                    ends[messages[received * MESSAGE + MADE]] += outputs[origin]
                     over[i] -= outputs[origin]
             message, origin = (own, stage) if code == F else (gradients + own, stage - 1)
             is_held = is_compressed or code != F or not are_saved[stage] or masks[own] & 1 << R
-            if recv_at[message] >= 0 and is_held:
-                ends[i] += messages[origin]
-                if gone_at[message] >= 0:
-                    starts[gone_at[message]] -= messages[origin]
+            if messages[message * MESSAGE + RECV_AT] >= 0 and is_held:
+                ends[i] += sent[origin]
+                gone_at = messages[message * MESSAGE + GONE_AT]
+                if gone_at >= 0:
+                    starts[gone_at] -= sent[origin]
         inputs = outputs[stage - 1] if stage else 0
         if code == F:
             starts[i] += inputs if masks[own] & 1 << R else saved[stage]
@@ -112,14 +115,18 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
             peak = held if held > peak else peak
             held += ends[i]
         held += before[begins[rank + 1] + rank]
-        peaks[rank] = held if held > peak else peak
+        inside[rank] = held if held > peak else peak
+        peak = inside[rank]
         for i in range(begins[rank], begins[rank + 1]):
-            if gaps[i] <= peaks[rank]:
+            if gaps[i] <= inside[rank]:
                 gaps[i] = 0
+            elif waits[i] and gaps[i] > peak:
+                peak = gaps[i]
+        peaks[first_peak + rank] = peak
 
 
-def bytes_of_stages(costs: StageCosts, num_stages: int, *, in_arrays: bool) -> list[Any]:
-    """Return what `hold` asks of costs, from `always` to `are_saved`, in lists or in NumPy's arrays."""
+def bytes_of_stages(costs: StageCosts, num_stages: int, *, in_arrays: bool) -> tuple[Any, ...]:
+    """Return what `hold` asks of the costs of the first stages, from `always` to `are_saved`, in lists or in arrays."""
     stages = costs.stages[:num_stages]
     if costs.compression is None and len(set(map(id, stages))) == 1:
         stages = stages[:1]  # says it of all
@@ -135,13 +142,12 @@ def bytes_of_stages(costs: StageCosts, num_stages: int, *, in_arrays: bool) -> l
         )
         for cost, sent_bytes in zip(stages, message_bytes(costs, len(stages)), strict=True)
     ]
+    columns = [[row[part] for row in rows] * (num_stages // max(1, len(rows))) for part in range(7)]
     if in_arrays:
         import numpy as np
 
-        columns = np.empty((len(rows[0]), num_stages), np.int64)
-        columns[:] = np.array(rows, np.int64).T
-        return [*columns]
-    return [[*column] * (num_stages // len(rows)) for column in zip(*rows, strict=True)]
+        return tuple(np.array(columns, np.int64))
+    return tuple(columns)
 
 
 def message_bytes(costs: StageCosts, count: int) -> list[int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, final, overload
 
-from pipesched.simulator.sweep.setting_table import SettingTable
+from pipesched.simulator.sweep.setting_table import SettingBlock, SettingTable
 from pipesched.simulator.sweep.swept_setting import SweptOutcome
 
 _REALS = "seconds", "bubble_fraction", "steady_s_per_microbatch", "steady_bubble_fraction"
@@ -36,15 +37,30 @@ class OutcomeBlock(NamedTuple):
     reasons: Mapping[int, str]
 
     @staticmethod
-    def joined(blocks: Sequence[OutcomeBlock | None]) -> OutcomeBlock | None:
-        """Return blocks of one setting each as one; None if one of them is missing."""
-        known = [block for block in blocks if block is not None]
-        if len(known) < len(blocks):
-            return None
-        singles = [block._asdict() for block in known]
-        columns = {name: [single[name][0] for single in singles] for name in OutcomeBlock._fields[:-1]}
-        reasons = {place: block.reasons[0] for place, block in enumerate(known) if block.reasons}
+    def joined(blocks: Sequence[OutcomeBlock]) -> OutcomeBlock:
+        """Return several blocks as one."""
+        if len(blocks) == 1:
+            return blocks[0]
+        columns = {name: [value for block in blocks for value in getattr(block, name)]
+                   for name in OutcomeBlock._fields[:-1]}  # fmt: skip
+        firsts = accumulate((len(block.numbers) for block in blocks), initial=0)
+        reasons = {first + place: reason for first, block in zip(firsts, blocks, strict=False)
+                   for place, reason in block.reasons.items()}  # fmt: skip
         return OutcomeBlock(**columns, reasons=reasons)
+
+    @staticmethod
+    def refused(block: SettingBlock, reason: str) -> OutcomeBlock:
+        """Return the block of settings that cannot be."""
+        return OutcomeBlock.of(block.numbers, [SweptOutcome(setting, reason=reason) for setting in block.settings()])
+
+    def at(self, places: Sequence[int]) -> OutcomeBlock:
+        """Return some settings of a block whose columns are arrays."""
+        if len(places) == len(self.numbers):
+            return self
+        place_of = {place: number for number, place in enumerate(places)}
+        columns = {name: getattr(self, name)[places] for name in OutcomeBlock._fields[1:-1]}
+        reasons = {place_of[place]: reason for place, reason in self.reasons.items() if place in place_of}
+        return OutcomeBlock([self.numbers[place] for place in places], **columns, reasons=reasons)
 
     @staticmethod
     def of(numbers: Sequence[int], outcomes: Sequence[SweptOutcome]) -> OutcomeBlock:

@@ -36,15 +36,16 @@ class RepeatedLists:
         """
         schedule, batch = self._schedule, self._schedule.num_microbatches
         for times in longer_times(schedule):
-            lists = self._run(times)
-            if not lists.is_walked:
-                return None
+            lists, count = self._run(times), times * batch
             run = lists.measures(costs, cluster, schedule.rank_to_device, links, with_bytes=False, with_cells=True)
-            period, room = lists.room(3), partial(machine_code.filled, in_arrays=lists.in_arrays)
-            num_cells, count = len(lists.cells[1]), times * batch
+            if not run.are_known[0]:
+                return None
+            room = partial(machine_code.filled, in_arrays=lists.in_arrays)
+            period, num_cells = machine_code.filled_like(run.makespans_s, 3), len(run.begun_s)
             machine_code.loop_in(_find_pace, in_arrays=lists.in_arrays)(
-                *lists.cells, schedule.num_stages, count, batch, run.begun_s, run.over_s, float(run.makespans_s[0]),
-                SAME, room((R + 1) * schedule.num_stages * count, -1), room(num_cells, 0), period,
+                *lists.joined[1:], schedule.num_stages, count, batch, run.begun_s, run.over_s,
+                float(run.makespans_s[0]), SAME, room((R + 1) * schedule.num_stages * count, -1), room(num_cells, 0),
+                period,
             )  # fmt: skip
             lag, gain_s, busy_s = map(float, period)
             if lag:
@@ -55,7 +56,7 @@ class RepeatedLists:
         if times not in self._runs:
             schedule, count = self._schedule, times * self._schedule.num_microbatches
             columns = _repeated(schedule.columns, times, schedule.num_microbatches)
-            self._runs[times] = WalkedLists(columns, schedule.num_stages, count, has_bytes=False, is_repeated=True)
+            self._runs[times] = WalkedLists([columns], schedule.num_stages, [count], is_repeated=True)
         return self._runs[times]
 
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple, final, overload
+from typing import Any, NamedTuple, TypeAlias, final, overload
 
 from pipesched.simulator.sweep.swept_setting import SETTING_COLUMNS, SweptSetting
 
 MOST_TOGETHER = 16_384
 """Settings of a block."""
+_MOST_LISTS, _MOST_LENGTH = 64, 65_536
+"""Blocks of a group, and about how many stages times micro-batches they have together."""
+_ALONE = 2_000
+"""Stages times micro-batches, or so, of the blocks that are groups by themselves."""
 
 
 class SettingBlock(NamedTuple):
@@ -48,9 +52,22 @@ class SettingBlock(NamedTuple):
             yield SettingBlock(self.order, self.size, links, [number])
 
     @property
+    def family(self) -> tuple[object, ...]:
+        """All but the number of micro-batches, and how long the lists are, by powers of two."""
+        order, links = self.order, tuple(values[0] for values in self.links.values())
+        return (
+            order.schedule, order.num_ranks, order.num_chunks, order.parameters, order.recomputes, self.size, links,
+            self.length.bit_length(),
+        )  # fmt: skip
+
+    @property
     def length(self) -> int:
         """Stages times micro-batches, or so, of the lists."""
         return self.order.num_ranks * self.order.num_microbatches * (self.order.num_chunks or 1)
+
+
+SettingGroup: TypeAlias = Sequence[SettingBlock]
+"""Blocks of one setting each that differ in micro-batches alone, or one block."""
 
 
 @final
@@ -134,7 +151,7 @@ class SettingTable(Sequence[SweptSetting]):
         return _array([order.to_row().get(name) for order in self.orders])[orders]
 
     def blocks(self, without: Collection[int] = ()) -> list[SettingBlock]:
-        """Return the settings in blocks, the shortest lists first.
+        """Return the settings in blocks.
 
         Args:
             without: Numbers of settings that are left out.
@@ -163,7 +180,28 @@ class SettingTable(Sequence[SweptSetting]):
                         rows = [self.places(number)[2] for number in some]
                         links = {name: [values[row] for row in rows] for name, values in columns.items()}
                         blocks.append(SettingBlock(self.orders[order], self.sizes[size], links, some))
-        return sorted(blocks, key=lambda block: block.length)
+        return blocks
+
+    def groups(self, without: Collection[int] = ()) -> list[SettingGroup]:
+        """Return the settings in groups, shorter lists before those twice as long.
+
+        The shortest are alone, so that something is known at once.
+
+        Args:
+            without: Numbers of settings that are left out.
+        """
+        groups: list[SettingGroup] = []
+        last_of: dict[object, list[SettingBlock]] = {}
+        length = 0
+        for block in sorted(self.blocks(without), key=lambda block: block.length):
+            length += block.length
+            family = None if length < _ALONE or len(block.numbers) > 1 else block.family
+            group = last_of.get(family)
+            if family is None or group is None or len(group) * block.length > _MOST_LENGTH or len(group) == _MOST_LISTS:
+                group = last_of[family] = []
+                groups.append(group)
+            group.append(block)
+        return groups
 
 
 def _array(values: Sequence[Any]) -> Any:

@@ -45,3 +45,4 @@ from .schedule_arguments import require_counts as require_counts
 from .schedule_arguments import require_no_counts as require_no_counts
 from .schedule_arguments import require_taken as require_taken
 from .schedule_arguments import searched_entries as searched_entries
+from .schedule_arguments import source_of_entry as source_of_entry

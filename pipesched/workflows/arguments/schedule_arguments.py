@@ -230,12 +230,23 @@ def _built(
         raise ArgumentError(
             f"{missing}: got none with schedule {entry.name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
         )
-    if entry.is_own:
-        return ScheduleSource(build_entry(entry, num_ranks, num_microbatches, num_chunks, **parameters))
-    if not is_held:
+    if not is_held and not entry.is_own:
         return ScheduleSource(build_generated(entry.name, num_ranks, num_microbatches, num_chunks, **parameters))
+    return source_of_entry(entry, num_ranks, num_microbatches, num_chunks, parameters)
+
+
+def source_of_entry(
+    entry: Entry, num_ranks: int, num_microbatches: int, num_chunks: int | None, parameters: dict[str, ParameterValue]
+) -> ScheduleSource:
+    """Return the lists of an entry of the catalogue, or of a builder of a user's own.
+
+    Raises:
+        ScheduleError: There is no such parameter, or it cannot have these counts.
+    """
+    if not entry.traits.is_asynchronous or entry.is_own:
+        return ScheduleSource(build_entry(entry, num_ranks, num_microbatches, num_chunks, **parameters))
     longer = partial(_lists_of_name, entry.name, num_ranks, num_microbatches, num_chunks, parameters)
-    return ScheduleSource(longer(1), longer if entry.traits.is_asynchronous else None)
+    return ScheduleSource(longer(1), longer)
 
 
 def _lists_of_name(

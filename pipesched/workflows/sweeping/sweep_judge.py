@@ -1,16 +1,16 @@
-"""The judge of a sweep: predicts settings that share lists together, in columns, each as `simulate` does."""
+"""The judge of a sweep: predicts settings that differ in little together, in columns, each as `simulate` does."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import DeviceCost, StageCosts
-from pipesched.schedules import Schedule, stage_share
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario, SteadyPace, is_usual
@@ -20,47 +20,23 @@ from pipesched.simulator.fast import idle_share
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import (
-    NOTHING_S,
-    CaseColumns,
     CaseMeasures,
     CaseSweep,
-    Links,
     OutcomeBlock,
-    RepeatedLists,
     SettingBlock,
+    SettingGroup,
     SweptOutcome,
     SweptSetting,
-    WalkedLists,
     walkable,
 )
-from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
+from pipesched.workflows.arguments import ScheduleSource, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, pace_of_source, predict_source
-
-_Four: TypeAlias = tuple[Any, Any, Any, Any]
-
-
-@dataclass(slots=True)
-class _Lists:
-    """Lists of settings, and what predicts them: the steps of a walk, or one program for all cases, or a simulation.
-
-    Attributes:
-        source: The schedule, and where it comes from.
-        walked: Its steps; None where they do not say all.
-        longer: Longer runs of it.
-        programs: The program of all cases, if it has been needed.
-        costs: Costs, by samples of a micro-batch.
-    """
-
-    source: ScheduleSource
-    walked: WalkedLists | None
-    longer: RepeatedLists
-    programs: CaseSweep | None = None
-    costs: dict[Any, StageCosts] = field(default_factory=dict)
+from pipesched.workflows.sweeping.group_columns import GroupColumns
 
 
 @dataclass(frozen=True, slots=True)
 class SweepJudge:
-    """Predicts blocks of settings; can be sent to another process.
+    """Predicts groups of settings; can be sent to another process.
 
     Attributes:
         conditions: What all settings have in common: costs, machines, network.
@@ -75,115 +51,84 @@ class SweepJudge:
     is_steady: bool = True
     say: Callable[[Exception], str] = str
     num_threads: int = 1
-    _kept: dict[SweptSetting, _Lists] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _device_costs: dict[Any, StageCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _programs: dict[SweptSetting, CaseSweep] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known_costs: dict[Any, StageCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __call__(self, block: SettingBlock) -> OutcomeBlock:
-        """Return what the settings of a block amount to."""
+    def __call__(self, group: SettingGroup) -> OutcomeBlock:
+        """Return what the settings of a group amount to."""
+        parts: list[OutcomeBlock] = []
+        walked: list[tuple[SettingBlock, ScheduleSource]] = []
+        left: list[tuple[SettingBlock, ScheduleSource]] = []
+        goes_as_usual = is_usual(self.conditions.network)
+        for block in group:
+            try:
+                source = _source(block.order)
+                self._costs(source.schedule, source, block.size)
+            except REFUSED as error:
+                parts.append(OutcomeBlock.refused(block, self.say(error)))
+            else:
+                (walked if goes_as_usual and self._is_walkable(block, source) else left).append((block, source))
+        if walked:
+            known, others = self._in_columns(walked)
+            parts += known
+            left += others
+        return OutcomeBlock.joined([*parts, *(self._one_by_one(block, source) for block, source in left)])
+
+    def _is_walkable(self, block: SettingBlock, source: ScheduleSource) -> bool:
+        return (
+            source.longer is None
+            and block.links.keys() <= {"latency_s", "bandwidth_bytes_per_s"}
+            and walkable(source.schedule)
+        )
+
+    def _in_columns(
+        self, walked: Sequence[tuple[SettingBlock, ScheduleSource]]
+    ) -> tuple[list[OutcomeBlock], list[tuple[SettingBlock, ScheduleSource]]]:
+        """Return what settings amount to by the steps of their lists, and the blocks of which these do not say it."""
+        blocks, sources = zip(*walked, strict=True)
+        schedules = [source.schedule for source in sources]
         try:
-            lists = self._lists(block.order, len(block.numbers))
-            costs = self._costs(lists, block.size)
-        except REFUSED as error:
-            reason = self.say(error)
-            return OutcomeBlock.of(block.numbers, [SweptOutcome(s, reason=reason) for s in block.settings()])
-        try:
-            outcome = self._in_columns(block, lists, costs)
-        except REFUSED:  # whatever the links are: what one of the settings says holds of all
-            single = self._one_by_one(next(block.singles()), lists)
-            if math.isnan(single.seconds[0]):
-                settings = block.settings()
-                return OutcomeBlock.of(block.numbers, [SweptOutcome(s, reason=single.reasons[0]) for s in settings])
-            outcome = None
-        return self._one_by_one(block, lists) if outcome is None else outcome
+            costs, cluster = self._costs(schedules[0], sources[0], blocks[0].size), self._cluster(schedules[0], {})
+            require_simulable(schedules[0], costs, cluster, self.conditions.network, 0.0)
+        except REFUSED:  # whatever the links are: what one of the settings says holds of all of its block
+            singles = [self._one_by_one(next(block.singles()), source) for block, source in walked]
+            return [OutcomeBlock.refused(block, single.reasons[0])
+                    for block, single in zip(blocks, singles, strict=True)], []  # fmt: skip
+        columns = GroupColumns(blocks, schedules, costs, cluster)
+        outcomes = columns.outcomes(is_steady=self.is_steady, num_threads=self.num_threads)
+        if outcomes is None:
+            return [], [*walked]
+        settings = [(single, source) for block, source in walked for single in block.singles()] if outcomes[1] else []
+        return [outcomes[0]], [settings[place] for place in outcomes[1]]
 
-    def _in_columns(self, block: SettingBlock, lists: _Lists, costs: StageCosts) -> OutcomeBlock | None:
-        """Return what a block amounts to, by the steps of its lists; None where these do not say it."""
-        schedule, walked, count = lists.source.schedule, lists.walked, len(block.numbers)
-        if walked is None or not block.links.keys() <= {"latency_s", "bandwidth_bytes_per_s"}:
-            return None
-        cluster = self._cluster(schedule, {})
-        require_simulable(schedule, costs, cluster, self.conditions.network, 0.0)
-        if cluster.nics or cluster.has_hand_over or not walked.can_add_up(costs):
-            return None
-        if count > 1 and not walked.takes_many:
-            return OutcomeBlock.joined([self._in_columns(single, lists, costs) for single in block.singles()])
-        links, devices, has_bytes = _links(block), schedule.rank_to_device, costs.has_bytes
-        measured = walked.measures(costs, cluster, devices, links, with_bytes=has_bytes, num_threads=self.num_threads)
-        of = self._of_one if count == 1 else self._of_many
-        columns = of(lists, costs, cluster, links, measured)
-        if columns is None:
-            return None
-        limits = [cluster.devices[device].memory_bytes for device in devices]
-        is_judged = has_bytes and any(limit is not None for limit in limits)
-        held, reasons = _held(measured, devices, limits, count)
-        return OutcomeBlock(block.numbers, *columns, held, [is_judged] * count, reasons)
-
-    def _of_one(
-        self, lists: _Lists, costs: StageCosts, cluster: Cluster, links: Links | None, measured: CaseColumns
-    ) -> _Four | None:
-        """Return seconds, bubble and steady pace of one setting; None where it has to be simulated."""
-        schedule, busy_s, makespan_s = lists.source.schedule, measured.busy_s, float(measured.makespans_s[0])
-        if not (math.isfinite(makespan_s) and busy_s > NOTHING_S):
-            return None
-        num_devices, period_s = schedule.num_ranks, float(measured.periods_s[0])
-        steady: tuple[float, float] = math.nan, math.nan
-        if period_s > 0:
-            steady = period_s / schedule.num_microbatches, idle_share(busy_s, num_devices, period_s)
-        elif self.is_steady:
-            pace = lists.longer.pace(costs, cluster, links)
-            if pace is not None and pace.bubble_fraction is not None:
-                steady = pace.s_per_microbatch, pace.bubble_fraction
-        return [makespan_s], [idle_share(busy_s, num_devices, makespan_s)], [steady[0]], [steady[1]]
-
-    def _of_many(
-        self, lists: _Lists, costs: StageCosts, cluster: Cluster, links: Links | None, measured: CaseColumns
-    ) -> _Four | None:
-        """Return the same of several settings."""
-        import numpy as np
-
-        schedule, makespans_s, periods_s = lists.source.schedule, measured.makespans_s, measured.periods_s
-        if not (np.isfinite(makespans_s).all() and measured.busy_s > NOTHING_S):
-            return None
-        num_devices, busy_s = schedule.num_ranks, measured.busy_s
-        is_shown = periods_s > 0
-        steady_s = np.where(is_shown, periods_s / schedule.num_microbatches, np.nan)
-        shares = 1 - busy_s / (num_devices * np.where(is_shown, periods_s, 1.0))
-        steady = np.where(is_shown, np.maximum(0.0, shares), np.nan)
-        if self.is_steady:
-            assert links is not None, "there are several"
-            for place in np.flatnonzero(~is_shown).tolist():
-                link = Links([links.latencies_s[place]], [links.bandwidths[place]])
-                pace = lists.longer.pace(costs, cluster, link)
-                if pace is not None:
-                    steady_s[place], steady[place] = pace.s_per_microbatch, pace.bubble_fraction
-        return makespans_s, np.maximum(0.0, 1 - busy_s / (num_devices * makespans_s)), steady_s, steady
-
-    def _one_by_one(self, block: SettingBlock, lists: _Lists) -> OutcomeBlock:
+    def _one_by_one(self, block: SettingBlock, source: ScheduleSource) -> OutcomeBlock:
         """Return what settings amount to of which the steps of a walk do not say all."""
-        settings, schedule = [*block.settings()], lists.source.schedule
+        settings, schedule = [*block.settings()], source.schedule
         outcomes: dict[SweptSetting, SweptOutcome] = {}
         cases: dict[SweptSetting, tuple[StageCosts, Cluster]] = {}
         for setting in settings:
             try:
-                cases[setting] = (
-                    self._costs(lists, block.size),
-                    self._cluster(schedule, dict(setting.link)),
-                )
+                cases[setting] = self._costs(schedule, source, block.size), self._cluster(schedule, dict(setting.link))
             except REFUSED as error:
                 outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
         try:
-            if lists.programs is None:
-                lowered, is_batch = lower(schedule), lists.source.longer is None
-                lists.programs = CaseSweep(lowered, self.conditions.network, is_repeated=is_batch)
-            measures = lists.programs.measures([*cases.values()])
+            measures = self._program(block.order, source).measures([*cases.values()])
         except REFUSED:  # in one of the cases: which one is found out below
             measures = [None] * len(cases)
         for (setting, case), measured in zip(cases.items(), measures, strict=True):
             try:
-                outcomes[setting] = self._outcome(lists.source, setting, *case, measured)
+                outcomes[setting] = self._outcome(source, setting, *case, measured)
             except REFUSED as error:
                 outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
         return OutcomeBlock.of(block.numbers, [outcomes[setting] for setting in settings])
+
+    def _program(self, order: SweptSetting, source: ScheduleSource) -> CaseSweep:
+        """Return the lists compiled for many cases; the last ones are kept."""
+        if order not in self._programs:
+            self._programs.clear()
+            lowered, is_batch = lower(source.schedule), source.longer is None
+            self._programs[order] = CaseSweep(lowered, self.conditions.network, is_repeated=is_batch)
+        return self._programs[order]
 
     def has_bytes(self, setting: SweptSetting) -> bool:
         """Whether the costs say what a setting holds.
@@ -211,30 +156,17 @@ class SweepJudge:
                 names.setdefault(cut_text(source.schedule, layers), []).append(setting.schedule)
         return [f"{', '.join(alike)}: {cut}" for cut, alike in names.items()][:3]
 
-    def _lists(self, order: SweptSetting, num_cases: int) -> _Lists:
-        """Return the lists of settings; the last ones are kept."""
-        if order not in self._kept:
-            self._kept.clear()
-            source, network = _source(order), self.conditions.network
-            schedule, walked = source.schedule, None
-            if source.longer is None and is_usual(network) and walkable(schedule):
-                walked = WalkedLists(
-                    schedule.columns, schedule.num_stages, schedule.num_microbatches, num_cases=num_cases
-                )
-                walked = walked if walked.is_walked else None
-            self._kept[order] = _Lists(source, walked, RepeatedLists(schedule))
-        return self._kept[order]
-
-    def _costs(self, lists: _Lists, size: int | None) -> StageCosts:
-        known, schedule = self.conditions, lists.source.schedule
-        kept: dict[Any, StageCosts] = lists.costs
-        key: Any = size
-        if isinstance(known.costs, DeviceCost):  # whose stages are the same in all lists of as many
-            kept, key = self._device_costs, (size, schedule.num_stages, stage_share(schedule))
-        if key not in kept:
-            conditions = known if size == known.microbatch_size else replace(known, microbatch_size=size)
-            kept[key] = conditions.costs_of(lists.source)
-        return kept[key]
+    def _costs(self, schedule: Schedule, source: ScheduleSource, size: int | None) -> StageCosts:
+        """Return the costs of a schedule; what follows from its stages alone is asked once for all such schedules."""
+        known = self.conditions if size == self.conditions.microbatch_size else replace(
+            self.conditions, microbatch_size=size
+        )  # fmt: skip
+        if not isinstance(known.costs, DeviceCost):
+            return known.costs_of(source)
+        key = size, schedule.num_stages, schedule.num_ranks, schedule.width, len(set(schedule.rank_to_device))
+        if key not in self._known_costs:
+            self._known_costs[key] = known.costs_of(source)
+        return self._known_costs[key]
 
     def _cluster(self, schedule: Schedule, link: Mapping[str, float]) -> Cluster:
         """Return the machines of a setting, every device with the limit if there is one."""
@@ -286,36 +218,6 @@ class SweepJudge:
         )
 
 
-def _links(block: SettingBlock) -> Links | None:
-    """Return what all links have in each setting of a block; None where they are not varied."""
-    if not block.links:
-        return None
-    usual, count = Link(), len(block.numbers)
-    latencies_s = block.links.get("latency_s", [usual.latency_s] * count)
-    return Links(latencies_s, block.links.get("bandwidth_bytes_per_s", [usual.bandwidth_bytes_per_s] * count))
-
-
-def _held(
-    measured: CaseColumns, devices: Sequence[int], limits: Sequence[int | None], count: int
-) -> tuple[Any, dict[int, str]]:
-    """Return the most that a device holds in each setting, and the reasons of those in which one has too little."""
-    if not len(measured.peaks):
-        return [-1] * count, {}
-    if count == 1:
-        peaks: Any = [[int(peak)] for peak in measured.peaks]
-        held: Any = [max(peak for (peak,) in peaks)]
-    else:
-        peaks = measured.peaks
-        held = peaks.max(axis=0)
-    reasons: dict[int, str] = {}
-    for device, limit, of_device in sorted(zip(devices, limits, peaks, strict=True), key=lambda item: item[0]):
-        if limit is not None:
-            for place in [0] * (of_device[0] > limit) if count == 1 else (of_device > limit).nonzero()[0].tolist():
-                text = f"device {device} holds {int(of_device[place])} bytes of {limit}"
-                reasons.setdefault(place, over_memory_reason(text) or "")
-    return held, reasons
-
-
 def _simulated(source: ScheduleSource, conditions: Conditions) -> CaseMeasures:
     """Return what a simulation says, where nothing else is exact."""
     prediction = predict_source(source, conditions)
@@ -325,13 +227,8 @@ def _simulated(source: ScheduleSource, conditions: Conditions) -> CaseMeasures:
 
 
 def _source(order: SweptSetting) -> ScheduleSource:
-    source = read_schedule_argument(
-        order.schedule,
-        num_ranks=order.num_ranks,
-        num_microbatches=order.num_microbatches,
-        num_chunks=order.num_chunks,
-        parameters=dict(order.parameters),
-    )
+    counts = order.num_ranks, order.num_microbatches, order.num_chunks
+    source = source_of_entry(find(order.schedule), *counts, dict(order.parameters))
     if not order.recomputes:
         return source
     longer = None if source.longer is None else partial(_recomputed, source.longer)

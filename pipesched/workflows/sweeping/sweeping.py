@@ -14,7 +14,7 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.search import Journal, Runner, make_joint_runner, own_sources
-from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingTable, SweptOutcome
+from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingGroup, SettingTable, SweptOutcome
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -249,7 +249,7 @@ def sweep_settings(
         known.update(number for number, _ in kept)
         outcomes.put(OutcomeBlock.of([number for number, _ in kept], [outcome for _, outcome in kept]))
     num_done = len(known)
-    portions = _Portions(settings.blocks(known), workers)
+    portions = _Portions(settings.groups(known), workers)
     for block in run(replace(judge, num_threads=1 if runner else threads), portions.take):
         outcomes.put(block)
         if journal is not None:
@@ -273,26 +273,27 @@ def _shares(settings: SettingTable, num_workers: int | None) -> tuple[int, int]:
 
 @final
 class _Portions:
-    """Blocks as they are handed out: few at first, so that something is known soon, and ever more.
+    """Groups as they are handed out: few at first, so that something is known soon, and ever more.
 
     Args:
-        blocks: The blocks, the shortest lists first.
+        groups: The groups, the shortest lists first.
         num_workers: How many processes share them out.
     """
 
-    def __init__(self, blocks: Sequence[SettingBlock], num_workers: int) -> None:
-        self._blocks = deque(blocks)
+    def __init__(self, groups: Sequence[SettingGroup], num_workers: int) -> None:
+        self._groups = deque((group, sum(map(_work, group))) for group in groups)
         self._num_workers = num_workers
-        self._left = sum(map(_work, blocks))
+        self._left = sum(work for _, work in self._groups)
         self._most = _FIRST_PORTION
 
-    def take(self) -> Sequence[SettingBlock]:
+    def take(self) -> Sequence[SettingGroup]:
         """Return the next portion; nothing when all are handed out."""
-        portion: list[SettingBlock] = []
+        portion: list[SettingGroup] = []
         work, most = 0, min(self._most, self._left // (4 * self._num_workers))
-        while self._blocks and (not portion or work + _work(self._blocks[0]) <= most):
-            portion.append(self._blocks.popleft())
-            work += _work(portion[-1])
+        while self._groups and (not portion or work + self._groups[0][1] <= most):
+            group, its = self._groups.popleft()
+            portion.append(group)
+            work += its
         self._left -= work
         self._most = min(2 * self._most, _LARGEST_PORTION)
         return portion
