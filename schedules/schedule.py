@@ -109,6 +109,12 @@ class Schedule:
         if not self.is_lowered and self.layout is None:
             object.__setattr__(self, "is_lowered", shows_messages(self.lists))
 
+    def made_from(self, origin: str, traits: ScheduleTraits) -> Schedule:
+        """Return the same, knowing what it was made from; what was read of the lists is known of it too."""
+        made = object.__new__(Schedule)
+        made.__dict__.update(self.__dict__, origin=origin, traits=traits)
+        return made
+
     @property
     def is_held(self) -> bool:
         """Whether the lists are in memory."""
@@ -331,7 +337,10 @@ def positive(**counts: int) -> None:
     Raises:
         ScheduleError: A count is below 1 or not an integer.
     """
-    if all(type(value) is int and value > 0 for value in counts.values()):
+    for value in counts.values():
+        if type(value) is not int or value < 1:
+            break
+    else:
         return
     faults = [
         f"{name} is {value!r}, expected an integer of at least 1"

@@ -68,6 +68,11 @@ class Letters(dict[str, Letter]):
     """Letters, each with what it stands for."""
 
     @cached_property
+    def are_bytes(self) -> bool:
+        """Whether NumPy takes all of them as bytes."""
+        return max(self) <= _LAST_BYTE
+
+    @cached_property
     def alphabet(self) -> Alphabet:
         """What machine code asks of them."""
         own = [letter for letter, known in self.items() if known.turns_of is None]
@@ -90,12 +95,14 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
         rows: The letters of each rank.
         letters: What each letter stands for.
     """
-    begins, are_bytes = [*accumulate(map(len, rows), initial=0)], max(letters) <= _LAST_BYTE
-    if are_bytes and machine_code.is_hot(begins[-1]):
-        known = letters if isinstance(letters, Letters) else Letters(letters)
+    begins, known = (
+        [*accumulate(map(len, rows), initial=0)],
+        letters if isinstance(letters, Letters) else Letters(letters),
+    )
+    if known.are_bytes and machine_code.is_hot(begins[-1]):
         return OpColumns.spelled(SpelledCells("".join(rows).encode("latin-1"), begins, known.alphabet))
     code_of = _codes(letters)
-    if are_bytes and _takes_numpy(begins[-1]):
+    if known.are_bytes and _takes_numpy(begins[-1]):
         return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
     stages: list[int] = []
     microbatches: list[int] = []

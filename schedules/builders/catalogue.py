@@ -101,7 +101,9 @@ def _arguments(
     """
     given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
     given |= {} if num_chunks is None else {"num_chunks": num_chunks}
-    counts: dict[str, Any] = {key: value if integer(value) is None else integer(value) for key, value in given.items()}
+    counts: dict[str, Any] = {
+        key: value if (number := integer(value)) is None else number for key, value in given.items()
+    }
     positive(**counts)
     keywords = _settings(entry, parameters)
     if num_chunks is not None:
@@ -111,6 +113,8 @@ def _arguments(
 
 
 def _settings(entry: Entry, parameters: Mapping[str, object]) -> dict[str, ParameterValue]:
+    if not parameters:
+        return {}
     require_known(entry, parameters)
     known = {parameter.name: parameter for parameter in entry.parameters}
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
 from numbers import Real
@@ -150,7 +150,7 @@ class Entry:
 
     def stamped(self, schedule: Schedule) -> Schedule:
         """Return `schedule`, which was made from this entry, knowing so."""
-        return schedule if self.is_own else replace(schedule, origin=self.name, traits=self.traits)
+        return schedule if self.is_own else schedule.made_from(self.name, self.traits)
 
     def chunks_with(self, num_chunks: int | None, settings: Mapping[str, ParameterValue]) -> int:
         """Return how many stages a rank holds with these settings, `num_chunks` if that can be chosen."""

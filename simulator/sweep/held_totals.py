@@ -63,46 +63,46 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
     for i in range(begins[num_ranks]):
         code, stage = codes[i], stages[i]
         own = stage * num_microbatches + microbatches[i]
+        start, end = 0, 0  # what changes at its start, and at its end
         if code <= I:
-            received = -1  # its message, and the stage whose output that has the size of
+            received, freed = -1, 0  # its message, and the stage whose output that has the size of
             if code == F and stage:
                 received, origin = own - num_microbatches, stage - 1
             elif code != F and stage + 1 < num_stages:
                 received, origin = gradients + own + num_microbatches, stage
             if received >= 0:
-                over = starts if code == F else ends
                 recv_at = messages[received * MESSAGE + RECV_AT]
                 if recv_at >= 0:
                     before[recv_at] += sent[origin]
-                    over[i] -= sent[origin]
+                    freed = sent[origin]
                 elif code != F or not are_saved[origin] or masks[received] & 1 << R:
                     ends[messages[received * MESSAGE + MADE]] += outputs[origin]
-                    over[i] -= outputs[origin]
+                    freed = outputs[origin]
             message, origin = (own, stage) if code == F else (gradients + own, stage - 1)
             is_held = is_compressed or code != F or not are_saved[stage] or masks[own] & 1 << R
             if messages[message * MESSAGE + RECV_AT] >= 0 and is_held:
-                ends[i] += sent[origin]
+                end += sent[origin]
                 gone_at = messages[message * MESSAGE + GONE_AT]
                 if gone_at >= 0:
                     starts[gone_at] -= sent[origin]
-        inputs = outputs[stage - 1] if stage else 0
-        if code == F:
-            starts[i] += inputs if masks[own] & 1 << R else saved[stage]
-        elif code == R:
-            starts[i] += saved[stage] - inputs
-        elif code <= I:
-            ends[i] -= saved[stage]
-            if code == I:
-                ends[i] += saved_for_weight[stage]
+            if code == F:
+                is_again = masks[own] & 1 << R
+                start += ((outputs[stage - 1] if stage else 0) if is_again else saved[stage]) - freed
+            else:
+                end += (saved_for_weight[stage] if code == I else 0) - saved[stage] - freed
         elif code == W:
-            ends[i] -= saved_for_weight[stage]
+            end -= saved_for_weight[stage]
+        elif code == R:
+            start += saved[stage] - (outputs[stage - 1] if stage else 0)
         if code in (B, W):
             if opened[stage] == 0:
-                ends[i] += weights[stage]
+                end += weights[stage]
                 opened[stage] = 1
         elif code > R and opened[stage]:
-            ends[i] -= weights[stage]
+            end -= weights[stage]
             opened[stage] = 0
+        starts[i] += start
+        ends[i] += end
     for rank in range(num_ranks):
         held, peak = 0, 0
         for stage in range(num_stages):

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, final, overload
 
+from pipesched.schedules.builders import OwnName
 from pipesched.simulator.sweep.swept_setting import SETTING_COLUMNS, SweptSetting
 
 MOST_TOGETHER = 16_384
@@ -53,12 +54,9 @@ class SettingBlock(NamedTuple):
 
     @property
     def family(self) -> tuple[object, ...]:
-        """All but the number of micro-batches, and how long the lists are, by powers of two."""
+        """All but the number of micro-batches."""
         order, links = self.order, tuple(values[0] for values in self.links.values())
-        return (
-            order.schedule, order.num_ranks, order.num_chunks, order.parameters, order.recomputes, self.size, links,
-            self.length.bit_length(),
-        )  # fmt: skip
+        return order.schedule, order.num_ranks, order.num_chunks, order.parameters, order.recomputes, self.size, links
 
     @property
     def length(self) -> int:
@@ -90,6 +88,11 @@ class SettingTable(Sequence[SweptSetting]):
         self.link_values = {name: tuple(values) for name, values in link_values.items()}
         self._links = [*product(*self.link_values.values())]
         self._kept = kept
+
+    @property
+    def links(self) -> list[tuple[tuple[str, float], ...]]:
+        """What links have in each combination of it, by the names of a `Link`."""
+        return [tuple(zip(self.link_values, link, strict=True)) for link in self._links]
 
     def __len__(self) -> int:
         return len(self.orders) * len(self.sizes) * len(self._links) if self._kept is None else len(self._kept)
@@ -148,7 +151,9 @@ class SettingTable(Sequence[SweptSetting]):
             return np.array([link[position] for link in self._links])[links]
         if name == "microbatch_size":
             return _array(self.sizes)[sizes]
-        return _array([order.to_row().get(name) for order in self.orders])[orders]
+        if name in SETTING_COLUMNS:
+            return _array([getattr(order, name) for order in self.orders])[orders]
+        return _array([dict(order.parameters).get(name) for order in self.orders])[orders]
 
     def blocks(self, without: Collection[int] = ()) -> list[SettingBlock]:
         """Return the settings in blocks.
@@ -183,9 +188,7 @@ class SettingTable(Sequence[SweptSetting]):
         return blocks
 
     def groups(self, without: Collection[int] = ()) -> list[SettingGroup]:
-        """Return the settings in groups, shorter lists before those twice as long.
-
-        The shortest are alone, so that something is known at once.
+        """Return the settings in groups, by the shortest lists of each; the first are alone, to be known soon.
 
         Args:
             without: Numbers of settings that are left out.
@@ -195,7 +198,8 @@ class SettingTable(Sequence[SweptSetting]):
         length = 0
         for block in sorted(self.blocks(without), key=lambda block: block.length):
             length += block.length
-            family = None if length < _ALONE or len(block.numbers) > 1 else block.family
+            is_alone = length < _ALONE or len(block.numbers) > 1 or isinstance(block.order.schedule, OwnName)
+            family = None if is_alone else block.family
             group = last_of.get(family)
             if family is None or group is None or len(group) * block.length > _MOST_LENGTH or len(group) == _MOST_LISTS:
                 group = last_of[family] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -71,8 +71,10 @@ def walkable(schedule: Schedule) -> bool:
         return False
     if len(set(schedule.rank_to_device)) < schedule.num_ranks:
         return False
-    others, lookaheads = schedule.columns.others, schedule.columns.lookaheads
-    return all(numbers is None or machine_code.bounds(numbers) == (0, 0) for numbers in (others, lookaheads))
+    columns = schedule.columns
+    return columns.cells is not None or all(
+        numbers is None or machine_code.bounds(numbers) == (0, 0) for numbers in (columns.others, columns.lookaheads)
+    )
 
 
 @final
@@ -147,14 +149,14 @@ class WalkedLists:
         """Return what each list amounts to in the first case, and what was written on the way of the last one."""
         num_ranks, num_stages, counts, numbers = self._num_ranks, self._num_stages, self._counts, self._numbers
         speeds = [cluster.devices[device].speed for device in devices]
-        of_costs = tuple(
-            numbers(column, "float64") for column in (_seconds(costs, num_stages), speeds, _sizes(costs, num_stages))
-        )
+        seconds, sizes, of_bytes = _tables(costs, num_stages, with_bytes=with_bytes, in_arrays=self.in_arrays)
+        of_costs = seconds, numbers(speeds, "float64"), sizes
         of_links = tuple(numbers(row, "float64") for row in _links(cluster, devices, links))
-        of_bytes = bytes_of_stages(costs, num_stages * with_bytes, in_arrays=self.in_arrays)
         answers, peaks = self._room(len(counts), "int32"), self._room(len(counts) * num_ranks * with_bytes, "int64")
         makespans_s, busy_s, periods_s = (self._room(len(counts)) for _ in range(3))
-        loop = machine_code.compiled(measure_lists, LIST_PARTS, are_inlined=False) if self.in_arrays else measure_lists
+        loop: Callable[..., Any] = measure_lists
+        if self.in_arrays:
+            loop = machine_code.compiled(measure_lists, LIST_PARTS, are_inlined=False)
         is_full = True
         while is_full:
             room = list_room(
@@ -211,6 +213,17 @@ class WalkedLists:
         makespans_s, periods_s = (np.concatenate([part[column] for part in shares]) for column in range(2))
         peaks = np.hstack([part[2] for part in shares]).T
         return CaseColumns([True] * num_cases, makespans_s, columns.busy_s, periods_s, peaks, [], [])
+
+
+@lru_cache(maxsize=64)
+def _tables(
+    costs: StageCosts, num_stages: int, *, with_bytes: bool, in_arrays: bool
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return the seconds, sizes and bytes of the stages; of many lists they are the same."""
+    seconds, sizes = (
+        _numbers(column(costs, num_stages), "float64", in_arrays=in_arrays) for column in (_seconds, _sizes)
+    )
+    return seconds, sizes, bytes_of_stages(costs, num_stages * with_bytes, in_arrays=in_arrays)
 
 
 def _seconds(costs: StageCosts, num_stages: int) -> list[float]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 from pipesched.schedules import shown
 from pipesched.workflows import ArgumentError
+
+_Reader: TypeAlias = Callable[[Mapping[str, object]], Any]
 
 SHORT_NAMES = {"p": "num_ranks", "m": "num_microbatches", "v": "num_chunks"}
 
@@ -45,6 +48,13 @@ class SettingCondition:
 
     text: str
     _tree: ast.expr
+    _read: _Reader = field(compare=False, repr=False)
+
+    @property
+    def names(self) -> set[str]:
+        """The columns that it is about."""
+        names = (node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name))
+        return {SHORT_NAMES.get(name, name) for name in names}
 
     @staticmethod
     def read(text: str, columns: Collection[str]) -> SettingCondition:
@@ -66,7 +76,7 @@ class SettingCondition:
                     f"where: got {shown(text)}, expected names of columns, numbers, texts, arithmetic, "
                     f"comparisons, and, or, not, in; try {_EXAMPLE}"
                 )
-        return SettingCondition(text, tree)
+        return SettingCondition(text, tree, _reader(tree))
 
     def holds(self, row: Mapping[str, object]) -> bool:
         """Return whether it holds of a setting; it does not where it compares what the setting does not have.
@@ -75,7 +85,7 @@ class SettingCondition:
             ArgumentError: Something is divided by 0.
         """
         try:
-            return bool(_value(self._tree, row))
+            return bool(self._read(row))
         except TypeError:
             return False
         except ArithmeticError as error:
@@ -89,36 +99,51 @@ def _is_known(node: ast.AST) -> bool:
     return isinstance(node, (*structure, ast.Tuple, ast.List)) or type(node) in _OPERATORS
 
 
-def _value(node: ast.expr, row: Mapping[str, object]) -> Any:
+def _reader(node: ast.expr) -> _Reader:
+    """Return what reads the value of an expression off a row, so that the tree is gone through once."""
     match node:
         case ast.Constant(value=value):
-            return value
+            return lambda _: value
         case ast.Name(id=name):
-            return row.get(SHORT_NAMES.get(name, name))
+            column = SHORT_NAMES.get(name, name)
+            return lambda row: row.get(column)
         case ast.Tuple(elts=items) | ast.List(elts=items):
-            return [_value(item, row) for item in items]
+            members = [_reader(item) for item in items]
+            return lambda row: [member(row) for member in members]
         case ast.UnaryOp(op=op, operand=operand):
-            return _OPERATORS[type(op)](_value(operand, row))
+            apply, inner = _OPERATORS[type(op)], _reader(operand)
+            return lambda row: apply(inner(row))
         case ast.BinOp(op=op, left=left, right=right):
-            return _OPERATORS[type(op)](_number(left, row), _number(right, row))
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_value(part, row) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_value(part, row) for part in parts)
-        case ast.Compare(left=first, ops=ops, comparators=others):
-            values = [_value(item, row) for item in (first, *others)]
-            pairs = zip(ops, values[:-1], values[1:], strict=True)
-            return all(_OPERATORS[type(op)](left, right) for op, left, right in pairs)
+            apply, first, second = _OPERATORS[type(op)], _number_reader(left), _number_reader(right)
+            return lambda row: apply(first(row), second(row))
+        case ast.BoolOp(op=op, values=parts):
+            readers, decides = [_reader(part) for part in parts], all if isinstance(op, ast.And) else any
+            return lambda row: decides(reader(row) for reader in readers)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            return _comparison([_OPERATORS[type(op)] for op in ops], [_reader(item) for item in (left, *others)])
     raise AssertionError("it was read")
 
 
-def _number(node: ast.expr, row: Mapping[str, object]) -> int | float:
-    """Return a number; of texts there is no arithmetic.
+def _comparison(operators: Sequence[Callable[..., Any]], readers: Sequence[_Reader]) -> _Reader:
+    if len(operators) == 1:
+        (compare,), (first, second) = operators, readers
+        return lambda row: compare(first(row), second(row))
 
-    Raises:
-        TypeError: It is none.
-    """
-    value = _value(node, row)
-    if not isinstance(value, int | float):
-        raise TypeError
-    return value
+    def compare_all(row: Mapping[str, object]) -> bool:
+        values = [reader(row) for reader in readers]
+        return all(compare(*pair) for compare, pair in zip(operators, pairwise(values), strict=True))
+
+    return compare_all
+
+
+def _number_reader(node: ast.expr) -> _Reader:
+    """Return what reads a number; of texts there is no arithmetic, and it raises a TypeError."""
+    reader = _reader(node)
+
+    def read(row: Mapping[str, object]) -> int | float:
+        value = reader(row)
+        if not isinstance(value, int | float):
+            raise TypeError
+        return value
+
+    return read

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import DeviceCost, StageCosts
-from pipesched.schedules import Schedule
+from pipesched.schedules import Schedule, stage_share
 from pipesched.schedules.builders import find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
@@ -63,23 +63,15 @@ class SweepJudge:
         for block in group:
             try:
                 source = _source(block.order)
-                self._costs(source.schedule, source, block.size)
             except REFUSED as error:
                 parts.append(OutcomeBlock.refused(block, self.say(error)))
             else:
-                (walked if goes_as_usual and self._is_walkable(block, source) else left).append((block, source))
+                (walked if goes_as_usual and _is_walkable(block, source) else left).append((block, source))
         if walked:
             known, others = self._in_columns(walked)
             parts += known
             left += others
         return OutcomeBlock.joined([*parts, *(self._one_by_one(block, source) for block, source in left)])
-
-    def _is_walkable(self, block: SettingBlock, source: ScheduleSource) -> bool:
-        return (
-            source.longer is None
-            and block.links.keys() <= {"latency_s", "bandwidth_bytes_per_s"}
-            and walkable(source.schedule)
-        )
 
     def _in_columns(
         self, walked: Sequence[tuple[SettingBlock, ScheduleSource]]
@@ -88,7 +80,7 @@ class SweepJudge:
         blocks, sources = zip(*walked, strict=True)
         schedules = [source.schedule for source in sources]
         try:
-            costs, cluster = self._costs(schedules[0], sources[0], blocks[0].size), self._cluster(schedules[0], {})
+            costs, cluster = self._costs(sources[0], blocks[0].size), self._cluster(schedules[0], {})
             require_simulable(schedules[0], costs, cluster, self.conditions.network, 0.0)
         except REFUSED:  # whatever the links are: what one of the settings says holds of all of its block
             singles = [self._one_by_one(next(block.singles()), source) for block, source in walked]
@@ -108,7 +100,7 @@ class SweepJudge:
         cases: dict[SweptSetting, tuple[StageCosts, Cluster]] = {}
         for setting in settings:
             try:
-                cases[setting] = self._costs(schedule, source, block.size), self._cluster(schedule, dict(setting.link))
+                cases[setting] = self._costs(source, block.size), self._cluster(schedule, dict(setting.link))
             except REFUSED as error:
                 outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
         try:
@@ -156,14 +148,14 @@ class SweepJudge:
                 names.setdefault(cut_text(source.schedule, layers), []).append(setting.schedule)
         return [f"{', '.join(alike)}: {cut}" for cut, alike in names.items()][:3]
 
-    def _costs(self, schedule: Schedule, source: ScheduleSource, size: int | None) -> StageCosts:
-        """Return the costs of a schedule; what follows from its stages alone is asked once for all such schedules."""
-        known = self.conditions if size == self.conditions.microbatch_size else replace(
-            self.conditions, microbatch_size=size
-        )  # fmt: skip
+    def _costs(self, source: ScheduleSource, size: int | None) -> StageCosts:
+        """Return the costs of a schedule; those of a device are the same for all schedules that share it alike."""
+        known, schedule = self.conditions, source.schedule
+        if size != known.microbatch_size:
+            known = replace(known, microbatch_size=size)
         if not isinstance(known.costs, DeviceCost):
             return known.costs_of(source)
-        key = size, schedule.num_stages, schedule.num_ranks, schedule.width, len(set(schedule.rank_to_device))
+        key = size, schedule.num_stages, stage_share(schedule)
         if key not in self._known_costs:
             self._known_costs[key] = known.costs_of(source)
         return self._known_costs[key]
@@ -224,6 +216,14 @@ def _simulated(source: ScheduleSource, conditions: Conditions) -> CaseMeasures:
     busy_s = metrics(prediction.bare_timeline).busy_s
     peaks = {device: peak.total_bytes for device, peak in peak_memory(prediction.timeline.memory).items()}
     return CaseMeasures(prediction.makespan_s, busy_s, peaks, None, prediction.bare_timeline)
+
+
+def _is_walkable(block: SettingBlock, source: ScheduleSource) -> bool:
+    """Whether the steps of lists may say all of a block."""
+    return source.longer is None and block.links.keys() <= _WALKED_LINKS and walkable(source.schedule)
+
+
+_WALKED_LINKS = {"latency_s", "bandwidth_bytes_per_s"}
 
 
 def _source(order: SweptSetting) -> ScheduleSource:

@@ -94,9 +94,17 @@ class SweepSpace:
     def _kept(self, table: SettingTable) -> list[int]:
         """Return the numbers of the settings of which the condition holds."""
         assert self.condition is not None, "somebody asked"
-        entries = dict(self._entries())
-        settings = enumerate(table)
-        return [n for n, setting in settings if self.condition.holds(_row(setting, entries[setting.schedule]))]
+        entries, links = dict(self._entries()), [dict(link) for link in table.links]
+        varied = [{"microbatch_size": size, **link} for size in table.sizes for link in links]
+        is_of_lists = self.condition.names.isdisjoint(("microbatch_size", *self.link))
+        kept: list[int] = []
+        for number, order in enumerate(table.orders):
+            first, row = number * len(varied), _row(order, entries[order.schedule])
+            if not is_of_lists:
+                kept += [first + n for n, others in enumerate(varied) if self.condition.holds(row | others)]
+            elif self.condition.holds(row):
+                kept += range(first, first + len(varied))
+        return kept
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         return ((name, find(name)) for name in self.schedules)
