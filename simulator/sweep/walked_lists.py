@@ -157,6 +157,7 @@ class WalkedLists:
         loop: Callable[..., Any] = measure_lists
         if self.in_arrays:
             loop = machine_code.compiled(measure_lists, LIST_PARTS, are_inlined=False)
+            loop = machine_code.interruptible(loop, 4 * int(self.joined.offsets[-1]))
         is_full = True
         while is_full:
             room = list_room(

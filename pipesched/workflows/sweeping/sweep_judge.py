@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -83,15 +84,27 @@ class SweepJudge:
             costs, cluster = self._costs(sources[0], blocks[0].size), self._cluster(schedules[0], {})
             require_simulable(schedules[0], costs, cluster, self.conditions.network, 0.0)
         except REFUSED:  # whatever the links are: what one of the settings says holds of all of its block
-            singles = [self._one_by_one(next(block.singles()), source) for block, source in walked]
-            return [OutcomeBlock.refused(block, single.reasons[0])
-                    for block, single in zip(blocks, singles, strict=True)], []  # fmt: skip
+            return self._as_their_first(walked)
         columns = GroupColumns(blocks, schedules, costs, cluster)
         outcomes = columns.outcomes(is_steady=self.is_steady, num_threads=self.num_threads)
         if outcomes is None:
             return [], [*walked]
         settings = [(single, source) for block, source in walked for single in block.singles()] if outcomes[1] else []
         return [outcomes[0]], [settings[place] for place in outcomes[1]]
+
+    def _as_their_first(
+        self, pairs: Sequence[tuple[SettingBlock, ScheduleSource]]
+    ) -> tuple[list[OutcomeBlock], list[tuple[SettingBlock, ScheduleSource]]]:
+        """Return what blocks amount to whose first setting cannot be, and the other blocks."""
+        refused: list[OutcomeBlock] = []
+        others: list[tuple[SettingBlock, ScheduleSource]] = []
+        for block, source in pairs:
+            single = self._one_by_one(next(block.singles()), source)
+            if math.isnan(single.seconds[0]):
+                refused.append(OutcomeBlock.refused(block, single.reasons[0]))
+            else:
+                others.append((block, source))
+        return refused, others
 
     def _one_by_one(self, block: SettingBlock, source: ScheduleSource) -> OutcomeBlock:
         """Return what settings amount to of which the steps of a walk do not say all."""
