@@ -73,7 +73,7 @@ from .span_columns import SpanColumns as SpanColumns
 from .span_columns import spread as spread
 from .spelled_cells import Alphabet as Alphabet
 from .spelled_cells import SpelledCells as SpelledCells
-from .spelled_cells import integers as integers
+from .spelled_cells import int32_bytes as int32_bytes
 from .timeline import LONGEST_S as LONGEST_S
 from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample

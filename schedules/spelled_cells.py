@@ -50,7 +50,7 @@ class SpelledCells(NamedTuple):
     alphabet: Alphabet
 
 
-def integers(numbers: Iterable[int]) -> bytes:
+def int32_bytes(numbers: Iterable[int]) -> bytes:
     """Return numbers as the bytes of int32."""
     return array("i", numbers).tobytes()
 
@@ -62,10 +62,10 @@ def write_out(lists: Sequence[SpelledCells]) -> tuple[Any, Any, Any]:
     alphabets = {id(cells.alphabet): cells.alphabet for cells in lists}
     place_of = {key: place for place, key in enumerate(alphabets)}
     numbers, codes, *tables = (b"".join(column) for column in zip(*alphabets.values(), strict=True))
-    first_letters = integers(accumulate((len(alphabet.places) // 8 for alphabet in alphabets.values()), initial=0))
-    first_numbers = integers(accumulate((len(alphabet.lists) // 4 for alphabet in alphabets.values()), initial=0))
-    begins = integers([begin for cells in lists for begin in cells.begins])
-    of_lists = integers([place_of[id(cells.alphabet)] for cells in lists])
+    first_letters = int32_bytes(accumulate((len(alphabet.places) // 8 for alphabet in alphabets.values()), initial=0))
+    first_numbers = int32_bytes(accumulate((len(alphabet.lists) // 4 for alphabet in alphabets.values()), initial=0))
+    begins = int32_bytes([begin for cells in lists for begin in cells.begins])
+    of_lists = int32_bytes([place_of[id(cells.alphabet)] for cells in lists])
     text = b"".join([cells.text for cells in lists])
     written = np.empty(len(text), np.int8), np.empty(len(text), np.int32), np.empty(len(text), np.int32)
     machine_code.compiled(_write_out)(

@@ -26,7 +26,7 @@ from pipesched.schedules import (
     StageOp,
     Step,
     cell_code,
-    integers,
+    int32_bytes,
     machine_code,
 )
 
@@ -83,8 +83,8 @@ class Letters(dict[str, Letter]):
                 first_of[id(turns)] = len(lists)
                 lists.extend(turns)
             places.append(-1 if turns is None else first_of[id(turns)])
-        stages = integers(chain.from_iterable(self[letter].stages for letter in own))
-        firsts = integers(chain.from_iterable(self[letter].firsts or zeros for letter in own))
+        stages = int32_bytes(chain.from_iterable(self[letter].stages for letter in own))
+        firsts = int32_bytes(chain.from_iterable(self[letter].firsts or zeros for letter in own))
         return Alphabet(_table(numbers), _table(_codes(self)), places.tobytes(), stages, firsts, lists.tobytes())
 
 
