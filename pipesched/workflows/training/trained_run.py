@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,12 @@ def summarize_training(
     """
     diverged = trained.diverged
     tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
-    accuracies = [scores.accuracy for scores in tail if scores.accuracy is not None]
     target_step = None if target_loss is None else first_below([s.loss for s in trained.steps], target_loss, num_steps)
     return TrainedRun(
         schedule=name,
         steps=len(trained.steps),
-        training_loss=_mean_of([scores.loss for scores in tail]),
-        training_accuracy=_mean_of(accuracies),
+        training_loss=_mean_of(scores.loss for scores in tail),
+        training_accuracy=_mean_of(scores.accuracy for scores in tail if scores.accuracy is not None),
         held_out_loss=None if trained.held_out is None else trained.held_out.loss,
         held_out_accuracy=None if trained.held_out is None else trained.held_out.accuracy,
         diverged_at=None if diverged is None else diverged.step,
@@ -110,8 +110,9 @@ def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> 
     return None
 
 
-def _mean_of(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean_of(values: Iterable[float]) -> float | None:
+    numbers = array("d", values)  # of a million steps, in little
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 _LEGEND = {
