@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import final
 
-from pipesched.profiles.processes import can_fork, command, environment, is_stopped
+from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped
 
 _POLL_S = 0.02
 _RANK = "pipesched.executor.__main__"
@@ -111,20 +111,19 @@ class _Server:
             # one thread: those of a library would be missing in what is forked; a cache that is there already: else
             # importing torch._dynamo makes a folder for it
             settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
-            self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                command("pipesched.executor.launch.fork_server", str(server_end.fileno()), str(os.getpid()), _RANK),
-                env=environment() | settings,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
-                pass_fds=[server_end.fileno()],
-            )
+            words = command("pipesched.executor.launch.fork_server", str(server_end.fileno()), str(os.getpid()), _RANK)
+            with hold_interrupts():  # until it ignores them, as the launcher tells it what to do
+                self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                    words,
+                    env=environment() | settings,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
+                    pass_fds=[server_end.fileno()],
+                )
         self._connection.setblocking(False)
         self._lock = threading.Lock()
         self._unread = b""
         self._codes: dict[int, int | None] = {}
-        self._killed: set[int] = set()
-        self._is_loaded = False
-        self._has_fresh = False
         self._owner = os.getpid()
         self.end_seen: str | None = None
 
@@ -136,24 +135,12 @@ class _Server:
         with self._lock:
             number = len(self._codes)
             self._codes[number] = None
-            self._has_fresh = self._has_fresh or bool(what["fresh"])
         self.tell({"start": number, **what})
         return Forked(self, number)
 
     def kill(self, number: int) -> None:
-        """End a process; with the last of those that wait for the server's imports the server, which reads nothing."""
         self.go_on()
-        with self._lock:
-            self._listen()
-            self._killed.add(number)
-            going_on = {n for n, code in self._codes.items() if code is None}
-            is_last = number in going_on <= self._killed and not (self._is_loaded or self._has_fresh)
-            if is_last:
-                self._process.kill()
-                self._process.wait()
-                self._listen()
-        if not is_last:
-            self.tell({"kill": number})
+        self.tell({"kill": number})
 
     def tell(self, what: Mapping[str, object]) -> None:
         line = json.dumps(what).encode() + b"\n"
@@ -190,17 +177,14 @@ class _Server:
             except ConnectionError:
                 told = b""
             if not told:
-                ended = self._process.wait()
-                self.end_seen = f"was killed by signal {-ended}" if ended < 0 else f"ended with exit code {ended}"
-                self._codes = {n: -signal.SIGKILL if code is None else code for n, code in self._codes.items()}
+                code = self._process.wait()
+                self.end_seen = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                self._codes = {n: -signal.SIGKILL if ended is None else ended for n, ended in self._codes.items()}
                 return  # and nothing is read any more
             *lines, self._unread = (self._unread + told).split(b"\n")
             for line in lines:
-                match json.loads(line):
-                    case {"ended": number, "code": code}:
-                        self._codes[number] = code
-                    case _:
-                        self._is_loaded = True
+                told_end = json.loads(line)
+                self._codes[told_end["ended"]] = told_end["code"]
 
     def end(self) -> None:
         """Kill it, and so what was forked, if this process has started it; let go of it in any case."""

@@ -1,8 +1,9 @@
 """The process that ranks are started by: ``python -P -m pipesched.executor.launch.fork_server SOCKET LAUNCHER MODULE``.
 
 `fork_client` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
-which has nothing left to import; when one ends it tells how. It computes nothing itself and starts no thread, so what
-is forked is whole; CUDA is not touched before the fork either. Where that is not enough, a rank is a fresh Python.
+which has nothing left to import; when one ends it tells how. A thread of its own does the imports, so that the launcher
+is listened to meanwhile; it is over before anything is forked, so what is forked is whole. CUDA is not touched before
+the fork either. Where that is not enough, a rank is a fresh Python.
 
 It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders;
 should it be stopped, the end of the launcher lets it go on. What the ranks have started becomes its own when they end,
@@ -19,6 +20,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -44,10 +46,9 @@ class Server:
 
     Args:
         connection: Connection to the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``,
-            ``{"kill": number}`` and ``{"remove": folder}`` from it, ``{"loaded": true}`` and
-            ``{"ended": number, "code": exit code}`` to it. While it loads, it reads none.
+            ``{"kill": number}`` and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
         launcher: Process id of the launcher.
-        load: Imports what the work needs, once.
+        load: Imports what the work needs, once, in a thread.
     """
 
     def __init__(self, connection: socket.socket, launcher: int, load: Callable[[], ModuleRunner]) -> None:
@@ -55,6 +56,9 @@ class Server:
         self._launcher = launcher
         self._load = load
         self._work: ModuleRunner | None = None
+        self._loader: threading.Thread | None = None
+        self._is_loading = False
+        self._asked: list[dict[str, Any]] = []  # processes that are not there yet
         self._pid = os.getpid()
         adopt_orphans()
         if can_fork():
@@ -79,21 +83,24 @@ class Server:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _serve(self) -> None:
-        bell, ring = socket.socketpair()
+        bell, self._ring = socket.socketpair()
         bell.setblocking(False)
-        ring.setblocking(False)
-        signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+        self._ring.setblocking(False)
+        signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, it rings
         with selectors.DefaultSelector() as selector:
             selector.register(bell, selectors.EVENT_READ)
             selector.register(self._connection, selectors.EVENT_READ)
             is_there = True
             while is_there:
-                ready = {key.fileobj for key, _ in selector.select(_LOOK_S)}
+                can_start = bool(self._asked) and self._has_loaded()
+                ready = {key.fileobj for key, _ in selector.select(0 if can_start else _LOOK_S)}
                 if bell in ready:
                     bell.recv(4096)
                     self._reap()
                 is_there = self._listen() if self._connection in ready else os.getppid() == self._launcher
+                if can_start and self._asked and is_there:  # one at a time: the launcher is listened to between them
+                    self._start(self._asked.pop(0))
         signal.set_wakeup_fd(-1)
 
     def _listen(self) -> bool:
@@ -110,23 +117,52 @@ class Server:
     def _do(self, asked: dict[str, Any]) -> None:
         match asked:
             case {"load": _}:
-                self._loaded()
+                self._begin_loading()
             case {"kill": killed}:
-                for pid in [pid for pid, number in self._numbers.items() if number == killed]:
-                    os.kill(pid, signal.SIGKILL)
+                self._kill(killed)
             case {"remove": folder}:
                 self._folders.append(folder)
             case _:
-                self._start(asked)
+                self._asked.append(asked)
+                if not asked["fresh"]:
+                    self._begin_loading()
 
-    def _loaded(self) -> ModuleRunner:
-        if self._work is None:
+    def _kill(self, number: int) -> None:
+        """End a process, whether it runs or waits for its start."""
+        for pid, running in self._numbers.items():
+            if running == number:
+                os.kill(pid, signal.SIGKILL)
+        if any(asked["start"] == number for asked in self._asked):
+            self._asked = [asked for asked in self._asked if asked["start"] != number]
+            self._tell({"ended": number, "code": -signal.SIGKILL})
+
+    def _begin_loading(self) -> None:
+        if self._loader is None:
+            self._is_loading = True
+            self._loader = threading.Thread(target=self._load_beside, daemon=True)
+            self._loader.start()
+
+    def _load_beside(self) -> None:
+        try:
             self._work = self._load()
-            self._tell({"loaded": True})
-        return self._work
+        finally:
+            self._is_loading = False
+            self._ring.send(b".")
+
+    def _has_loaded(self) -> bool:
+        """Return whether nothing is being loaded; there is no other thread then.
+
+        Raises:
+            RuntimeError: It could not be loaded, as has been said.
+        """
+        if self._loader is not None and not self._is_loading:
+            self._loader.join()
+            if self._work is None:
+                raise RuntimeError("what the work needs could not be loaded")
+        return not self._is_loading
 
     def _start(self, asked: dict[str, Any]) -> None:
-        work = None if asked["fresh"] else self._loaded()
+        work = None if asked["fresh"] else self._work
         try:
             pid = os.fork()
         except OSError as error:
@@ -201,7 +237,14 @@ def _redirect(log: str) -> None:
 def main() -> None:
     """Serve the launcher at the other end of the socket."""
     _, connection, launcher, module = sys.argv
-    Server(socket.socket(fileno=int(connection)), int(launcher), partial(_load, module)).serve()
+    code = 1
+    try:
+        Server(socket.socket(fileno=int(connection)), int(launcher), partial(_load, module)).serve()
+        code = 0
+    except Exception:  # noqa: BLE001 -- as Python does where nobody catches it
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # whatever is still being imported
 
 
 def _load(module: str) -> ModuleRunner:
