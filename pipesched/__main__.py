@@ -25,6 +25,7 @@ def main() -> None:
         gc.enable()
         run()
     except SystemExit as left:
+        gc.freeze()  # else Python goes once more through all that is left, when it shuts down
         if left.code != _STOPPED:
             raise
         sys.stderr.flush()

@@ -14,7 +14,6 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
     """Return the plan of an outcome that fits."""
     candidate, costs = outcome.candidate, outcome.costs
     assert outcome.seconds is not None, "what fits was predicted"
-    assert costs is not None, "what fits was predicted"
     provenance = request.profile.provenance
     return Plan(
         model=request.profile.model,
@@ -28,7 +27,7 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
             throughput=outcome.throughput,
             memory_bytes=tuple(map(float, outcome.held_bytes)),
             bubble_fraction=outcome.bubble_fraction,
-            communication_fraction=(costs.transfer_s + costs.reduce_s) / outcome.seconds,
+            communication_fraction=None if costs is None else (costs.transfer_s + costs.reduce_s) / outcome.seconds,
         ),
         origin=f"a profile of {provenance.device}; {request.cluster.origin or 'a cluster'}"[:400],
         execution=provenance.execution,

@@ -38,6 +38,7 @@ class PlanOutcome(SearchOutcome):
         samples: Samples that a step takes.
         held_bytes: Most that each device holds.
         sent_bytes: Bytes of all messages and sums of a step.
+        costs: What a step is made of; None, as `bubble_fraction`, where a search was interrupted before.
         bubble_fraction: idle / (devices x makespan) of the lists that were predicted: of a batch, and of a run without
             a flush of all its steps, from an empty pipeline to an empty one.
         steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the

@@ -29,8 +29,8 @@ from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, eval
 
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
 
-_ANSWER_S = 0.3
-"""After an interrupt nothing more is looked at [s]: the best of all is, whatever that takes."""
+_ANSWER_S, _QUICK_OPS = 0.15, 10_000
+"""After an interrupt nothing more is looked at [s], nor what has more ops."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
@@ -46,6 +46,7 @@ class PlanRanking:
         num_predicted: Candidates that were predicted in full.
         is_complete: Whether the search came to its end.
         headroom: How much faster, relatively, than the best one something might still be; 0 if it is the best.
+        is_interrupted: Whether somebody ended the search, and waits for what there is.
     """
 
     ranked: tuple[PlanOutcome, ...]
@@ -54,6 +55,7 @@ class PlanRanking:
     num_predicted: int
     is_complete: bool
     headroom: float
+    is_interrupted: bool = False
 
     @property
     def notes(self) -> list[str]:
@@ -82,7 +84,7 @@ def search_plans(
 ) -> PlanRanking:
     """Find the `top` best plans, which are the same for any number of workers.
 
-    A KeyboardInterrupt ends the search with the best so far, and those behind it whose time could be explained at once.
+    A KeyboardInterrupt ends the search with the best so far; what their time is made of is told where that is quick.
 
     Args:
         request: Model, machines, batch.
@@ -135,7 +137,7 @@ class _Search:
         except KeyboardInterrupt:
             take_interrupt()
             self._late_s, self._is_interrupted = monotonic() + _ANSWER_S, True
-            self._look_closer(evaluate_in_turn, self._look.in_detail, lambda outcome: outcome.costs is None)
+            self._look_closer(evaluate_in_turn, self._look.in_detail, self._is_quick)
         return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
@@ -174,6 +176,11 @@ class _Search:
         for _ in self._smallest.refine(self._look.in_bytes, run):
             pass
 
+    @staticmethod
+    def _is_quick(outcome: PlanOutcome) -> bool:
+        """Return whether what is not known of an outcome can be told within an answer to an interrupt."""
+        return outcome.costs is None and num_ops(outcome.candidate) <= _QUICK_OPS
+
     def _look_closer(
         self, run: Runner, judge: Callable[[Bounded], Bounded], is_open: Callable[[PlanOutcome], bool]
     ) -> None:
@@ -181,8 +188,7 @@ class _Search:
         left = iter([BoundedCandidate(0.0, n, o.candidate, o) for n, o in enumerate(self._ranked) if is_open(o)])
 
         def take() -> Sequence[Bounded]:
-            is_enough = self._is_interrupted and bool(self._detailed) and self._is_late()
-            return [] if is_enough else [*islice(left, 1)]
+            return [] if self._is_interrupted and self._is_late() else [*islice(left, 1)]
 
         for bounded in run(judge, take):
             if bounded.outcome is not None:
@@ -213,8 +219,6 @@ class _Search:
 
     def _summary(self, *, is_complete: bool) -> PlanRanking:
         ranked = self._ranked
-        if self._is_interrupted:
-            ranked = tuple(outcome for outcome in ranked if outcome.costs is not None)
         ahead = min(self._queue.open_bounds, default=math.inf)
         outcomes = [bounded.outcome for bounded in (*self._queue.refined, *self._smallest.refined)]
         return PlanRanking(
@@ -224,4 +228,5 @@ class _Search:
             num_predicted=sum(outcome is not None and outcome.seconds is not None for outcome in outcomes),
             is_complete=is_complete,
             headroom=max(0.0, 1 / (ahead * self._best_throughput) - 1) if ranked else math.inf,
+            is_interrupted=self._is_interrupted,
         )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis import readable_change_s
 from pipesched.simulator.planner.candidate_evaluation import detailed, num_ops, weigh_candidate
@@ -83,7 +84,10 @@ _RESPECTS = (
 
 
 def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
-    """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound."""
+    """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound.
+
+    After an interrupted search all that is not known is told by its bound.
+    """
     chosen = ranking.ranked[0]
     outcomes = (*ranking.rejected, *ranking.ranked)
     known = {
@@ -107,14 +111,22 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
         if other is None or said == _MOST:
             continue
         outcome = known.get(other)
-        if outcome is None and num_ops(other) < _MOST_OPS:
-            outcome = weigh_candidate(other, cuts.costs_of(other), request.cluster, request.network)
-        if outcome is not None:
-            outcome = detailed(outcome, cuts.costs_of(other), request.cluster, request.network)
+        if not ranking.is_interrupted:  # else somebody waits for the answer
+            outcome = _looked_at(other, outcome, request, cuts.costs_of(other))
         line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
         if line is not None:
             said += 1
             yield f"{respect.says(other)}: {line}"
+
+
+def _looked_at(
+    candidate: Candidate, known: PlanOutcome | None, request: Request, costs: StageCosts
+) -> PlanOutcome | None:
+    """Return a candidate's outcome with what its time is made of; None where it is not known, and long to predict."""
+    if known is None and num_ops(candidate) >= _MOST_OPS:
+        return None
+    outcome = known or weigh_candidate(candidate, costs, request.cluster, request.network)
+    return detailed(outcome, costs, request.cluster, request.network)
 
 
 def _is_hopeless(outcome: PlanOutcome | None, chosen: PlanOutcome) -> bool:
@@ -133,12 +145,13 @@ def _least_loss(chosen: PlanOutcome, least_s: float) -> str | None:
 
 def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
     """Say what is lost; None where nothing is known of it."""
-    if chosen.costs is None or other.costs is None or chosen.seconds is None or other.seconds is None:
+    if chosen.seconds is None or other.seconds is None:
         return None
     share = chosen.samples / other.samples
     change_s = other.seconds * share - chosen.seconds
     change_s = 0.0 if abs(change_s) <= SAME * chosen.seconds else change_s
-    parts = sorted(_changes(chosen.costs, other.costs, share), key=lambda part: -part[1] if change_s > 0 else part[1])
+    changes = [] if chosen.costs is None or other.costs is None else _changes(chosen.costs, other.costs, share)
+    parts = sorted(changes, key=lambda part: -part[1] if change_s > 0 else part[1])
     told = [
         f"{what} {readable_change_s(s)}"
         for what, s in parts[:2]

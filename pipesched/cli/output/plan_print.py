@@ -54,7 +54,6 @@ def page_of_plans(result: PlanSearch, notes: Sequence[str]) -> str:
 
 def _row(outcome: PlanOutcome) -> dict[str, str]:
     candidate, costs = outcome.candidate, outcome.costs
-    assert costs is not None, "what fits was predicted"
     total_s = outcome.seconds or 0.0
     return {
         "depth x width": f"{candidate.depth} x {candidate.width}",
@@ -71,8 +70,8 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
         "bubble_fraction": percent(outcome.bubble_fraction),
         "steady / micro-batch": _told(outcome.steady_s_per_microbatch, seconds),
         "steady_bubble_fraction": _told(outcome.steady_bubble_fraction, percent),
-        "waits for messages": seconds(costs.transfer_s),
-        "for reductions": seconds(costs.reduce_s),
+        "waits for messages": "-" if costs is None else seconds(costs.transfer_s),
+        "for reductions": "-" if costs is None else seconds(costs.reduce_s),
         "sent": num_bytes(outcome.sent_bytes or None),
         "staleness": str(outcome.staleness),
     }
@@ -96,12 +95,13 @@ def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
         "recompute": "no",
         "messages": "whole",
         "staleness": "0",
+        "bubble_fraction": "-",
         "steady / micro-batch": "-",
         "steady_bubble_fraction": "-",
         "waits for messages": "0 s",
         "for reductions": "0 s",
     }
-    dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
+    dull = {name for name, value in usual.items() if all(row[name] in (value, "-") for row in rows)}
     names = [name for name in rows[0] if name not in dull] if rows else []
     for name, before in _TELLING.items():
         if name in names and len({row[name] for row in rows}) > 1:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipesched.cli.output.plan_print import print_plans
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
-from pipesched.simulator.planner import search_plans
+from pipesched.simulator.planner import plan_of, plan_search, search_plans
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
 from pipesched.simulator.planner.request import candidates
@@ -66,6 +67,22 @@ def test_a_search_in_several_processes_that_is_interrupted_gives_the_best_so_far
     best = search_plans(request, top=1).ranked[0].throughput
     assert ranking.ranked[0].throughput * (1 + ranking.headroom) >= best * (1 - 1e-9)
     assert active_children() == before
+
+
+def test_of_an_interrupted_search_nothing_is_told_that_takes_longer_than_an_answer_may(monkeypatch, capsys):
+    def stop(progress):
+        if progress.best:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan_search, "_QUICK_OPS", 0)
+    request = limited(None)
+    ranking = search_plans(request, tick=stop)
+    assert [plan.costs for plan in ranking.ranked] == [None] * len(ranking.ranked) != []
+    assert plan_of(ranking.ranked[0], request).predicted.communication_fraction is None
+    print_plans(ranking, request, [])
+    out = capsys.readouterr().out
+    assert "stopped" in out
+    assert "bubble" not in out
 
 
 @settings(deadline=None, max_examples=12)
