@@ -13,7 +13,7 @@ def main() -> None:
     """Run the command line, which may be interrupted while it is imported, too."""
     gc.disable()  # what is loaded stays, so that nobody need look through it
     try:
-        from pipesched.profiles.processes import is_interrupted, persist_interrupts
+        from pipesched.profiles.processes import is_interrupted, leave_when_told, persist_interrupts
 
         persist_interrupts(_leave)
     except KeyboardInterrupt:
@@ -27,6 +27,7 @@ def main() -> None:
     except SystemExit as left:
         gc.freeze()  # else Python goes once more through all that is left, when it shuts down
         if left.code != _STOPPED:
+            leave_when_told(left.code if isinstance(left.code, int) else 1)
             raise
         sys.stderr.flush()
         atexit._run_exitfuncs()  # noqa: SLF001 -- what processes and folders of ours end by
@@ -39,13 +40,20 @@ def main() -> None:
 
 def _leave() -> NoReturn:
     """End at once, from within anything; processes of ours end with this one, and unfinished files are removed."""
-    os.write(2, b"\x1b[?25hpipesched: stopped\n" if os.isatty(2) else b"pipesched: stopped\n")
+    if (interrupts := sys.modules.get("pipesched.profiles.processes.interrupts")) is None:
+        _tell()
+    else:
+        interrupts.tell_once(_tell)
     files, processes = map(sys.modules.get, ("pipesched.schedules.formats.files", "multiprocessing.util"))
     if files is not None:
         files.drop_files()
     if processes is not None:
         processes._run_finalizers(0)  # noqa: SLF001 -- semaphores with a name, which else outlive us
     os._exit(_STOPPED)
+
+
+def _tell() -> None:
+    os.write(2, b"\x1b[?25hpipesched: stopped\n" if os.isatty(2) else b"pipesched: stopped\n")
 
 
 if __name__ == "__main__":

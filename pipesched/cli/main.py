@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
-from pipesched.profiles.processes import end_interrupts, is_interrupted
+from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
 from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, drop_files, finish_files
 
 COMMANDS = {
@@ -161,7 +162,8 @@ def _say(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FINE
         case KeyboardInterrupt():
-            return _print("stopped", STOPPED)
+            tell_once(partial(complain, "stopped"))
+            return STOPPED
         case typer.TyperException():
             name = " ".join(["pipesched", *(word for word in sys.argv[1:2] if word in COMMANDS)])
             return _print(complaint(error, name), BAD_INPUT)

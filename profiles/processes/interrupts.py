@@ -6,11 +6,14 @@
                is it on its way up, through what cleans up?   then wait, but not for long: then leave
                is it nowhere?                                 then raise it again
 
-A command that answers an interrupt with what it has says so (`take_interrupt`), and is let go on to its end.
+A command that answers an interrupt with what it has says so (`take_interrupt`), and is let go on to its end. Who says
+that the command ends has answered it, too (`tell_once`): it comes no more, and only the time that is left counts.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 import threading
@@ -18,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_S = 0.1
@@ -29,11 +32,13 @@ _AGAIN_S = 0.3
 
 
 class _Interrupt:
-    """The interrupt of this process: when it came, whether it is taken, and what ends the process."""
+    """The interrupt of this process: when it came, whether it is taken or told, and what ends the process."""
 
     came_s: float | None = None
     is_taken = False
+    is_told = False
     is_held = False
+    heard: tuple[signal.Signals, ...] = ()
     leave: Callable[[], NoReturn] | None = None
 
 
@@ -45,9 +50,10 @@ def persist_interrupts(leave: Callable[[], NoReturn]) -> None:
     """
     _Interrupt.leave = leave
     sys.unraisablehook = _tell_others
-    signal.signal(signal.SIGTERM, _hear)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _hear)
+    is_ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    _Interrupt.heard = tuple(told for told in _STOPS if not (told is signal.SIGINT and is_ignored))
+    _hear_by(_hear)
+    atexit.register(_hear_by, signal.SIG_IGN)  # the last to be called: while Python itself ends, it would be a crash
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, _look)
 
@@ -75,12 +81,36 @@ def hold_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def tell_once(tell: Callable[[], object]) -> None:
+    """Let `tell` say that the command ends as it was interrupted, if nobody has; no signal comes in between."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPS, signal.SIGALRM})
+    try:
+        if not _Interrupt.is_told:
+            _Interrupt.is_told = _Interrupt.leave is not None  # else who calls commands as functions has several
+            tell()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def end_interrupts() -> None:
-    """Hear of none any more: all is done, and what is left to do is short."""
+    """Hear of none any more: all is done, and files take their places."""
     if _Interrupt.leave is not None and threading.current_thread() is threading.main_thread():
-        for told in _STOPS:
-            signal.signal(told, signal.SIG_IGN)
+        _hear_by(signal.SIG_IGN)
         take_interrupt()
+
+
+def leave_when_told(code: int) -> None:
+    """Let a signal from now on end the process at once, as it would have ended: whatever keeps it, all is done.
+
+    Args:
+        code: Its exit code.
+    """
+    _hear_by(lambda *_: os._exit(code))
+
+
+def _hear_by(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
+    for told in _Interrupt.heard:
+        signal.signal(told, handler)
 
 
 def _hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- as the system calls it
@@ -106,7 +136,7 @@ def _look(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- as t
     while error is not None and not is_on_its_way:
         is_on_its_way = isinstance(error, KeyboardInterrupt | GeneratorExit)
         error = error.__context__
-    if not (is_on_its_way or _Interrupt.is_held):
+    if not (is_on_its_way or _Interrupt.is_held or _Interrupt.is_told):
         raise KeyboardInterrupt
 
 

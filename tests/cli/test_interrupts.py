@@ -55,6 +55,28 @@ PRINTING = """
 import pipesched.cli.commands.simulate as command
 command.print_result = lambda table: begin()
 """
+CLEANING = (
+    """
+import atexit
+def clean():
+    for _ in range(3):
+        time.sleep(0.15)
+    Path("cleaned").touch()
+atexit.register(clean)
+"""
+    + SWALLOWED
+)
+LONG_CLEANING = (
+    """
+import atexit
+atexit.register(lambda: time.sleep(60))
+"""
+    + SWALLOWED
+)
+KEPT = """
+import atexit
+atexit.register(begin)
+"""
 DONE = """
 import pipesched.cli.main as program
 program.say_written = lambda: (Path("begun").touch(), time.sleep(1))
@@ -72,7 +94,9 @@ def interrupted(folder, code, number=signal.SIGINT):
 
 
 @pytest.mark.parametrize(
-    "code", [SWALLOWED, TRANSLATED, STUCK, PRINTING], ids=["swallowed", "translated", "stuck", "printing"]
+    "code",
+    [SWALLOWED, TRANSLATED, STUCK, PRINTING, LONG_CLEANING],
+    ids=["swallowed", "translated", "stuck", "printing", "cleaning"],
 )
 def test_an_interrupt_is_answered_by_a_line_and_leaves_no_file(tmp_path, code):
     begun_s = time.monotonic()
@@ -82,6 +106,16 @@ def test_an_interrupt_is_answered_by_a_line_and_leaves_no_file(tmp_path, code):
 
 def test_a_signal_that_ends_it_is_answered_as_an_interrupt(tmp_path):
     assert interrupted(tmp_path, SWALLOWED, signal.SIGTERM) == (130, STOPPED, [])
+
+
+def test_what_is_cleaned_up_at_the_end_is_not_interrupted_again(tmp_path):
+    assert interrupted(tmp_path, CLEANING) == (130, STOPPED, ["cleaned"])
+
+
+def test_who_keeps_a_command_when_all_is_done_is_interrupted_and_the_command_ends_as_it_would_have(tmp_path):
+    begun_s = time.monotonic()
+    assert interrupted(tmp_path, KEPT) == (0, "pipesched: wrote t.csv, x.json\n", ["t.csv", "x.json"])
+    assert time.monotonic() - begun_s < 60, "it waited for what sleeps"
 
 
 def test_when_all_files_are_in_their_places_it_is_too_late_to_interrupt(tmp_path):
