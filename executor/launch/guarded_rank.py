@@ -30,10 +30,12 @@ from pipesched.executor.launch.standstill_report import stacks_written_to
 from pipesched.executor.launch.start_watch import start_is_over
 from pipesched.profiles import ProfileError
 from pipesched.profiles.processes import end_with
-from pipesched.schedules import Op, ScheduleError
+from pipesched.schedules import Op, ScheduleError, shortened
 
 _FAILED = 3
 """The exit code of a rank that has failed."""
+_LONGEST = 1000
+"""Characters of what a user's code has raised that other nodes are told: this one has all of it."""
 _SLACK_S = _LEAVING_S = 1.0
 """How much longer than it may take a verdict is awaited, and how long a guard may take to end [s]."""
 
@@ -97,7 +99,8 @@ class GuardedRank:
             raise
         except Exception as error:
             is_one_line = isinstance(error, ExecutionError | ProfileError | ScheduleError)
-            _say(own, FAILED, str(error) if is_one_line else f"rank {rank} failed: {type(error).__name__}: {error}")
+            reason = f"rank {rank} failed: " + shortened(f"{type(error).__name__}: {error}", _LONGEST)
+            _say(own, FAILED, str(error) if is_one_line else reason)
             raise
         else:
             _say(own, LEFT)

@@ -139,6 +139,7 @@ class _Guard:
         self._stillness = Stillness(guarded.timeout_s)
         self._heard: dict[int, tuple[int, float]] = {}
         self._is_over = False
+        self._has_shown = False
 
     def watch(self) -> None:
         """Watch until the rank is over."""
@@ -183,8 +184,9 @@ class _Guard:
         return verdict
 
     def _show(self, verdict: EndingCause, *, is_own: bool = False) -> None:
-        """Print what was said first: on its own node whose guard has said it does, on others the first guard."""
-        if is_own or is_told_here(verdict):
+        """Print what was said first, once: on its own node whose guard has said it does, on others the first guard."""
+        if (is_own or is_told_here(verdict)) and not self._has_shown:
+            self._has_shown = True
             print(f"executor: {verdict.text}", file=sys.stderr, flush=True)
 
     def _tell_late(self, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import final
@@ -20,6 +20,9 @@ SLACK_S = 0.3
 """Between what a rank sees and what is seen from outside: that another has ended, or that nobody moves."""
 _NO_WAIT_S = 10.0
 """How much longer nobody need move where nobody waits: an op may take its time."""
+_LONGEST_LOOK_S = 0.5
+"""How long lists may be gone through: of ranks that are far in long ones a lost message is not told from one that is
+not sent [s]."""
 ADVICE = "where an op takes that long, try a longer timeout"
 
 
@@ -129,12 +132,14 @@ def lost_messages(
 ) -> dict[int, Message]:
     """Return, by rank, the message that one waits for although the sender, which runs, has posted it as often.
 
+    Of those whose lists take longer than `_LONGEST_LOOK_S` to go through nothing is known.
+
     Args:
         states: What is known of every rank.
         places: Where every rank is.
         ops_of: Returns the lowered list of a rank.
     """
-    lost = {}
+    lost, late_s = dict[int, Message](), time.monotonic() + _LONGEST_LOOK_S
     for rank, state in states.items():
         sender = states.get(state.whom) if state.is_waiting else None
         if (
@@ -144,23 +149,45 @@ def lost_messages(
             or not isinstance(state.op, Compute | Overlap)
         ):
             continue
-        needed, place = _messages_for(state.op), places[rank].place
-        own = iter(ops_of(rank))
-        used = Counter(
-            message
-            for op in islice(own, place + 1)
-            for message in (_messages_for(op) if isinstance(op, Compute | Overlap) else ())
-        )
-        if not needed or next(own, None) is None:
-            continue  # behind its last op it waits until what it has sent is received
-        sent = Counter(
-            op.message
-            for op in islice(ops_of(sender.rank), max(0, places[sender.rank].place))
-            if isinstance(op, Send) and op.peer == rank and op.message in needed
-        )
-        if all(sent[message] >= used[message] for message in needed):
-            lost[rank] = needed[-1]
+        try:
+            used, is_last = _used(state.op, ops_of(rank), places[rank].place, late_s)
+            if not used or is_last:
+                continue  # behind its last op it waits until what it has sent is received
+            sent = _sent(used, rank, ops_of(sender.rank), places[sender.rank].place, late_s)
+        except TimeoutError:
+            return lost
+        if all(sent[message] >= count for message, count in used.items()):
+            lost[rank] = _messages_for(state.op)[-1]
     return lost
+
+
+def _used(op: Compute | Overlap, ops: Iterable[Op], place: int, late_s: float) -> tuple[Counter[Message], bool]:
+    """Return how often a rank has needed what `op` needs, and whether `op`, which has this place, is its last."""
+    needed, numbers, own = _messages_for(op), {part.microbatch for part in computes(op)}, iter(ops)
+    used = Counter(
+        message
+        for before in _until(islice(own, place + 1), late_s)
+        if isinstance(before, Compute | Overlap) and any(part.microbatch in numbers for part in computes(before))
+        for message in _messages_for(before)
+        if message in needed
+    )
+    return used, next(own, None) is None
+
+
+def _sent(messages: Container[Message], peer: int, ops: Iterable[Op], place: int, late_s: float) -> Counter[Message]:
+    """Return how often a rank has sent messages to a peer, before this place in its list."""
+    return Counter(
+        op.message
+        for op in _until(islice(ops, max(0, place)), late_s)
+        if isinstance(op, Send) and op.peer == peer and op.message in messages
+    )
+
+
+def _until(ops: Iterable[Op], late_s: float) -> Iterator[Op]:
+    for op in ops:
+        if time.monotonic() > late_s:
+            raise TimeoutError
+        yield op
 
 
 def _messages_for(op: Compute | Overlap) -> list[Message]:

@@ -44,22 +44,30 @@ def reported_standstill(
         places: Where every rank is.
         ops_of: Returns the lowered list of a rank.
         stacks_behind: Told the error; returns what ranks have said of the stacks of their threads, None where the
-            run has ended for another reason.
+            run has ended for another reason; may raise, as the store may be gone.
         is_on_cpus: Whether what was posted has been sent: a GPU may not have come to it.
     """
     error = standstill(states, lost_messages(states, places, ops_of) if is_on_cpus else {})
     report = _begun_report(f"{error}\n\n{standstill_table(states)}")
     if report is not None:
         error = RankFailed(f"{error}; the stacks of all ranks are in {report}")
-    stacks = stacks_behind(error)
-    if report is not None:
-        with suppress(OSError):  # what is told on the terminal has to do
-            if stacks is None:
-                report.unlink()
-            else:
-                with report.open("a", encoding="utf-8") as file:
-                    file.writelines(f"\nrank {rank}:\n{text}" for rank, text in sorted(stacks.items()))
+    stacks = None
+    try:
+        stacks = stacks_behind(error)
+    finally:
+        if report is not None:
+            _end_report(report, stacks)
     return error
+
+
+def _end_report(report: Path, stacks: Mapping[int, str] | None) -> None:
+    """Add the stacks; remove a report that nobody is told of."""
+    with suppress(OSError):  # what is told on the terminal has to do
+        if stacks is None:
+            report.unlink()
+        else:
+            with report.open("a", encoding="utf-8") as file:
+                file.writelines(f"\nrank {rank}:\n{text}" for rank, text in sorted(stacks.items()))
 
 
 def _begun_report(text: str) -> Path | None:

@@ -1,6 +1,6 @@
 """The watch over a rank's process under torchrun while it loads what it needs, before its guard is there.
 
-A process beside it waits until it is told that the guard has come (`start_is_over`). If the rank ends before, it tells
+A process beside it watches until the guard has come, which ends it (`start_is_over`). If the rank ends before, it tells
 all others; if one of them tells why the run has ended, or torchrun's store goes, with an agent that has given up, it
 ends the rank. It needs the standard library alone: torch takes seconds to load.
 """
@@ -12,7 +12,6 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
 from typing import NoReturn
 
 from pipesched.executor.launch.verdict_store import VerdictStore, is_told_here
@@ -25,8 +24,8 @@ _LATE_S = 1.0
 """How much later than others a rank tells of its end that has said why, or is not the first [s]."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
-_watchers: list[tuple[int, int]] = []
-"""The process that watches, and where it is told that it is over."""
+_watchers: list[int] = []
+"""The process that watches."""
 
 
 def is_under_agent() -> bool:
@@ -40,58 +39,53 @@ def watch_start() -> None:
         return
     agent, pid = os.getppid(), os.getpid()
     end_with(agent)
-    told, teller = os.pipe()
     watcher = os.fork()
     if not watcher:
-        os.close(teller)
-        _watch(pid, agent, told)
-    os.close(told)
-    _watchers.append((watcher, teller))
+        _watch(pid, agent)
+    _watchers.append(watcher)
 
 
 def start_is_over() -> None:
-    """Let the process that watches over this one end, as its guard has come."""
+    """End the process that watches over this one, as its guard has come: it may be waiting for the store."""
     while _watchers:
-        watcher, teller = _watchers.pop()
-        with suppress(OSError):
-            os.write(teller, b".")
-        os.close(teller)
-        os.kill(watcher, signal.SIGCONT)
+        watcher = _watchers.pop()
+        os.kill(watcher, signal.SIGKILL)
         os.waitpid(watcher, 0)
 
 
-def _watch(pid: int, agent: int, told: int) -> NoReturn:
+def _watch(pid: int, agent: int) -> NoReturn:
     try:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         process, parent = os.pidfd_open(pid), os.pidfd_open(agent)
         end_with(pid, signal.SIGCONT)
         with VerdictStore() as store:
-            _watch_beside(store, pid, process, parent, told)
+            _watch_beside(store, pid, process, parent)
     except OSError:
         pass  # the rank was gone at once, or there is no store
     finally:
         os._exit(0)
 
 
-def _watch_beside(store: VerdictStore, pid: int, process: int, agent: int, told: int) -> None:
-    """Watch until the guard has come, the rank has ended, or the run has."""
-    while True:
-        ready = select.select([told, process, store.socket.fileno()], [], [], _TICK_S)[0]
-        if told in ready and os.read(told, 1):
-            return
-        if told in ready or process in ready:
+def _watch_beside(store: VerdictStore, pid: int, process: int, agent: int) -> None:
+    """Watch until the rank has ended, or the run has."""
+    cause = None
+    while cause is None:
+        ready = select.select([process, store.socket.fileno()], [], [], _TICK_S)[0]
+        if process in ready:
             _tell_end(store, pid, process, agent)
             return
-        if store.socket.fileno() in ready:
+        try:
+            cause = store.verdict()
+        except TimeoutError:
+            return  # it is there, and slow: the guard will ask it again
+        except OSError:
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             _print(_named(f"torchrun's store at {where} is gone, and with it an agent"))
-        elif (cause := store.verdict()) is None:
-            continue
-        elif is_told_here(cause):
-            _print(cause.text)
-        os.kill(pid, signal.SIGKILL)  # nobody will meet it
-        return
+            break
+    if cause is not None and is_told_here(cause):
+        _print(cause.text)
+    os.kill(pid, signal.SIGKILL)  # nobody will meet it
 
 
 def _tell_end(store: VerdictStore, pid: int, process: int, agent: int) -> None:
