@@ -124,8 +124,8 @@ def lines(count: int) -> Iterator[str]:
 
     outcomes = [Outcome(*outcome) for outcome in worked_off(tried, count, NUM_WORKERS)]
     yield f"1F1B, {NUM_RANKS} ranks, {NUM_MICROBATCHES} micro-batches, --timeout {TIMEOUT_S:g}, {NUM_WORKERS} runs at a"
-    yield "time. Seconds are from the fault itself (of a full disk: the first end of a process) until what is to be"
-    yield "said is there, and until no process of the run is left; of torchrun but its agents, whose end is their own."
+    yield "time. Seconds are from the fault itself until what is to be said is there, and until no process of the run"
+    yield "is left; of torchrun but its agents, whose end is their own."
     yield f"A death must be told within {NAMED_S:g} s. Commands and agents are forked from a process that has imported"
     yield "torch. Nodes are network namespaces with host names of their own, joined by a link of"
     yield f"{BANDWIDTH_BYTES_PER_S / 1e6:g} MB/s. The cache of torch and the logs of torchrun may stay."

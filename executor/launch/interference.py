@@ -55,7 +55,7 @@ class Interference:
         if not own:
             return replace(rank, probe=self._look)
         if any(fault.kind == "disk-full" for fault in own):
-            fill_disk()
+            fill_disk(note_time)
         lossy = {fault.peer_of(rank.rank): fault.after for fault in own if fault.kind == "drop-link"}
         self._left = lossy | self._left  # what was sent in lists before counts
         transport = LossyTransport(rank.transport, self._left, note_time) if lossy else rank.transport

@@ -7,10 +7,10 @@ import errno
 import os
 import select
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from pipesched.schedules import ScheduleError
 
@@ -186,7 +186,8 @@ def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool
         _unfinished[temporary] = None
         try:
             yield temporary
-            if _Disk.is_full:
+            if _Disk.on_write is not None:
+                _Disk.on_write()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if is_lasting:
                 _to_disk(temporary)
@@ -250,15 +251,19 @@ def _to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def fill_disk() -> None:
-    """Let this process write no file as a whole from here on, as if the disk were full: a fault on purpose."""
-    _Disk.is_full = True
+def fill_disk(on_write: Callable[[], None]) -> None:
+    """Let this process write no file as a whole from here on, as if the disk were full: a fault on purpose.
+
+    Args:
+        on_write: Called when one is to be written.
+    """
+    _Disk.on_write = on_write
 
 
 class _Disk:
-    """What is supposed of the disk that is written to."""
+    """What is supposed of the disk that is written to: where there is something to call, it is full."""
 
-    is_full = False
+    on_write: ClassVar[Callable[[], None] | None] = None
 
 
 def append_text(path: Path | str, text: str) -> None:

@@ -1,6 +1,7 @@
 """Faults injected into runs of real processes: the rank and the op that they befell are named."""
 
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -39,9 +40,12 @@ def failure(inject, **fields):
     ],
     ids=lambda value: value.partition(",")[0],
 )
-def test_what_befalls_a_rank_is_told_with_its_op(inject, told, tmp_path, monkeypatch):
+def test_what_befalls_a_rank_is_told_with_its_op_and_when_is_noted(inject, told, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    times, begun_ns = tmp_path / "times", time.monotonic_ns()
+    monkeypatch.setenv("PIPESCHED_FAULT_TIMES", str(times))
     assert re.fullmatch(told, failure(inject))
+    assert begun_ns < int(times.read_text()) < time.monotonic_ns()
 
 
 @pytest.mark.distributed
