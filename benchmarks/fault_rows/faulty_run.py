@@ -164,10 +164,15 @@ class FaultyRun:
         ranks = self.ranks()
         until_s = time.monotonic() + START_S
         while time.monotonic() < until_s and self.launcher.poll() is None:
-            if self._times.exists() or any(state_of(pid) in ("", "Z", "X", "T") for pid in ranks):
+            if self._noted() or any(state_of(pid) in ("", "Z", "X", "T") for pid in ranks):
                 break
             time.sleep(POLL_S)
         self.fault_s = time.monotonic()
+
+    def _noted(self) -> list[float]:
+        """Return when faults have befallen ranks, by the monotonic clock [s]; one that is just being noted is not in."""
+        whole = self._times.read_text().rpartition("\n")[0] if self._times.exists() else ""
+        return [int(line) / 1e9 for line in whole.splitlines()]
 
     def end(self, limit_s: float, told: str) -> End:
         """Wait for the end.
@@ -177,8 +182,7 @@ class FaultyRun:
             told: A pattern of what is to be said.
         """
         assert self.fault_s is not None, "a fault was awaited"
-        if self._times.exists():
-            self.fault_s = min(map(int, self._times.read_text().split())) / 1e9
+        self.fault_s = min(self._noted(), default=self.fault_s)
         until_s = self.fault_s + limit_s + PATIENCE_S
         after_s, named_s = None, None
         while is_on := self.launcher.poll() is None or bool(self.processes()):
