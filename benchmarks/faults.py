@@ -2,7 +2,8 @@
 
     python benchmarks/faults.py [--rows files,ranks] [--share 0.1] [--out benchmarks/results/faults.md]
 
-Every row is a part of the page, which is written as soon as the row is done. `make faults` runs all of them.
+Every row is a part of the page, which is written as soon as the row is done. `make faults` runs all of them. The exit
+code is 1 where something was not as promised.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 
 from fault_rows import (
     checkpoint_cost,
@@ -25,7 +25,7 @@ from fault_rows import (
     same_outputs,
     training_kills,
 )
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from report import arguments_of, provenance, show
 
 NICENESS = 19
@@ -44,8 +44,8 @@ ROWS = {
 }
 
 
-def section(name: str, row: Row, share: float) -> Iterator[str]:
-    """Yield a part of the page."""
+def section(name: str, row: Row, share: float) -> Section:
+    """Yield a part of the page; return whether all was as promised."""
     begun_s = time.monotonic()
     count = max(1, round(row.count * share))
     yield f"# {row.title}"
@@ -53,9 +53,21 @@ def section(name: str, row: Row, share: float) -> Iterator[str]:
     yield from provenance(f"faults.py --rows {name} --share {share:g}", os.getloadavg()[0], f"{count} faults")
     yield f"Goal: {row.goal}."
     yield ""
-    yield from row.lines(count)
+    is_kept = yield from row.lines(count)
     yield ""
     yield f"Took {time.monotonic() - begun_s:.0f} s."
+    return is_kept
+
+
+class Told:
+    """The lines of a section, one after the other; in the end `is_kept` says whether all was as promised."""
+
+    def __init__(self, lines: Section) -> None:
+        self._lines, self.is_kept = lines, False
+
+    def __iter__(self) -> Section:
+        self.is_kept = yield from self._lines
+        return self.is_kept
 
 
 def main() -> int:
@@ -68,15 +80,20 @@ def main() -> int:
         parser.error(f"--rows: got {', '.join(unknown)}, expected some of {', '.join(ROWS)}")
     waiting = [name for name in names if ROWS[name].is_beside]
     begun = {name: _begin(name, arguments.share) for name in waiting}
+    broken = []
     for name in names:
         if name not in begun:
-            show(section(name, ROWS[name], arguments.share), arguments.out)
+            told = Told(section(name, ROWS[name], arguments.share))
+            show(told, arguments.out)
+            broken += [] if told.is_kept else [name]
     for name, (pid, page) in begun.items():
-        os.waitpid(pid, 0)
+        broken += [name] if os.waitpid(pid, 0)[1] else []
         with os.fdopen(page) as file:
             file.seek(0)
             show(file.read().splitlines() or [f"# {ROWS[name].title}", "", "It failed."], arguments.out)
-    return 0
+    if broken:
+        print(f"faults: {', '.join(broken)}: not as promised", file=sys.stderr)
+    return int(bool(broken))
 
 
 def _begin(name: str, share: float) -> tuple[int, int]:
@@ -85,12 +102,15 @@ def _begin(name: str, share: float) -> tuple[int, int]:
     pid = os.fork()
     if pid:
         return pid, page
+    code = 1
     try:
         os.nice(NICENESS)
+        told = Told(section(name, ROWS[name], share))
         with os.fdopen(page, "w") as file:
-            file.write("\n".join(section(name, ROWS[name], share)))
+            file.write("\n".join(told))
+        code = int(not told.is_kept)
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 if __name__ == "__main__":

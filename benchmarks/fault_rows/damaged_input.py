@@ -14,7 +14,7 @@ from typing import Any
 
 from fault_rows.attempt import Attempt, attempt
 from fault_rows.damage import damaged_bytes, damaged_json, damaged_line
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.specimens import Specimen, specimens
 from fault_rows.workers import worked_off
 
@@ -28,7 +28,7 @@ SEED = 1
 NUM_WORKERS = 2
 
 
-def lines(num_files: int) -> Iterator[str]:
+def lines(num_files: int) -> Section:
     """Yield the section: so many files, and fewer command lines."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -54,6 +54,7 @@ def lines(num_files: int) -> Iterator[str]:
     yield f"As promised: {len(everything) - len(wrong)} of {len(everything)}."
     for result in wrong[:SHOWN]:
         yield f"- {result.misbehaviour()}: `{' '.join(result.arguments)[:200]!a}`, {result.errors[-300:]!a}"
+    return not wrong
 
 
 def _of_file(kind: Specimen, folder: Path, chance: random.Random) -> Attempt:

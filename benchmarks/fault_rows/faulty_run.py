@@ -170,7 +170,7 @@ class FaultyRun:
         self.fault_s = time.monotonic()
 
     def _noted(self) -> list[float]:
-        """Return when faults have befallen ranks, by the monotonic clock [s]; one that is just being noted is not in."""
+        """Return when faults have befallen ranks, by the monotonic clock [s], but for what is just being noted."""
         whole = self._times.read_text().rpartition("\n")[0] if self._times.exists() else ""
         return [int(line) / 1e9 for line in whole.splitlines()]
 

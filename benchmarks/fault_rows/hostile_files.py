@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_rows.attempt import Attempt, attempt, contents
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.specimens import Specimen, specimens
 from fault_rows.workers import worked_off
 
@@ -132,7 +132,7 @@ ATTACKS: dict[str, Callable[[Path, bytes], None]] = {
 }
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of the first `count` attacks on every format."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -165,6 +165,7 @@ def lines(count: int) -> Iterator[str]:
         )
     yield ""
     yield from failures
+    return not failures
 
 
 def _tries(

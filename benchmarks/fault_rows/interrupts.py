@@ -9,11 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from fault_rows.attempt import contents
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.specimens import specimens
 from fault_rows.workers import worked_off
 
@@ -42,7 +41,7 @@ COMMANDS = (
 )
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of so many interrupts."""
     yield "| command | interrupts | answered | ended before | slowest | left or wrong |"
     yield "|---|---|---|---|---|---|"
@@ -67,6 +66,7 @@ def lines(count: int) -> Iterator[str]:
         )
     yield ""
     yield from failures[:SHOWN]
+    return not failures
 
 
 def _interrupted(command: str, profile: bytes, chance: random.Random) -> tuple[float | None, str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from fault_rows.attempt import attempt
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.workers import load_torch
 
 COMMANDS = (
@@ -18,7 +17,7 @@ COMMANDS = (
 LIMIT_S = 200.0
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of the first `count` commands."""
     load_torch()
     yield "| command | exit code | seconds | most memory of the command | wrong |"
@@ -31,9 +30,10 @@ def lines(count: int) -> Iterator[str]:
             f"| `{line}` | {'-' if result.exit_code is None else result.exit_code} | {result.seconds:.1f} "
             f"| {result.peak_bytes / 2**20:.0f} MiB | {int(result.exit_code != 0)} |"
         )
-        said += [f"- `{line}`: {result.errors[-300:]!a}"] if result.exit_code else []
+        said += [f"- `{line}`: {result.errors[-300:]!a}"] if result.exit_code != 0 else []
     yield ""
     yield from said
+    return not said
 
 
 ROW = Row(

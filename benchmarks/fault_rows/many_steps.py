@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from fault_rows.attempt import Command
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.workers import load_torch
 
 COMMAND = "train mlp:layers=2,width=2 -s 1f1b -p 2 -m 1 --batch-size 1 --optimizer sgd --uniform f=1ms,b=2ms"
@@ -16,7 +15,7 @@ LARGEST_GROWTH = 0.1
 """Of the memory of a tenth of the time, until the end."""
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of so many steps."""
     load_torch()
     held: list[int] = []
@@ -34,6 +33,7 @@ def lines(count: int) -> Iterator[str]:
     yield f"of the time, and {late / 2**20:.0f} MiB at most from then on ({(late - early) / count:.0f} bytes a step)."
     yield ""
     yield f"As promised: {int(is_kept)} of 1." + (f" It said {errors[-300:]!a}." if command.code else "")
+    return is_kept
 
 
 def _resident_bytes(pid: int) -> int:

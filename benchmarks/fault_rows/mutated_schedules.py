@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pipesched
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.workers import worked_off
 from pipesched.schedules import Average, Schedule
 from pipesched.schedules.check import find_faults
@@ -24,7 +23,7 @@ NUM_WORKERS, NUM_RUNS = 2, 2
 SHOWN = 12
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of so many mutants."""
     sys.path.append(str(Path(__file__).parents[2]))
     mutant = import_module("tests.schedules.edits").mutant  # the mutants and the model of the tests
@@ -52,6 +51,7 @@ def lines(count: int) -> Iterator[str]:
     yield f"nothing else is wrong with them; the first {num_run} of these were run, with a time-out of {TIMEOUT_S:g} s:"
     yield f"{num_run - sum('run:' in line for line in wrong)} came to their end, the slowest after {slowest_s:.1f} s."
     yield from wrong[:SHOWN]
+    return not wrong
 
 
 def _has_average(schedule: Schedule) -> bool:

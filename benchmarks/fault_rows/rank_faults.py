@@ -15,7 +15,7 @@ from namespaces import NotAllowed, two_nodes
 from fault_rows.attempt import Command, attempt
 from fault_rows.fault_kinds import NAMED_S, NUM_MICROBATCHES, NUM_RANKS, PLACES, TIMEOUT_S, Place, fault_of, kinds_of
 from fault_rows.faulty_run import FaultyRun, Launched, Launcher
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.torchrun_agents import Agents
 from fault_rows.workers import load_torch, worked_off
 
@@ -104,7 +104,7 @@ def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
     return Outcome(end.named_s, end.after_s, wrong)
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of so many faults."""
     with ExitStack() as stack:
         places = list(PLACES)
@@ -141,8 +141,10 @@ def lines(count: int) -> Iterator[str]:
         wrongs += [f"- {place.name}, {kind}: {result.wrong}" for result in results if result.wrong]
     yield ""
     sleep(1)
-    yield f"As promised: {count - len(wrongs)} of {count}. New in {SHARED_MEMORY}: {_new(shared) or 'nothing'}."
+    left = _new(shared)
+    yield f"As promised: {count - len(wrongs)} of {count}. New in {SHARED_MEMORY}: {left or 'nothing'}."
     yield from wrongs[:SHOWN]
+    return not (wrongs or left)
 
 
 def _seconds(values: Iterable[float | None]) -> str:

@@ -7,13 +7,13 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from fault_rows.attempt import Command
 from fault_rows.faulty_run import POLL_S, START_S, FaultyRun, Launched
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.workers import load_torch, worked_off
 
 SCHEMES = ("gpipe", "1f1b", "zb_h1", "pipedream", "pipedream_2bw", "avgpipe")
@@ -28,7 +28,7 @@ NUM_WORKERS = 2
 SEED = 5
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of so many runs."""
     load_torch()
     yield f"`{_words('SCHEME', 'model.safetensors')}`: a random rank is killed, {KILLS} times, each up to"
@@ -48,6 +48,7 @@ def lines(count: int) -> Iterator[str]:
     yield ""
     yield f"Equal: {sum(not wrong for _, wrong in tried)} of {count}, after {sum(kills for kills, _ in tried)} kills."
     yield from (f"- {failure}" for failure in failures)
+    return not failures
 
 
 def _words(scheme: str, export: object) -> str:
@@ -101,6 +102,6 @@ def _tried(folder: Path, index: int) -> tuple[int, str]:
 ROW = Row(
     title="R4: ranks of trainings killed, which start again",
     goal="bitwise equal to an undisturbed run: all",
-    count=30,
+    count=12,
     lines=lines,
 )

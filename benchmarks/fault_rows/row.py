@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Section: TypeAlias = Generator[str, None, bool]
+"""The lines of a section; returns whether all was as promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +25,5 @@ class Row:
     title: str
     goal: str
     count: int
-    lines: Callable[[int], Iterator[str]]
+    lines: Callable[[int], Section]
     is_beside: bool = False

@@ -9,12 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fault_rows.attempt import attempt, contents
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.specimens import specimens
 from fault_rows.workers import worked_off
 
@@ -60,7 +59,7 @@ COMMANDS = (
 )
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of the first `count` commands."""
     commands = COMMANDS[:count]
     seeds = [seed for seed in HASH_SEEDS for _ in range(RUNS)]
@@ -79,6 +78,7 @@ def lines(count: int) -> Iterator[str]:
     yield f"Each command in {len(HASH_SEEDS)} hash seeds x {RUNS} runs, forked from an interpreter with that seed."
     yield f"Output, stderr and files are the same bytes: {len(commands) - len(different)} of {len(commands)} commands."
     yield from (f"- {line}" for line in different)
+    return not different
 
 
 def _digests_under(hash_seed: str, folder: Path, count: int) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 from fault_rows.attempt import Command
-from fault_rows.row import Row
+from fault_rows.row import Row, Section
 from fault_rows.workers import load_torch, worked_off
 
 SCHEMES = (
@@ -18,6 +18,8 @@ SCHEMES = (
 )  # fmt: skip
 STEPS = 400
 EVERY = 20
+MOST_LOST = 2 * EVERY
+"""Steps that were taken since the newest checkpoint, whose successor may still have been written."""
 KILLS_OF_RUN = 5
 LATEST_S = 0.3
 """It is killed so long after a checkpoint, at most [s]."""
@@ -27,39 +29,45 @@ NUM_WORKERS = 2
 SEED = 4
 
 
-def lines(count: int) -> Iterator[str]:
+def lines(count: int) -> Section:
     """Yield the section, of so many kills."""
     load_torch()
     kills_of = max(1, count // len(SCHEMES))
     yield f"`train mlp:layers=8,width=16 -p 2 --steps {STEPS} --checkpoint run --every {EVERY}`, all in one process,"
     yield f"killed at a random moment, up to {LATEST_S:g} s after its first new checkpoint, gone on with, and killed"
     yield f"again, {KILLS_OF_RUN} times, then left alone. The weights of `--export` are those of a run that nobody"
-    yield "killed, byte for byte, or not. Commands are forked from a process that has imported torch."
+    yield "killed, byte for byte, or not. Lost are the steps that `--log` had when it was killed, and no checkpoint."
+    yield "Commands are forked from a process that has imported torch."
     yield ""
-    yield "| schedule | kills | runs | equal |"
-    yield "|---|---|---|---|"
+    yield "| schedule | kills | runs | equal | steps lost, median | at most |"
+    yield "|---|---|---|---|---|---|"
     results = worked_off(lambda index: _tried(SCHEMES[index], kills_of), min(count, len(SCHEMES)), NUM_WORKERS)
-    for scheme, (kills, runs, equal, _) in zip(SCHEMES, results, strict=False):
-        yield f"| {scheme} | {kills} | {runs} | {equal} |"
+    for scheme, (lost, runs, equal, _) in zip(SCHEMES, results, strict=False):
+        steps = f"{median(lost):g} | {max(lost)}" if lost else "- | -"
+        yield f"| {scheme} | {len(lost)} | {runs} | {equal} | {steps} |"
     yield ""
-    num_kills, num_runs, num_equal = (sum(result[index] for result in results) for index in range(3))
-    yield f"Equal: {num_equal} of {num_runs}, after {num_kills} kills."
+    num_runs, num_equal = (sum(result[index] for result in results) for index in (1, 2))
+    steps_lost: list[int] = [steps for lost, *_ in results for steps in lost]
+    num_few = sum(steps < MOST_LOST for steps in steps_lost)
+    yield f"Equal: {num_equal} of {num_runs}, after {len(steps_lost)} kills."
+    yield f"Fewer than {MOST_LOST} steps lost: {num_few} of {len(steps_lost)}."
     yield from (f"- {failure}" for *_, failures in results for failure in failures)
+    return bool(num_equal == num_runs) and num_few == len(steps_lost)
 
 
-def _tried(scheme: str, least_kills: int) -> tuple[int, int, int, list[str]]:
-    """Return kills, runs, how many of these had equal weights in the end, and what was wrong."""
+def _tried(scheme: str, least_kills: int) -> tuple[list[int], int, int, list[str]]:
+    """Return the steps that each kill cost, runs, how many had equal weights in the end, and what was wrong."""
     chance, failures = random.Random(f"{SEED} {scheme}"), list[str]()
-    kills = runs = equal = 0
+    lost, runs, equal = list[int](), 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         undisturbed = _weights(folder / "whole", scheme, failures)
-        while kills < least_kills and not failures:
+        while len(lost) < least_kills and not failures:
             runs += 1
-            for _ in range(min(KILLS_OF_RUN, least_kills - kills)):
-                kills += _killed(folder / f"run{runs}", scheme, chance)
+            for _ in range(min(KILLS_OF_RUN, least_kills - len(lost))):
+                lost += _killed(folder / f"run{runs}", scheme, chance)
             equal += _weights(folder / f"run{runs}", scheme, failures) == undisturbed != b""
-    return kills, runs, equal, failures
+    return lost, runs, equal, failures
 
 
 def _begin(folder: Path, scheme: str) -> Command:
@@ -68,7 +76,8 @@ def _begin(folder: Path, scheme: str) -> Command:
     name, *chunks = scheme.split()
     options = ["-s", name, *chunks, "-p", "2", "-m", "4", "--batch-size", "16", "--steps", str(STEPS)]
     costs = ["--uniform", "f=1ms,i=1ms,w=1ms", "--partition", "uniform"]
-    command = ["train", "mlp:layers=8,width=16", *options, *costs, *kept, "--export", "model.safetensors"]
+    written = ["--export", "model.safetensors", "--log", "log.jsonl"]
+    command = ["train", "mlp:layers=8,width=16", *options, *costs, *kept, *written]
     return Command(command, folder)
 
 
@@ -82,15 +91,17 @@ def _weights(folder: Path, scheme: str, failures: list[str]) -> bytes:
     return b"" if code != 0 else (folder / "model.safetensors").read_bytes()
 
 
-def _killed(folder: Path, scheme: str, chance: random.Random) -> int:
-    """Begin the training, or go on with it, and kill it; return whether it was not over before."""
+def _killed(folder: Path, scheme: str, chance: random.Random) -> list[int]:
+    """Begin the training, or go on with it, and kill it; return how many steps are lost, if it was not over before."""
     command, before = _begin(folder, scheme), _newest(folder)
     until_s = time.monotonic() + LONGEST_S
     while command.poll(POLL_S) is None and _newest(folder) == before and time.monotonic() < until_s:
         pass
     code = command.poll(chance.uniform(0, LATEST_S))
     command.end()
-    return int(code is None)
+    if code is not None:
+        return []
+    return [(folder / "log.jsonl").read_text().count("\n") - int(_newest(folder).removeprefix("step") or 0)]
 
 
 def _newest(folder: Path) -> str:
@@ -99,7 +110,7 @@ def _newest(folder: Path) -> str:
 
 ROW = Row(
     title="R4: training killed and gone on with",
-    goal="bitwise equal to an undisturbed run, no damaged checkpoint taken: all",
+    goal=f"bitwise equal to an undisturbed run, no damaged checkpoint taken, fewer than {MOST_LOST} steps lost: all",
     count=100,
     lines=lines,
 )

@@ -16,15 +16,39 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 def table(row, count, **constants):
     """Return the lines of a row, from a process of its own: what is forked beside threads that have run may hang."""
-    program = f"""
+    done = run_program(f"""
 import fault_rows.{row} as module
 vars(module).update({constants})
 print(*module.ROW.lines({count}), sep="\\n")
-"""
-    found_in = os.pathsep.join([str(BENCHMARKS), *sys.path])
-    done = run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": found_in})
+""")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def run_program(program):
+    found_in = os.pathsep.join([str(BENCHMARKS), *sys.path])
+    return run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": found_in})
+
+
+def test_the_exit_code_says_that_a_row_did_not_hold_and_a_line_which(tmp_path):
+    page = tmp_path / "page.md"
+    done = run_program(f"""
+import sys, faults
+from fault_rows.row import Row
+def row(title, is_kept, is_beside=False):
+    def lines(count):
+        yield f"{{count}} tried"
+        return is_kept
+    return Row(title, "none", 2, lines, is_beside)
+faults.ROWS = {{"a": row("A", False), "b": row("B", True), "c": row("C", False, True), "d": row("D", True, True)}}
+sys.argv = ["faults.py", "--out", {str(page)!r}]
+codes = [faults.main()]
+sys.argv += ["--rows=b,d"]
+print(codes, faults.main())
+""")
+    assert done.stderr == "faults: a, c: not as promised\n"
+    assert done.stdout.endswith("[1] 0\n"), done.stdout
+    assert [line for line in page.read_text().splitlines() if line.startswith("# ")] == ["# A", "# B", "# C", "# D"]
 
 
 def test_damaged_files_of_every_format_and_damaged_command_lines_are_answered_in_a_line():
