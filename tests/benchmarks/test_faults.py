@@ -65,6 +65,7 @@ def test_hostile_files_of_every_format_do_nothing():
 def test_a_training_that_is_killed_and_goes_on_ends_with_the_same_bytes():
     lines = table("training_kills", 1, STEPS=100)
     assert any(re.match(r"Equal: (\d+) of \1, after 1 kills", line) for line in lines), "\n".join(lines)
+    assert "At most 40 steps lost: 1 of 1." in lines, "\n".join(lines)
 
 
 def test_a_command_writes_the_same_bytes_under_other_hash_seeds(tmp_path):
