@@ -81,6 +81,6 @@ def _costs_s(times_s: list[float]) -> list[float]:
 ROW = Row(
     title="The cost of a checkpoint",
     goal="every 100 steps at most 2 % of the time of a training of a GPT of 10 million parameters",
-    count=6,
+    count=4,
     lines=lines,
 )
