@@ -3,7 +3,7 @@ from . import check as check
 from . import formats as formats
 from . import lowering as lowering
 from . import machine_code as machine_code
-from . import op_columns as op_columns
+from . import op_cells as op_cells
 from . import semantics as semantics
 from . import transforms as transforms
 from . import weights as weights
@@ -40,9 +40,9 @@ from .op import needs_from_others as needs_from_others
 from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
+from .op_cells import cell_code as cell_code
 from .op_columns import OpColumns as OpColumns
 from .op_columns import OpRow as OpRow
-from .op_columns import cell_code as cell_code
 from .quoting import OneLineError as OneLineError
 from .quoting import guess as guess
 from .quoting import printable as printable

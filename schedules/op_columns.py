@@ -18,54 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, assert_never, final, overload
+from typing import Any, TypeAlias, final, overload
 
 from pipesched.schedules.machine_code import bounds, converted
-from pipesched.schedules.op import (
-    Average,
-    Compute,
-    Message,
-    Op,
-    Overlap,
-    Payload,
-    Phase,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    StageOp,
-    Step,
-    Unshard,
-)
+from pipesched.schedules.op import Compute, Op, Overlap
+from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, RESHARD, SEND_F, GrowingCells, I, W, op_of_cell
 from pipesched.schedules.spelled_cells import SpelledCells, write_out
-
-F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD = range(14)  # noqa: E741
-"""Codes of what a cell holds."""
-
-OVERLAPPED = 16
-"""Added to the code of the first of two neighbours that are an Overlap."""
-
-PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
-"""The phase of each code below `SEND_F`."""
 
 Numbers: TypeAlias = Any
 """A list of ints, or NumPy's array of them."""
 
 _MESSAGES = frozenset(range(SEND_F, REDUCE))
-_STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Step, Average, Unshard, Reshard)
-_CODE_OF_PHASE = {phase: code for code, phase in enumerate(PHASES)}
-_CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
-
-
-def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> int:
-    """Return the code of a computation, or of what is done with all of a stage.
-
-    Args:
-        kind: Phase of the computation, or class of the op.
-        is_overlapped: Whether it is the first part of an Overlap.
-    """
-    code = _CODE_OF_PHASE[kind] if isinstance(kind, Phase) else _CODE_OF_WORD[kind]
-    return code + OVERLAPPED * is_overlapped
 
 
 @final
@@ -117,7 +80,7 @@ class OpColumns:
     @classmethod
     def of(cls, lists: Iterable[Iterable[Op]]) -> OpColumns:
         """Return the columns of `lists`."""
-        begins, cells = [0], _Cells()
+        begins, cells = [0], GrowingCells()
         for row in lists:
             for op in row:
                 cells.add(op)
@@ -154,7 +117,7 @@ class OpColumns:
     @property
     def splits_backward(self) -> bool:
         """Whether there is an I or W."""
-        return any(self.counts[_CODE_OF_PHASE[phase]] for phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT))
+        return any(self.counts[code] for code in (I, W))
 
     @cached_property
     def num_computed_stages(self) -> int:
@@ -236,7 +199,7 @@ class OpColumns:
         first: Compute | None = None
         columns = self.codes, self.stages, self.microbatches, self.others, self.lookaheads
         for code, *numbers in zip(*(_listed(column, cells) for column in columns), strict=True):
-            op = _made(code % OVERLAPPED, *numbers)
+            op = op_of_cell(code % OVERLAPPED, *numbers)
             if isinstance(op, Compute) and code >= OVERLAPPED:
                 first = op
             elif isinstance(op, Compute) and first is not None:
@@ -249,21 +212,11 @@ class OpColumns:
         """Return the op that begins with a cell, made anew."""
         columns = self.stages, self.microbatches, self.others, self.lookaheads
         code = int(self.codes[cell])
-        op = _made(code % OVERLAPPED, *(0 if column is None else int(column[cell]) for column in columns))
+        op = op_of_cell(code % OVERLAPPED, *(0 if column is None else int(column[cell]) for column in columns))
         behind = self.op_at(cell + 1) if code >= OVERLAPPED else None
         if isinstance(op, Compute) and isinstance(behind, Compute):
             return Overlap(op, behind)
         return op
-
-
-def _made(code: int, stage: int, microbatch: int, other: int, lookahead: int) -> Op:
-    """Return the op of a cell."""
-    if code < SEND_F:
-        return Compute(PHASES[code], stage, microbatch, other, lookahead)
-    if code >= REDUCE:
-        return _STAGE_OPS[code - REDUCE](stage)
-    payload = Payload.ACTIVATION if code in (SEND_F, RECV_F) else Payload.GRADIENT
-    return (Send if code <= SEND_B else Recv)(Message(payload, stage, microbatch), other)
 
 
 def columns_of(lists: Sequence[Iterable[Op]]) -> OpColumns | None:
@@ -348,44 +301,6 @@ class OpRow(Sequence[Op]):
 
     def __repr__(self) -> str:
         return repr(self.ops)
-
-
-class _Cells:
-    """Columns as they grow, op by op."""
-
-    def __init__(self) -> None:
-        self.codes: list[int] = []
-        self.stages: list[int] = []
-        self.microbatches: list[int] = []
-        self.others: list[int] = []
-        self.lookaheads: list[int] = []
-
-    def add(self, op: Op) -> None:
-        match op:
-            case Compute():
-                self._compute(op, 0)
-            case Send(message, peer) | Recv(message, peer):
-                code = SEND_F if isinstance(op, Send) else RECV_F
-                code += message.payload is Payload.GRADIENT
-                self._cell(code, message.stage, message.microbatch, peer, 0)
-            case Overlap(first, second):
-                self._compute(first, OVERLAPPED)
-                self._compute(second, 0)
-            case Step() | Reduce() | Average() | Unshard() | Reshard():
-                self._cell(_CODE_OF_WORD[type(op)], op.stage, 0, 0, 0)
-            case _:
-                assert_never(op)
-
-    def _compute(self, part: Compute, overlapped: int) -> None:
-        code = _CODE_OF_PHASE[part.phase] + overlapped
-        self._cell(code, part.stage, part.microbatch, part.version, part.lookahead)
-
-    def _cell(self, code: int, stage: int, microbatch: int, other: int, lookahead: int) -> None:
-        self.codes.append(code)
-        self.stages.append(stage)
-        self.microbatches.append(microbatch)
-        self.others.append(other)
-        self.lookaheads.append(lookahead)
 
 
 def _listed(numbers: Numbers | None, cells: slice) -> list[int]:

@@ -18,7 +18,8 @@ from typing import Any, ParamSpec, TypeAlias, final
 from pipesched.schedules.machine_code import chosen
 from pipesched.schedules.memory_room import too_many_objects
 from pipesched.schedules.op import Average, Op, Recv, Reduce, Send, computes
-from pipesched.schedules.op_columns import OVERLAPPED, F, OpColumns, OpRow, OpRows, cell_code, columns_of
+from pipesched.schedules.op_cells import OVERLAPPED, F, cell_code
+from pipesched.schedules.op_columns import OpColumns, OpRow, OpRows, columns_of
 from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
@@ -337,11 +338,6 @@ def positive(**counts: int) -> None:
     Raises:
         ScheduleError: A count is below 1 or not an integer.
     """
-    for value in counts.values():
-        if type(value) is not int or value < 1:
-            break
-    else:
-        return
     faults = [
         f"{name} is {value!r}, expected an integer of at least 1"
         for name, value in counts.items()

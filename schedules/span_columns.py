@@ -21,7 +21,8 @@ from typing import Any, final, overload
 from pipesched.schedules.machine_code import converted
 from pipesched.schedules.memory_room import room_bytes
 from pipesched.schedules.op import Op, Overlap
-from pipesched.schedules.op_columns import OVERLAPPED, REDUCE, SEND_F, Numbers, OpColumns
+from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, SEND_F
+from pipesched.schedules.op_columns import Numbers, OpColumns
 from pipesched.schedules.schedule import ScheduleError
 from pipesched.schedules.span import Span
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import Schedule, machine_code, op_columns
+from pipesched.schedules import Schedule, machine_code, op_cells
 
 F, B, I, W, R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
-    op_columns.F, op_columns.B, op_columns.I, op_columns.W, op_columns.R, op_columns.SEND_F, op_columns.STEP,
-    op_columns.OVERLAPPED,
+    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.STEP,
+    op_cells.OVERLAPPED,
 )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_columns
+from pipesched.schedules import op_cells
 
-F, B, I, W, R = op_columns.F, op_columns.B, op_columns.I, op_columns.W, op_columns.R  # noqa: E741
-SEND_F, REDUCE, STEP, OVERLAPPED = op_columns.SEND_F, op_columns.REDUCE, op_columns.STEP, op_columns.OVERLAPPED
+F, B, I, W, R = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R  # noqa: E741
+SEND_F, REDUCE, STEP, OVERLAPPED = op_cells.SEND_F, op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED
 
 DONE, STUCK, FULL = range(3)
 """What `work_through` says: all lists came to their end, some cannot, or more clocks must be kept."""
@@ -264,7 +264,7 @@ def write_lowered(  # noqa: C901 -- as above
                 if places[first] >= 0:
                     code, stage, microbatch = codes[first] % OVERLAPPED, stages[first], microbatches[first]
                     receiver = stage + 1 if code == F else stage - 1
-                    lowered_codes[end] = SEND_F if code == F else op_columns.SEND_B
+                    lowered_codes[end] = SEND_F if code == F else op_cells.SEND_B
                     lowered_stages[end], lowered_microbatches[end] = stage, microbatch
                     lowered_others[end] = homes[receiver * num_microbatches + microbatch]
                     end += 1
@@ -275,6 +275,6 @@ def write_lowered(  # noqa: C901 -- as above
             if places[i] >= 0:
                 at = bounds[places[i]]
                 bounds[places[i]] += 1
-                lowered_codes[at] = op_columns.RECV_F if codes[i] % OVERLAPPED == F else op_columns.RECV_B
+                lowered_codes[at] = op_cells.RECV_F if codes[i] % OVERLAPPED == F else op_cells.RECV_B
                 lowered_stages[at], lowered_microbatches[at] = stages[i], microbatches[i]
                 lowered_others[at] = rank

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pipesched.schedules import Op, OpColumns, Phase, Schedule, ScheduleError, cell_code, computes, op_columns
+from pipesched.schedules import Op, OpColumns, Phase, Schedule, ScheduleError, cell_code, computes, op_cells
 from pipesched.schedules.transforms.inserted_cells import in_form, with_cells
 
 _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
@@ -51,7 +51,7 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
             f"{schedule.name}: recompute: got stage {', '.join(map(str, strange))}, expected 0 to "
             f"{schedule.num_stages - 1}; try fewer"
         )
-    if schedule.is_held and not schedule.columns.counts[op_columns.R]:
+    if schedule.is_held and not schedule.columns.counts[op_cells.R]:
         lists: tuple[Iterable[Op], ...] = _with_all(schedule.columns, chosen).rows()
     else:
         lists = schedule.changed(partial(_recomputed, stages=chosen))
@@ -62,21 +62,21 @@ def _with_all(columns: OpColumns, stages: Collection[int]) -> OpColumns:
     """Return columns that have no R with one before each backward of `stages`."""
     columns = in_form(columns)
     codes, begins = columns.codes, [*map(int, columns.begins)]
-    due = [code + at for code in map(cell_code, _REBUILT_FOR) for at in (0, op_columns.OVERLAPPED)]
+    due = [code + at for code in map(cell_code, _REBUILT_FOR) for at in (0, op_cells.OVERLAPPED)]
     if isinstance(codes, list):
         pairs = enumerate(zip(codes, columns.stages, strict=True))
         cells: Any = [cell for cell, (code, stage) in pairs if code in due and stage in stages]
-        places: Any = [cell - (cell > 0 and codes[cell - 1] >= op_columns.OVERLAPPED) for cell in cells]
+        places: Any = [cell - (cell > 0 and codes[cell - 1] >= op_cells.OVERLAPPED) for cell in cells]
     else:
         import numpy as np
 
         cells = (np.isin(codes, due) & np.isin(columns.stages, [*stages])).nonzero()[0]
-        places = cells - ((cells > 0) & (codes[cells - 1] >= op_columns.OVERLAPPED))
+        places = cells - ((cells > 0) & (codes[cells - 1] >= op_cells.OVERLAPPED))
     num_before = [bisect_left(cells, begin) for begin in begins]
     others = (columns.stages, columns.microbatches, columns.others, columns.lookaheads)
     added = [None if column is None else _taken(column, cells) for column in others]
     num_added = [last - first for first, last in pairwise(num_before)]
-    return with_cells(columns, num_added, places, [[op_columns.R] * len(cells), *added])
+    return with_cells(columns, num_added, places, [[op_cells.R] * len(cells), *added])
 
 
 def _taken(column: Any, cells: Any) -> Any:

@@ -38,7 +38,7 @@ from pipesched.schedules import (
     cell_code,
     computes,
     machine_code,
-    op_columns,
+    op_cells,
     positive,
     rewritten,
 )
@@ -51,7 +51,7 @@ MAX_REPLICATED_RANKS = MAX_DEVICES
 
 _ENDS = frozenset(map(cell_code, ENDS_MICROBATCH))
 _READ = {
-    *range(op_columns.SEND_F, op_columns.STEP + 1), *_ENDS, *(code + op_columns.OVERLAPPED for code in _ENDS),
+    *range(op_cells.SEND_F, op_cells.STEP + 1), *_ENDS, *(code + op_cells.OVERLAPPED for code in _ENDS),
 }  # fmt: skip
 """Codes that say where Reduces go."""
 
@@ -119,7 +119,7 @@ def require_equal(name: str, width: int) -> None:
 
 def _batch(schedule: Schedule) -> int:
     """Return the micro-batches that a copy steps after; all, where nobody steps."""
-    if schedule.is_held and not schedule.columns.counts[op_columns.STEP]:
+    if schedule.is_held and not schedule.columns.counts[op_cells.STEP]:
         return schedule.num_microbatches
     return microbatches_per_step(schedule)
 
@@ -189,15 +189,15 @@ class _Gradients:
 
     def read(self, number: int, code: int, stage: int) -> int | None:
         """Read a cell of op `number`; return the number behind which the stage's Reduce goes, if that is known now."""
-        if op_columns.SEND_F <= code < op_columns.REDUCE:
+        if op_cells.SEND_F <= code < op_cells.REDUCE:
             for reduced, last in self.last.items():
                 if last == number - 1:
                     self.last[reduced] = number
-        elif code % op_columns.OVERLAPPED in _ENDS:
+        elif code % op_cells.OVERLAPPED in _ENDS:
             self.last[stage] = number
-        elif code == op_columns.REDUCE:
+        elif code == op_cells.REDUCE:
             self.last.pop(stage, None)
-        elif code == op_columns.STEP:
+        elif code == op_cells.STEP:
             return self.last.pop(stage, None)
         return None
 
@@ -227,7 +227,7 @@ def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
 def _cells(op: Op) -> Iterator[tuple[int, int]]:
     """Yield code and stage of what `_Gradients` reads of an op."""
     if isinstance(op, Send | Recv):
-        yield op_columns.SEND_F, 0
+        yield op_cells.SEND_F, 0
     elif isinstance(op, Reduce | Step):
         yield cell_code(type(op)), op.stage
     else:
@@ -244,19 +244,19 @@ def _with_reduces(columns: OpColumns) -> OpColumns:
         for cell in range(begin, end):
             code = codes[cell]
             if code in _READ:
-                place = gradients.read(cell + (code >= op_columns.OVERLAPPED), code, stages[cell])
+                place = gradients.read(cell + (code >= op_cells.OVERLAPPED), code, stages[cell])
                 added += [] if place is None else [(place + 1, stages[cell])]
         added += [(place + 1, stage) for stage, place in gradients.last.items()]
         num_added.append(len(added))
         places += sorted(added, key=itemgetter(0))
     nothing = [0] * len(places)
-    cells = [[op_columns.REDUCE] * len(places), [stage for _, stage in places], nothing, nothing, nothing]
+    cells = [[op_cells.REDUCE] * len(places), [stage for _, stage in places], nothing, nothing, nothing]
     return with_cells(columns, num_added, [place for place, _ in places], cells)
 
 
 def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
     """Return the columns of all copies, given those of one with its Reduces."""
-    if columns.counts[op_columns.AVERAGE]:
+    if columns.counts[op_cells.AVERAGE]:
         require_equal(copies[0].name, len(copies))
     width, num_cells = len(copies), len(columns.codes)
     begins = [0, *(index * num_cells + int(begin) for index in range(width) for begin in columns.begins[1:])]
@@ -264,8 +264,8 @@ def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
         columns.codes, columns.stages, columns.microbatches, columns.others, columns.lookaheads,
     )  # fmt: skip
     if isinstance(codes, list):
-        are_words = [op_columns.REDUCE <= code < op_columns.OVERLAPPED for code in codes]
-        are_posts = [op_columns.SEND_F <= code < op_columns.REDUCE for code in codes]
+        are_words = [op_cells.REDUCE <= code < op_cells.OVERLAPPED for code in codes]
+        are_posts = [op_cells.SEND_F <= code < op_cells.REDUCE for code in codes]
         all_microbatches: Any = [
             0 if is_word else copy.microbatch(microbatch)
             for copy in copies
@@ -281,8 +281,8 @@ def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
         )
     import numpy as np
 
-    are_words = (codes >= op_columns.REDUCE) & (codes < op_columns.OVERLAPPED)
-    are_posts = (codes >= op_columns.SEND_F) & (codes < op_columns.REDUCE)
+    are_words = (codes >= op_cells.REDUCE) & (codes < op_cells.OVERLAPPED)
+    are_posts = (codes >= op_cells.SEND_F) & (codes < op_cells.REDUCE)
     all_microbatches = np.concatenate([np.where(are_words, 0, copy.microbatch(microbatches)) for copy in copies])
     if others is not None:
         others = np.concatenate([np.where(are_posts, copy.rank(others), others) for copy in copies])

@@ -23,7 +23,7 @@ from pipesched.schedules import (
     cell_code,
     computes,
     machine_code,
-    op_columns,
+    op_cells,
     positive,
     repeat,
     stages_of,
@@ -169,7 +169,7 @@ def with_steps(schedule: Schedule) -> Schedule:
 
     PyTorch's files leave the optimizer to their caller. Replicas sum their gradients first.
     """
-    if schedule.columns.counts[op_columns.STEP]:
+    if schedule.columns.counts[op_cells.STEP]:
         return schedule
     holders = Counter(stage for row in schedule.ops for stage in stages_of(row))
     rows = []
@@ -247,6 +247,6 @@ def _ends_and_steps(schedule: Schedule, rank: int) -> Iterator[tuple[int, bool]]
     codes, stages = (
         machine_code.converted(column[cells], in_arrays=False) for column in (columns.codes, columns.stages)
     )
-    is_step_of = {op_columns.STEP: True}
-    is_step_of |= {code + at: False for code in map(cell_code, ENDS_MICROBATCH) for at in (0, op_columns.OVERLAPPED)}
+    is_step_of = {op_cells.STEP: True}
+    is_step_of |= {code + at: False for code in map(cell_code, ENDS_MICROBATCH) for at in (0, op_cells.OVERLAPPED)}
     yield from ((stage, is_step_of[code]) for code, stage in zip(codes, stages, strict=True) if code in is_step_of)

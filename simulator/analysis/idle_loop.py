@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_columns
+from pipesched.schedules import op_cells
 
 WARMUP, UPSTREAM, DOWNSTREAM, BUSY_LINK, TRANSFER, HAND_OVER, COLLECTIVE, OVERHEAD, COOLDOWN, BUSY = range(10)
 """The causes, in the order of their names; and what is none, the time in which the device works."""
 
-F, I, SEND_F, SEND_B, RECV_F = op_columns.F, op_columns.I, op_columns.SEND_F, op_columns.SEND_B, op_columns.RECV_F  # noqa: E741
-REDUCE, STEP, OVERLAPPED = op_columns.REDUCE, op_columns.STEP, op_columns.OVERLAPPED
+F, I, SEND_F, SEND_B, RECV_F = op_cells.F, op_cells.I, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F  # noqa: E741
+REDUCE, STEP, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED
 
 
 def add_up(row: int, seconds: float, sums: Any, rests: Any) -> None:

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, final
 
-from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, op_columns
+from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, op_cells
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis.idle_loop import BUSY, CHARGE_PARTS, charge_device, find_transfers
 
 SEND_F, SEND_B, REDUCE, STEP, OVERLAPPED = (
-    op_columns.SEND_F, op_columns.SEND_B, op_columns.REDUCE, op_columns.STEP, op_columns.OVERLAPPED,
+    op_cells.SEND_F, op_cells.SEND_B, op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED,
 )  # fmt: skip
 
 CAUSES = (

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, assert_never, final
 
@@ -59,6 +59,7 @@ from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine.all_reduce import Collectives
 from pipesched.simulator.engine.device import SimulatedDevice, simulated_devices
+from pipesched.simulator.engine.finished_ops import FinishedOps
 from pipesched.simulator.engine.jitter import jitter_factors
 from pipesched.simulator.engine.network import Network, Transfer
 from pipesched.simulator.engine.op_seconds import AS_MODELLED, OpSeconds, require_given
@@ -111,28 +112,6 @@ def simulate_lists(
         raise type(error)(f"{schedule.name}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """The ops of a rank's list that it has come through.
-
-    Attributes:
-        times_s: When it came to each, its start and its end [s].
-        posts: The Sends, Recvs and Reduces by their places, and their times, which are known only later.
-    """
-
-    times_s: list[tuple[float, float, float]] = field(default_factory=list)
-    posts: list[tuple[int, PostOp, TransferTimes]] = field(default_factory=list)
-
-    def all_times_s(self) -> list[tuple[float, float, float]]:
-        """Return all times, when what was posted is over."""
-        for place, _, times in self.posts:
-            start_s, over_s = times.start_s, times.over_s
-            assert start_s is not None, "a channel without an unmet side has started all its transfers"
-            assert over_s is not None
-            self.times_s[place] = self.times_s[place][0], start_s, over_s
-        return self.times_s
-
-
 @final
 class _Run:
     def __init__(
@@ -163,7 +142,7 @@ class _Run:
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._has_hand_over = cluster.has_hand_over
         self._hand_overs: list[list[HandOver]] = [[] for _ in schedule.ops]
-        self._done = [_Done() for _ in schedule.ops]
+        self._done = [FinishedOps() for _ in schedule.ops]
 
     def timeline(self) -> Timeline:
         processes = [
@@ -346,11 +325,9 @@ class _Run:
 
     def _spans(self) -> SpanColumns:
         ops, times_s = self._schedule.columns, [*chain.from_iterable(done.all_times_s() for done in self._done)]
-        in_arrays = not isinstance(ops.codes, list)
+        real = partial(machine_code.converted, in_arrays=not isinstance(ops.codes, list), are_real=True)
         columns = zip(*times_s, strict=True) if times_s else ((), (), ())
-        posted_s, starts_s, ends_s = (
-            spread(ops.codes, machine_code.converted(column, in_arrays=in_arrays, are_real=True)) for column in columns
-        )
+        posted_s, starts_s, ends_s = (spread(ops.codes, real(column)) for column in columns)
         return SpanColumns(ops, posted_s, starts_s, ends_s, self._schedule.ops)
 
     def _wait(self, rank: int) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, op_columns
+from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, op_cells
 from pipesched.schedules.semantics import Channel
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
@@ -95,11 +95,11 @@ class _Room:
 
     def __init__(self, columns: OpColumns, is_blocking: bool) -> None:
         counts, num_ranks, num_cells = columns.counts, columns.num_ranks, len(columns.codes)
-        num_sends = counts[op_columns.SEND_F] + counts[op_columns.SEND_B]
-        num_recvs = counts[op_columns.RECV_F] + counts[op_columns.RECV_B]
-        num_overlaps = machine_code.num_above(columns.codes, op_columns.OVERLAPPED - 1)
+        num_sends = counts[op_cells.SEND_F] + counts[op_cells.SEND_B]
+        num_recvs = counts[op_cells.RECV_F] + counts[op_cells.RECV_B]
+        num_overlaps = machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1)
         self.transfers = num_sends
-        self.reductions = counts[op_columns.REDUCE]
+        self.reductions = counts[op_cells.REDUCE]
         self.channels = min(num_sends + num_recvs, num_ranks * num_ranks)
         self.durations = num_cells - num_sends - num_recvs + num_overlaps + self.channels + 1
         num_waits = num_recvs + self.reductions + num_sends * is_blocking
@@ -155,7 +155,7 @@ def _durations(
 
 def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:
     """Yield the messages that cells post, whatever their micro-batches are."""
-    activations = op_columns.SEND_F, op_columns.RECV_F
+    activations = op_cells.SEND_F, op_cells.RECV_F
     for cell in cells:
         payload = Payload.ACTIVATION if columns.codes[cell] in activations else Payload.GRADIENT
         yield Message(payload, int(columns.stages[cell]), 0)
@@ -173,18 +173,16 @@ def _copies(schedule: Schedule, codes: Any, *, in_arrays: bool) -> Any:
         op = 0
         for cell in range(begin, end) if stashing else ():
             copies[cell] = op in stashing
-            op += codes[cell] < op_columns.OVERLAPPED
+            op += codes[cell] < op_cells.OVERLAPPED
     return copies
 
 
 def _computes_after_step(codes: Any) -> bool:
     """Whether a computation comes after a Step, so that it may read weights of before that."""
     if not isinstance(codes, list):
-        steps = (codes == op_columns.STEP).nonzero()[0]
-        return bool(len(steps)) and bool(
-            ((codes < op_columns.SEND_F) | (codes >= op_columns.OVERLAPPED))[steps[0] :].any()
-        )
-    if op_columns.STEP not in codes:
+        steps = (codes == op_cells.STEP).nonzero()[0]
+        return bool(len(steps)) and bool(((codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED))[steps[0] :].any())
+    if op_cells.STEP not in codes:
         return False
-    behind = codes[codes.index(op_columns.STEP) :]
-    return any(code < op_columns.SEND_F or code >= op_columns.OVERLAPPED for code in behind)
+    behind = codes[codes.index(op_cells.STEP) :]
+    return any(code < op_cells.SEND_F or code >= op_cells.OVERLAPPED for code in behind)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_columns
+from pipesched.schedules import op_cells
 
 F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B = range(9)  # noqa: E741
-REDUCE, STEP, AVERAGE, OVERLAPPED = op_columns.REDUCE, op_columns.STEP, op_columns.AVERAGE, op_columns.OVERLAPPED
+REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE, op_cells.OVERLAPPED
 
 
 def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work

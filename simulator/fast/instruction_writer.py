@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_columns
+from pipesched.schedules import op_cells
 from pipesched.simulator.fast.loop_arrays import END, MARK, RECV, REDUCE, SEND, WAIT, WORK
 
 F, I, W, R, SEND_F, SEND_B, RECV_F = (  # noqa: E741
-    op_columns.F, op_columns.I, op_columns.W, op_columns.R, op_columns.SEND_F, op_columns.SEND_B, op_columns.RECV_F,
+    op_cells.F, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F,
 )  # fmt: skip
-POST_REDUCE, STEP, AVERAGE, OVERLAPPED = op_columns.REDUCE, op_columns.STEP, op_columns.AVERAGE, op_columns.OVERLAPPED
+POST_REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE, op_cells.OVERLAPPED
 
 WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
 """What `write_instructions` says: all is well, an op waits for what never comes, a Send meets a Recv of something else

@@ -25,7 +25,7 @@ from pipesched.schedules import (
     Timeline,
     WorkOp,
     machine_code,
-    op_columns,
+    op_cells,
     spread,
 )
 from pipesched.schedules.semantics import Channel
@@ -192,9 +192,9 @@ class Program:
             return self.works
         kinds, are_works = self.schedule.columns.kinds, self.schedule.columns.are_works
         if not isinstance(kinds, list):
-            return self._where(are_works & (kinds != op_columns.AVERAGE))
+            return self._where(are_works & (kinds != op_cells.AVERAGE))
         pairs = zip(kinds, are_works, strict=True)
-        return self._where([is_work and kind != op_columns.AVERAGE for kind, is_work in pairs])
+        return self._where([is_work and kind != op_cells.AVERAGE for kind, is_work in pairs])
 
     def _where(self, is_meant: Any) -> tuple[Any, Any]:
         """Return where ops of which it is said start and end, as numbers of times."""

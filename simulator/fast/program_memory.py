@@ -19,7 +19,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, Payload, machine_code, op_columns
+from pipesched.schedules import Message, Payload, machine_code, op_cells
 from pipesched.simulator import SimulationError
 from pipesched.simulator.fast.held_changes import write_changes
 from pipesched.simulator.fast.program import Program, SpanNumbers
@@ -219,8 +219,8 @@ def _latest_version(codes: Any, others: Any) -> int:
     """Return the highest version of weights that is read."""
     if isinstance(codes, list):
         cells = zip(codes, others, strict=True)
-        return max((other for code, other in cells if code % op_columns.OVERLAPPED < op_columns.SEND_F), default=0)
-    versions: Any = others[codes % op_columns.OVERLAPPED < op_columns.SEND_F]
+        return max((other for code, other in cells if code % op_cells.OVERLAPPED < op_cells.SEND_F), default=0)
+    versions: Any = others[codes % op_cells.OVERLAPPED < op_cells.SEND_F]
     return int(versions.max(initial=0))
 
 

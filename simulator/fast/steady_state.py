@@ -32,7 +32,7 @@ from pipesched.schedules import (
     Timeline,
     computes,
     machine_code,
-    op_columns,
+    op_cells,
     repeat,
 )
 from pipesched.schedules.lowering import lower
@@ -272,9 +272,9 @@ def _ends_s(timeline: Timeline) -> dict[tuple[int, int, int, int], float]:
     *_, ends_s = spans.in_form(in_arrays=False)
     ranks = chain.from_iterable([rank] * (end - begin) for rank, (begin, end) in enumerate(pairwise(begins)))
     return {
-        (rank, code % op_columns.OVERLAPPED, stage, microbatch): end_s
+        (rank, code % op_cells.OVERLAPPED, stage, microbatch): end_s
         for rank, code, stage, microbatch, end_s in zip(ranks, codes, stages, microbatches, ends_s, strict=True)
-        if code < op_columns.SEND_F or code >= op_columns.OVERLAPPED
+        if code < op_cells.SEND_F or code >= op_cells.OVERLAPPED
     }
 
 

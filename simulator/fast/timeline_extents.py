@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pipesched.schedules import Timeline, machine_code, op_columns
+from pipesched.schedules import Timeline, machine_code, op_cells
 from pipesched.simulator import SAME
 
-SEND_F, SEND_B, RECV_F, REDUCE = op_columns.SEND_F, op_columns.SEND_B, op_columns.RECV_F, op_columns.REDUCE
+SEND_F, SEND_B, RECV_F, REDUCE = op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.REDUCE
 
 Extents = list[tuple[float, float]]
 """When each begins and ends [s]."""

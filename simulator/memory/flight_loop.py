@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_columns
+from pipesched.schedules import op_cells
 
-F, B, I, W, R, SEND_F = op_columns.F, op_columns.B, op_columns.I, op_columns.W, op_columns.R, op_columns.SEND_F  # noqa: E741
-STEP, OVERLAPPED = op_columns.STEP, op_columns.OVERLAPPED
+F, B, I, W, R, SEND_F = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F  # noqa: E741
+STEP, OVERLAPPED = op_cells.STEP, op_cells.OVERLAPPED
 
 
 def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work

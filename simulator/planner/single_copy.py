@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Op, Reduce, Schedule, op_columns
+from pipesched.schedules import Op, Reduce, Schedule, op_cells
 from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
 from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds, over_least_memory
@@ -51,7 +51,7 @@ def bound_single_copy(
     lists = lowered(copy.order, steps_of(candidate))
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
     rows: tuple[Iterable[Op], ...] = lists.lists
-    if lists.columns.counts[op_columns.REDUCE]:  # those of all copies come later
+    if lists.columns.counts[op_cells.REDUCE]:  # those of all copies come later
         rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
     lists = replace(lists, lists=rows, rank_to_device=devices)
     program, times_s = _run(lists, costs, replace(cluster, nics=()), replace(network, slowdown=0.0))
@@ -83,9 +83,9 @@ def _ready_s(program: Program, times_s: Sequence[float]) -> dict[int, float]:
     _, codes, stages, *_ = columns.in_form(in_arrays=False)
     ready_s: dict[int, float] = {}
     for code, stage in zip(codes, stages, strict=True):
-        if code % op_columns.OVERLAPPED in (op_columns.B, op_columns.W):
+        if code % op_cells.OVERLAPPED in (op_cells.B, op_cells.W):
             ready_s[stage] = max(ready_s.get(stage, 0.0), times_s[program.spans.ends[op]])
-        op += code < op_columns.OVERLAPPED
+        op += code < op_cells.OVERLAPPED
     return ready_s
 
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_columns
+from pipesched.schedules import op_cells
 
 F, B, I, W, R, STEP = (  # noqa: E741
-    op_columns.F, op_columns.B, op_columns.I, op_columns.W, op_columns.R, op_columns.STEP,
+    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.STEP,
 )  # fmt: skip
 NUM_KINDS = 6
 """Durations of a stage: those of the five phases, by their codes, and of a Step."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, JoinedColumns, OpColumns, Schedule, Step, machine_code, op_columns
+from pipesched.schedules import Compute, JoinedColumns, OpColumns, Schedule, Step, machine_code, op_cells
 from pipesched.simulator import SAME
 from pipesched.simulator.fast import CASES_PARTS, measure_cases
 from pipesched.simulator.sweep.held_totals import bytes_of_stages, message_bytes
@@ -235,7 +235,7 @@ def _seconds(costs: StageCosts, num_stages: int) -> list[float]:
         for stage, cost in enumerate(costs.stages[:num_stages]):
             key = kind, stage if costs.compression is not None else id(cost)
             if key not in known:
-                op = Step(stage) if kind == NUM_KINDS - 1 else Compute(op_columns.PHASES[kind], stage, 0)
+                op = Step(stage) if kind == NUM_KINDS - 1 else Compute(op_cells.PHASES[kind], stage, 0)
                 try:
                     known[key] = costs.pieces(op)[0].seconds
                 except ProfileError:

@@ -1,0 +1,101 @@
+"""Cells: what stands for an op in columns of numbers, and the op that a cell stands for.
+
+op           0F3   0SEND_F3   1STEP   (1F1;1B0)OVERLAP_F_B
+code         F     SEND_F     STEP    F + OVERLAPPED   B
+stage        0     0          1       1                1
+microbatch   3     3          0       1                0
+"""
+
+from __future__ import annotations
+
+from typing import assert_never, final
+
+from pipesched.schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    StageOp,
+    Step,
+    Unshard,
+)
+
+F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD = range(14)  # noqa: E741
+"""Codes of what a cell holds."""
+
+OVERLAPPED = 16
+"""Added to the code of the first of two neighbours that are an Overlap."""
+
+PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
+"""The phase of each code below `SEND_F`."""
+
+_STAGE_OPS: tuple[type[StageOp], ...] = (Reduce, Step, Average, Unshard, Reshard)
+_CODE_OF_PHASE = {phase: code for code, phase in enumerate(PHASES)}
+_CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerate(_STAGE_OPS, REDUCE)}
+
+
+def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> int:
+    """Return the code of a computation, or of what is done with all of a stage.
+
+    Args:
+        kind: Phase of the computation, or class of the op.
+        is_overlapped: Whether it is the first part of an Overlap.
+    """
+    code = _CODE_OF_PHASE[kind] if isinstance(kind, Phase) else _CODE_OF_WORD[kind]
+    return code + OVERLAPPED * is_overlapped
+
+
+def op_of_cell(code: int, stage: int, microbatch: int, other: int, lookahead: int) -> Op:
+    """Return the op of a cell."""
+    if code < SEND_F:
+        return Compute(PHASES[code], stage, microbatch, other, lookahead)
+    if code >= REDUCE:
+        return _STAGE_OPS[code - REDUCE](stage)
+    payload = Payload.ACTIVATION if code in (SEND_F, RECV_F) else Payload.GRADIENT
+    return (Send if code <= SEND_B else Recv)(Message(payload, stage, microbatch), other)
+
+
+@final
+class GrowingCells:
+    """Columns as they grow, op by op."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self.stages: list[int] = []
+        self.microbatches: list[int] = []
+        self.others: list[int] = []
+        self.lookaheads: list[int] = []
+
+    def add(self, op: Op) -> None:
+        match op:
+            case Compute():
+                self._compute(op, 0)
+            case Send(message, peer) | Recv(message, peer):
+                code = SEND_F if isinstance(op, Send) else RECV_F
+                code += message.payload is Payload.GRADIENT
+                self._cell(code, message.stage, message.microbatch, peer, 0)
+            case Overlap(first, second):
+                self._compute(first, OVERLAPPED)
+                self._compute(second, 0)
+            case Step() | Reduce() | Average() | Unshard() | Reshard():
+                self._cell(_CODE_OF_WORD[type(op)], op.stage, 0, 0, 0)
+            case _:
+                assert_never(op)
+
+    def _compute(self, part: Compute, overlapped: int) -> None:
+        code = _CODE_OF_PHASE[part.phase] + overlapped
+        self._cell(code, part.stage, part.microbatch, part.version, part.lookahead)
+
+    def _cell(self, code: int, stage: int, microbatch: int, other: int, lookahead: int) -> None:
+        self.codes.append(code)
+        self.stages.append(stage)
+        self.microbatches.append(microbatch)
+        self.others.append(other)
+        self.lookaheads.append(lookahead)
