@@ -43,8 +43,8 @@ def zb_h2(num_ranks: int, num_microbatches: int) -> Schedule:
 def with_weights(row: str, delay: int) -> str:
     """Return `row` with a W after each I but the first `delay`, and the W of these at the end."""
     at, num_late = 0, 0
-    while num_late < delay and (found := row.find("I", at)) >= 0:
-        at, num_late = found + 1, num_late + 1
+    while num_late < delay and (place := row.find("I", at)) >= 0:
+        at, num_late = place + 1, num_late + 1
     return row[:at] + row[at:].replace("I", "IW") + "W" * num_late
 
 

@@ -16,7 +16,7 @@ class ListRoom(NamedTuple):
     """Room for what is found of a list, and what is left of the last one; numbers of what are in brackets.
 
     Attributes:
-        found: What `begin_walk` writes [S m, S m, NUM_KINDS S].
+        begun: What `begin_walk` writes [S m, S m, NUM_KINDS S].
         lasts_s: Durations [NUM_KINDS S + 4 S].
         walked: What `walk` writes, from `counts` to `kept_s`.
         asked: What it writes of each cell if that is asked for, else of length 0.
@@ -24,7 +24,7 @@ class ListRoom(NamedTuple):
         held: What `hold` writes, from `opened` to `inside`.
     """
 
-    found: Any
+    begun: Any
     lasts_s: Any
     walked: Any
     asked: Any
@@ -75,7 +75,7 @@ def list_room(
 def measure_lists(
     offsets: Any, begins_of: Any, codes_of: Any, stages_of: Any, microbatches_of: Any, counts_of: Any, num_stages: int,
     num_rows: int, is_repeated: bool, same: float, costs: Any, links: Any, stage_bytes: Any, is_compressed: bool,
-    found: Any, lasts_s: Any, walked: Any, asked: Any, steps: Any, held: Any, answers: Any, peaks: Any,
+    begun: Any, lasts_s: Any, walked: Any, asked: Any, steps: Any, held: Any, answers: Any, peaks: Any,
     makespans_s: Any, busy_s: Any, periods_s: Any,
 ) -> None:  # fmt: skip
     """Find what each of k lists amounts to.
@@ -95,7 +95,7 @@ def measure_lists(
         links: What it takes of links.
         stage_bytes: What `hold` takes of costs, from `always` to `are_saved`; of length 0 if no bytes are asked for.
         is_compressed: Whether something else than the output is sent.
-        found: Room as `ListRoom` has it, as are the next five.
+        begun: Room as `ListRoom` has it, as are the next five.
         lasts_s: Durations [s].
         walked: What `walk` writes.
         asked: What it writes of cells.
@@ -114,7 +114,7 @@ def measure_lists(
             begins_of[rank : rank + num_ranks + 1], codes_of[first:end], stages_of[first:end],
             microbatches_of[first:end], num_stages, count,
         )  # fmt: skip
-        homes, masks, num_cells = found
+        homes, masks, num_cells = begun
         answers[number] = begin_walk(*lists, is_repeated, homes, masks, num_cells)
         if answers[number] != DONE:
             continue

@@ -166,9 +166,9 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
         at[rank], ready[rank], now[rank] = begins[rank], rank, 0
     num_edges = 0
     for stage in range(1, num_stages):
-        one, other = homes[(stage - 1) * num_microbatches], homes[stage * num_microbatches]
-        if one != other and pairs[(one * num_ranks + other) * PAIR + KNOWN] == 0:
-            pairs[(one * num_ranks + other) * PAIR + KNOWN] = pairs[(other * num_ranks + one) * PAIR + KNOWN] = 1
+        home, other = homes[(stage - 1) * num_microbatches], homes[stage * num_microbatches]
+        if home != other and pairs[(home * num_ranks + other) * PAIR + KNOWN] == 0:
+            pairs[(home * num_ranks + other) * PAIR + KNOWN] = pairs[(other * num_ranks + home) * PAIR + KNOWN] = 1
             num_edges += 1
     for i in range(num_ranks * num_ranks):
         pairs[i * PAIR + KNOWN] = 0
