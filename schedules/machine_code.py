@@ -70,6 +70,9 @@ def _quick_cache() -> Callable[..., Any]:
     from numba.core.caching import FunctionCache
     from numba.core.runtime.nrt import rtsys
 
+    if not hasattr(FunctionCache, "_load_overload"):  # a numba that has other inner parts
+        return FunctionCache
+
     class QuickCache(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             rtsys.initialize(target_context)  # what machine code calls
