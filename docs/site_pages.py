@@ -121,6 +121,7 @@ def _parts_of(values: Collection[Any]) -> set[type]:
     while waiting:
         value = waiting.pop()
         members = [value, *vars(value).values()] if inspect.isclass(value) else [value]
+        members = [getattr(member, "__func__", member) for member in members]  # of a class or static method
         members = [getattr(member, "fget", None) or getattr(member, "func", member) for member in members]
         for member in members:
             if inspect.isclass(member) or inspect.isfunction(member):
