@@ -9,6 +9,8 @@ from . import transforms as transforms
 from . import weights as weights
 from .cell_limit import require_cells as require_cells
 from .collector import paused_collector as paused_collector
+from .counts import integer as integer
+from .counts import positive as positive
 from .joined_columns import JoinedColumns as JoinedColumns
 from .memory_room import too_many_objects as too_many_objects
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
@@ -59,10 +61,8 @@ from .schedule import Schedule as Schedule
 from .schedule import ScheduleError as ScheduleError
 from .schedule import compute_only as compute_only
 from .schedule import held_builder as held_builder
-from .schedule import integer as integer
 from .schedule import make_generated_schedule as make_generated_schedule
 from .schedule import make_schedule as make_schedule
-from .schedule import positive as positive
 from .schedule import routes as routes
 from .schedule import shows_messages as shows_messages
 from .schedule import stage_share as stage_share

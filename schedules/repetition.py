@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from pipesched.schedules.counts import positive
 from pipesched.schedules.op import Compute, Op, Recv, Send, Step, rewritten
-from pipesched.schedules.schedule import GeneratedOps, Layout, Schedule, positive
+from pipesched.schedules.schedule import GeneratedOps, Layout, Schedule
 
 
 def repeat(schedule: Schedule, times: int) -> Schedule:

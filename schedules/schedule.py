@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial, wraps
 from itertools import pairwise, starmap
-from operator import index
-from typing import Any, ParamSpec, TypeAlias, final
+from typing import ParamSpec, TypeAlias, final
 
 from pipesched.schedules.machine_code import chosen
 from pipesched.schedules.memory_room import too_many_objects
@@ -330,28 +329,3 @@ def compute_only(schedule: Schedule) -> Schedule:
     """Return `schedule` without its Sends and Recvs."""
     rows = tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
     return replace(schedule, lists=rows, is_lowered=False)
-
-
-def positive(**counts: int) -> None:
-    """Refuse counts below 1, all of them in one message.
-
-    Raises:
-        ScheduleError: A count is below 1 or not an integer.
-    """
-    faults = [
-        f"{name} is {value!r}, expected an integer of at least 1"
-        for name, value in counts.items()
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1
-    ]
-    if faults:
-        raise ScheduleError("; ".join(faults))
-
-
-def integer(value: Any) -> int | None:
-    """Return `value` as an int, also if it is one of numpy's or torch's; None if it is no integer, as True is none."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return index(value)
-    except TypeError:
-        return None

@@ -101,7 +101,7 @@ def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
         return Outcome(end.named_s, end.after_s, "")
     failures = [line for line in said if "failed" in line][:3] or end.errors[-300:]
     wrong = f"{wrong}: `{fault.options}`, expected {fault.told!a}, said {failures!a}"
-    return Outcome(end.named_s, end.after_s, wrong)
+    return Outcome(end.named_s, end.after_s, wrong.replace(f"{Path(__file__).parents[2]}/", ""))
 
 
 def lines(count: int) -> Section:

@@ -1,0 +1,33 @@
+"""Counts and indices that a caller gives: integers of any library, and how many there must be at least."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from pipesched.schedules.schedule import ScheduleError
+
+
+def positive(**counts: int) -> None:
+    """Refuse counts below 1, all of them in one message.
+
+    Raises:
+        ScheduleError: A count is below 1 or not an integer.
+    """
+    faults = [
+        f"{name} is {value!r}, expected an integer of at least 1"
+        for name, value in counts.items()
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1
+    ]
+    if faults:
+        raise ScheduleError("; ".join(faults))
+
+
+def integer(value: Any) -> int | None:
+    """Return `value` as an int, also if it is one of numpy's or torch's; None if it is no integer, as True is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
