@@ -104,11 +104,13 @@ class ProgressPage:
     def read(self, number: int) -> Whereabouts:
         """Return where process `number` is."""
         first = number * _WIDTH
-        count, text = -1, ""
+        count, numbers, text = None, [], ""
         while count != (count := self._cells[first + _NUM_OPS]):  # else that text may be written to again
+            whom = self._cells[first + _WHOM]  # before since when: what is written meanwhile makes the wait shorter
+            numbers = [*self._cells[first : first + _NUMBERS]]
+            numbers[_WHOM] = whom
             text = self._map[_texts_of(number)[count % 2]].decode().strip() if count > 0 else ""
-        whom = self._cells[first + _WHOM]  # before since when: what is written meanwhile makes the wait shorter
-        return Whereabouts._make([*self._cells[first : first + _NUMBERS], text])._replace(whom=whom)
+        return Whereabouts._make([*numbers, text])
 
 
 _NUMBERS = len(Whereabouts._fields) - 1
