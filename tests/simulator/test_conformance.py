@@ -1,7 +1,8 @@
 """Every evaluator of time and memory against SimPy, feature by feature: equal, or refused with a reason.
 
 Each row is a feature, each column an evaluator: ``=`` equal within 1e-9, ``-`` refused, ``~`` said without being exact.
-The array engine has no column: it has to say of every feature what SimPy says, span by span.
+The array engine has no column: both of its loops, plain and compiled, have to say of every feature what SimPy says,
+span by span.
 The bound of the planner, which is asked for candidates, is at most what SimPy says of the candidate's own lists.
 """
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import Compression, SharingPrice, StageCost, StageCosts
-from pipesched.schedules import Average, WorkOp, repeat
+from pipesched.schedules import Average, WorkOp, machine_code, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.lowering import lower
@@ -246,8 +247,10 @@ def test_lists_whose_ops_take_what_they_took_end_when_they_ended(feature):
     assert replayed.makespan_s == pytest.approx(timeline.makespan_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("loop", ["plain", "numba"])
 @pytest.mark.parametrize("feature", MATRIX)
-def test_the_array_engine_says_what_simpy_says(feature, monkeypatch):
+def test_the_array_engine_says_what_simpy_says(feature, loop, monkeypatch):
+    monkeypatch.setattr(machine_code, "BREAK_EVEN", 10**12 if loop == "plain" else 0)
     asked = MATRIX[feature][1]()
     expected = predict_by_events(asked)
     without_simpy(monkeypatch)
