@@ -9,6 +9,7 @@ from .known_orders import PLANNER as PLANNER
 from .known_orders import KnownOrder as KnownOrder
 from .known_orders import known_orders as known_orders
 from .known_orders import orders_of_choices as orders_of_choices
+from .list_bound import least_seconds_of_lists as least_seconds_of_lists
 from .list_planner import planned_times as planned_times
 from .op_times import OpTimes as OpTimes
 from .op_times import listed_times as listed_times
@@ -21,6 +22,7 @@ from .order_problem import OrderProblem as OrderProblem
 from .order_problem import order_problem as order_problem
 from .order_proof import OrderProof as OrderProof
 from .order_proof import prove_order as prove_order
+from .orderable_lists import NotOrderableError as NotOrderableError
 from .orderable_lists import is_split as is_split
 from .orderable_lists import orderable as orderable
 from .orderable_lists import recomputing_stages as recomputing_stages

@@ -10,9 +10,13 @@ repeated, heads and tails are those within the rank's own time, from its first o
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
+from typing import TypeVar
 
 from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least_tails
 from pipesched.simulator.optimum.order_problem import OrderProblem
+
+_Time = TypeVar("_Time", int, float)
+"""Ticks or seconds."""
 
 
 def least_ticks(problem: OrderProblem) -> int:
@@ -26,9 +30,9 @@ def least_ticks_of_ranks(problem: OrderProblem) -> list[int]:
     ranks = range(problem.num_ranks)
     if not problem.is_repeated:
         times = earliest_starts(problem), least_tails(problem)
-        return [_least_of_rank(_jobs(problem, rank, *times)) for rank in ranks]
+        return [least_of_jobs(_jobs(problem, rank, *times)) for rank in ranks]
     return [
-        _least_of_rank(_jobs(problem, rank, earliest_starts(problem, rank), least_tails(problem, rank)))
+        least_of_jobs(_jobs(problem, rank, earliest_starts(problem, rank), least_tails(problem, rank)))
         for rank in ranks
     ]
 
@@ -42,11 +46,12 @@ def _jobs(problem: OrderProblem, rank: int, heads: OpTimes, tails: OpTimes) -> l
     ]
 
 
-def _least_of_rank(jobs: list[tuple[int, int, int]]) -> int:
-    """Return the end of Jackson's preemptive schedule of (head, length, tail)."""
+def least_of_jobs(jobs: list[tuple[_Time, _Time, _Time]]) -> _Time:
+    """Return the end of Jackson's preemptive schedule of (head, length, tail), one of which there is."""
     jobs.sort()
-    waiting: list[tuple[int, int]] = []
-    now = end = position = 0
+    waiting: list[tuple[_Time, _Time]] = []
+    position = 0
+    now = end = jobs[0][0]
     size = len(jobs)
     while position < size or waiting:
         if not waiting:

@@ -213,12 +213,13 @@ def _waits(
             yield from ((before, after, 0.0) for before in own)
         for message in needs(op, schedule.num_stages):
             before = maker[message]
-            yield before, after, _travel_s(message, ranks[before], ranks[after], schedule, costs, cluster)
+            yield before, after, travel_s(message, ranks[before], ranks[after], schedule, costs, cluster)
 
 
-def _travel_s(
+def travel_s(
     message: Message, source: int, target: int, schedule: Schedule, costs: StageCosts, cluster: Cluster
 ) -> float:
+    """Return how long a message takes from rank to rank on a link of its own [s]."""
     if source == target:
         return 0.0
     link = cluster.link(schedule.rank_to_device[source], schedule.rank_to_device[target])

@@ -29,6 +29,10 @@ _MOST_OPS = 100_000
 """Ops of lists that may be ordered anew; known orders of as many take about half a minute."""
 
 
+class NotOrderableError(SimulationError):
+    """Lists are of a kind of which another order would not do the same."""
+
+
 def require_orderable_length(schedule: Schedule) -> None:
     """Refuse lists that are too long to be ordered anew.
 
@@ -54,10 +58,10 @@ def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
         costs: Say what an Overlap hides, and what B takes beside I and W.
 
     Raises:
-        SimulationError: It is something else, or another order would not do the same.
+        NotOrderableError: It is something else, or another order would not do the same.
     """
     if len(set(schedule.rank_to_device)) < schedule.num_ranks:
-        raise SimulationError(f"{schedule.name}: got ranks that share a device, expected a device for each; try 1f1b")
+        raise NotOrderableError(f"{schedule.name}: got ranks that share a device, expected a device for each; try 1f1b")
     lists = replace(
         schedule, lists=tuple(tuple(_plain(row, schedule, costs)) for row in schedule.ops), is_lowered=False
     )
@@ -66,7 +70,7 @@ def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
         for stage, cost in enumerate(costs.stages):
             parts_s = (cost.backward_input_s or 0.0) + (cost.backward_weight_s or 0.0)
             if abs((cost.whole_backward_s or 0.0) - parts_s) > SAME * parts_s:
-                raise SimulationError(
+                raise NotOrderableError(
                     f"{schedule.name}: got B beside I and W, and stage {stage} takes another time for B than for both, "
                     "expected the same time; order lists with one kind of backward"
                 )
@@ -109,7 +113,7 @@ def _plain(row: tuple[Op, ...], schedule: Schedule, costs: StageCosts) -> Iterat
             case Step():
                 yield op
             case _:
-                raise SimulationError(
+                raise NotOrderableError(
                     f"{schedule.name}: got {op}, expected F, B, I, W, R and steps alone: one pipeline, one batch, "
                     "nothing overlapped; try 1f1b, zb_h1, interleaved or zbv"
                 )
@@ -123,11 +127,11 @@ def _require_complete(schedule: Schedule) -> None:
             for microbatch in range(schedule.num_microbatches):
                 op = Compute(phase, stage, microbatch)
                 if counts[op] != 1:
-                    raise SimulationError(f"{schedule.name}: got {op} {counts[op]} times, expected it once")
+                    raise NotOrderableError(f"{schedule.name}: got {op} {counts[op]} times, expected it once")
         if counts[Step(stage)] > 1:
-            raise SimulationError(f"{schedule.name}: got {counts[Step(stage)]} steps of stage {stage}, expected one")
+            raise NotOrderableError(f"{schedule.name}: got {counts[Step(stage)]} steps of stage {stage}, expected one")
         if len(schedule.replicas(stage)) > 1:
-            raise SimulationError(
+            raise NotOrderableError(
                 f"{schedule.name}: got stage {stage} on ranks {', '.join(map(str, schedule.replicas(stage)))}, "
                 "expected each stage on one rank; try 1f1b, zb_h1, interleaved or zbv"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,7 +51,8 @@ class LeastTime:
 
     Attributes:
         bound_s: The least makespan that is possible as far as is proven, or the least period of a repeated batch [s].
-        in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
+        in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit,
+            infinite where nothing is.
         resolution_s: What times were rounded down to for a search [s]; None where there was none, or it needed no
             rounding.
         time_s: The makespan, or the period, of the schedule that is judged by it [s].
@@ -82,6 +84,8 @@ class LeastTime:
         """The limit, in words."""
         if self.in_flight is None:
             return "in the memory of the devices"
+        if math.isinf(self.in_flight):
+            return "with any memory"
         return f"with {self.in_flight:.4g} micro-batches in flight at most"
 
     @property
@@ -101,7 +105,7 @@ class LeastTime:
         return {
             "bound_s": self.bound_s,
             "gap": self.gap,
-            "in_flight": self.in_flight,
+            "in_flight": None if self.in_flight is None or math.isinf(self.in_flight) else self.in_flight,
             "resolution_s": self.resolution_s,
             "is_stopped": self.is_stopped,
         }
@@ -225,7 +229,8 @@ def order_search(
         has_device_limits: Whether the devices' memory is a limit where `in_flight` is None.
 
     Raises:
-        SimulationError: The schedule is of another kind, or a rank has no room for one micro-batch.
+        NotOrderableError: The schedule is of another kind.
+        SimulationError: A rank has no room for one micro-batch.
         ProfileError: The costs do not say the seconds of an op.
     """
     require_orderable_length(schedule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -166,9 +167,15 @@ def simulate_source(
 
 
 def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
-    from pipesched.workflows.simulating.least_time import order_search
+    """Return what is proven of the ops in other orders; where these would do something else, a simple bound of all."""
+    from pipesched.simulator.optimum import NotOrderableError, least_seconds_of_lists
+    from pipesched.workflows.simulating.least_time import LeastTime, order_search
 
-    search = order_search(prediction.schedule, prediction.costs, prediction.cluster, has_device_limits=False)
+    asked = prediction.schedule, prediction.costs, prediction.cluster
+    try:
+        search = order_search(*asked, has_device_limits=False)
+    except NotOrderableError:
+        return LeastTime(least_seconds_of_lists(*asked), math.inf, None, prediction.makespan_s)
     return search.least_time(prediction.makespan_s, search.prove(seconds) if seconds else None)
 
 
