@@ -73,12 +73,15 @@ def optimize(
     the period that is the least. With OR-tools: pip install "pipesched[optimize]". Exit code 1 when what is found does
     not fit into --memory-limit.
     """
+    from pipesched.schedules.formats import suffix_of, write_csv
     from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
     from pipesched.workflows.optimizing import optimize_source
 
     outputs = out or []
     check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
     source = schedule.source()
+    if any(suffix_of(path) in CSV for path in outputs):
+        write_csv(source.schedule)  # so that what has no words there is refused before the search
     conditions = costs.conditions(source, SimulationOptions(messages=messages))
     with progress_bar(f"ordering {source.schedule.name}") as tick:
         result = optimize_source(
