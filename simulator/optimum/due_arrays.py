@@ -23,7 +23,7 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
     arcs = [arc for arc in problem.arcs if not arc.distance and merged.isdisjoint((arc.before, arc.after))]
     waits = [[arc for arc in arcs if arc.after == kind] for kind in ops]
     followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
-    held = [_held(problem, op) for op in ops.values()]
+    held = [_held(problem, op, is_first) for is_first in (False, True) for op in ops.values()]
     return DueArrays(
         ranks=[kind.rank for kind in kinds],
         ticks=[kind.ticks + (kinds[rebuilt[i]].ticks if i in rebuilt else 0) for i, kind in enumerate(kinds)],
@@ -75,23 +75,28 @@ def recomputed_before(problem: OrderProblem) -> dict[int, int]:
 
 
 def _limits(problem: OrderProblem, held: list[tuple[int, int, int]]) -> list[int]:
-    """Return what ranks may hold beside gradients, held from the start on; at least one micro-batch after the other."""
-    room, limits = problem.room, list[int]()
+    """Return what ranks may hold; at least one micro-batch after the other."""
+    limits, num_kinds = list[int](), len(problem.kinds)
     for rank, kinds in enumerate(problem.of_rank):
         now = least = 0
         forwards = [kind for kind in kinds if is_phase(problem.kinds[kind].op, Phase.FORWARD)]
         backwards = [kind for kind in kinds if is_phase(problem.kinds[kind].op, Phase.BACKWARD, Phase.BACKWARD_INPUT)]
-        for kind in (*forwards, *sorted(backwards, key=lambda kind: -problem.kinds[kind].op.stage)):
-            peak, _, lasting = held[kind]
+        way = [*forwards, *sorted(backwards, key=lambda kind: -problem.kinds[kind].op.stage)]
+        for load in [kind + num_kinds for kind in way] + (way if problem.num_microbatches > 1 else []):
+            peak, _, lasting = held[load]
             now, least = now + lasting, max(least, now + peak)
-        gradients = sum(room.gradients[problem.kinds[kind].op.stage] for kind in forwards)
-        limits.append(max(least, room.limits[rank] - gradients))
+        limits.append(max(least, problem.room.limits[rank]))
     return limits
 
 
-def _held(problem: OrderProblem, op: Compute | Step) -> tuple[int, int, int]:
-    """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done."""
+def _held(problem: OrderProblem, op: Compute | Step, is_first: bool) -> tuple[int, int, int]:
+    """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done.
+
+    The gradients of a stage are held from its first backward on: from W on, and what is more than W lets go of is kept
+    free from I on, so that there is room for every W.
+    """
     room = problem.room
+    gradients = room.gradients[op.stage] if is_first else 0
     saved, kept, arriving = room.saved[op.stage], room.kept[op.stage], room.arriving[op.stage]
     waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
     if isinstance(op, Step):
@@ -100,11 +105,13 @@ def _held(problem: OrderProblem, op: Compute | Step) -> tuple[int, int, int]:
         case Phase.FORWARD:
             return waiting, waiting, waiting
         case Phase.BACKWARD:
-            return saved - waiting + arriving, -waiting, -waiting
+            left = gradients - waiting
+            return max(saved - waiting + arriving, left), left, left
         case Phase.BACKWARD_INPUT:
-            return max(saved + arriving, kept) - waiting, kept - waiting, -waiting
+            left = max(kept, gradients)
+            return max(saved + arriving, left) - waiting, left - waiting, gradients - waiting
         case _:
-            return 0, -kept, 0
+            return 0, gradients - max(kept, gradients), 0
 
 
 def _places(rows: Iterable[Sized]) -> list[int]:

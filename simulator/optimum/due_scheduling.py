@@ -35,9 +35,10 @@ class DueArrays(NamedTuple):
         urgent_places: Where a rank's begin, and where the last ones end.
         others: W and Steps, likewise.
         other_places: Where a rank's begin, and where the last ones end.
-        peaks: What an op holds beside what was held before, at most, by kind.
-        changes: What it leaves, by kind.
-        lasting: What it leaves when its W has been done, by kind.
+        peaks: What an op holds beside what was held before, at most, by kind; behind them those of micro-batch 0, whose
+            backward leaves the gradients of its stage.
+        changes: What it leaves, likewise.
+        lasting: What it leaves when its W has been done, likewise.
         limits: The most that a rank may hold, by rank.
     """
 
@@ -98,7 +99,7 @@ def fits_by_due(
 ) -> bool:
     """Put a rank's turns into the state, and return whether they fit into its memory one after the other."""
     begin, end = arrays.urgent_places[rank], arrays.urgent_places[rank + 1]
-    held, fits = 0, True
+    held, fits, num_kinds = 0, True, len(arrays.ranks)
     for place in range(begin * num_microbatches, end * num_microbatches):
         first, first_due = -1, _NO_DUE
         for at in range(begin, end):
@@ -108,9 +109,10 @@ def fits_by_due(
                 if due < first_due:
                     first, first_due = kind, due
         state.turns[place] = first * num_microbatches + state.nexts[first]
+        load = first if state.nexts[first] > 0 else first + num_kinds
         state.nexts[first] += 1
-        fits = fits and held + arrays.peaks[first] <= arrays.limits[rank]
-        held += arrays.lasting[first]
+        fits = fits and held + arrays.peaks[load] <= arrays.limits[rank]
+        held += arrays.lasting[load]
     for at in range(begin, end):
         state.nexts[arrays.urgent[at]] = 0
     state.turn_places[rank], state.open_kinds[rank] = begin * num_microbatches, end - begin
@@ -142,8 +144,8 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
     Returns:
         `DOES_NOT_FIT` where the order of due dates does not fit into memory.
     """
-    num_ranks = len(arrays.limits)
-    for kind in range(len(arrays.ranks)):
+    num_ranks, num_kinds = len(arrays.limits), len(arrays.ranks)
+    for kind in range(num_kinds):
         state.nexts[kind] = arrays.firsts[kind]
         for microbatch in range(num_microbatches):
             state.ready[kind * num_microbatches + microbatch] = 0
@@ -155,7 +157,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
         if not fits_by_due(arrays, state, num_microbatches, offsets, interval, rank):
             return DOES_NOT_FIT
     left = 0
-    for kind in range(len(arrays.ranks)):
+    for kind in range(num_kinds):
         left += num_microbatches - arrays.firsts[kind]
     while left > 0:
         now, rank = state.looks[0], 0
@@ -175,20 +177,21 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
                     state.turn_places[rank] = place
                 continue
             kind = op // num_microbatches
+            load = kind if op > kind * num_microbatches else kind + num_kinds
             if op == kind * num_microbatches + state.nexts[kind]:
                 num_seen += 1
                 arrival = state.ready[op] if state.missing[op] == 0 else _FAR
                 if arrival > now:
                     coming = min(coming, arrival)
-                elif lasting + arrays.peaks[kind] <= limit and (
-                    arrays.lasting[kind] <= 0 or lasting + arrays.lasting[kind] + passed_most <= limit
+                elif lasting + arrays.peaks[load] <= limit and (
+                    arrays.lasting[load] <= 0 or lasting + arrays.lasting[load] + passed_most <= limit
                 ):
-                    chosen, lacks_room = kind, state.held[rank] + arrays.peaks[kind] > limit
+                    chosen, lacks_room = kind, state.held[rank] + arrays.peaks[load] > limit
                     break
                 if is_strict:
                     break
-            passed_most = max(passed_most, passed + arrays.peaks[kind])
-            passed += arrays.lasting[kind]
+            passed_most = max(passed_most, passed + arrays.peaks[load])
+            passed += arrays.lasting[load]
             place += 1
         candidate = chosen
         if chosen < 0 or lacks_room:
@@ -205,6 +208,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             state.looks[rank] = coming
             continue
         microbatch, end = state.nexts[chosen], now + arrays.ticks[chosen]
+        load = chosen if microbatch > 0 else chosen + num_kinds
         if state.begins[rank] < 0:
             state.begins[rank] = now
         state.starts[chosen * num_microbatches + microbatch] = now
@@ -212,8 +216,8 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
         if chosen == candidate and microbatch == num_microbatches - 1:
             state.open_kinds[rank] -= 1
         left -= 1
-        state.held[rank] += arrays.changes[chosen]
-        state.lasting[rank] += arrays.lasting[chosen]
+        state.held[rank] += arrays.changes[load]
+        state.lasting[rank] += arrays.lasting[load]
         state.free[rank] = state.looks[rank] = end
         for place in range(arrays.follower_places[chosen], arrays.follower_places[chosen + 1]):
             after = arrays.followers[place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -61,11 +62,25 @@ def known_orders(
 
 
 def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -> Iterator[KnownOrder]:
-    """Yield the planner's order; where its lists are too large, one of a room that is so much smaller."""
+    """Yield the planner's order, the better one of two rooms.
+
+    Messages, which the planner knows nothing of, may need what gradients do not take before the first backward has
+    ended: so the room in which gradients are held from the start on is tried, too.
+    """
+    room = problem.room
+    rooms = (room, room.with_lasting_gradients(schedule)) if any(room.gradients) else (room,)
+    orders = [order for room in rooms for order in _fitting(problem, replace(problem, room=room), schedule, excess)]
+    yield from sorted(orders, key=lambda order: order.ticks)[:1]
+
+
+def _fitting(
+    problem: OrderProblem, planned: OrderProblem, schedule: Schedule, excess: Excess | None
+) -> Iterator[KnownOrder]:
+    """Yield the order that the planner makes for `planned`; where its lists are too large, that of a smaller room."""
     name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
     left_aside = (0,) * problem.num_ranks
     for count in range(_MOST_ROOMS):
-        starts = tightened_times(problem, planned_times(problem.less(left_aside)))
+        starts = tightened_times(problem, planned_times(planned.less(left_aside)))
         lists = schedule_of_times(problem, schedule, starts, name)
         over = (0,) if excess is None else excess(lists)
         if not any(over):

@@ -33,6 +33,7 @@ class OrderState(NamedTuple):
         best: The same of the best order, by op.
         critical: Places whose op begins after the one before it on its rank, on the critical path.
         held: What a rank holds before the op, by place.
+        first_places: The place of the op of micro-batch 0, by kind.
         nexts: The micro-batch that is next, by kind.
         heads: The place that is next, by rank.
         free: When a rank is free, by rank.
@@ -48,6 +49,7 @@ class OrderState(NamedTuple):
     best: list[int]
     critical: list[int]
     held: list[int]
+    first_places: list[int]
     nexts: list[int]
     heads: list[int]
     free: list[int]
@@ -107,23 +109,27 @@ def ordered_ticks(  # noqa: C901 -- one loop: calls would cost plain Python more
     return end
 
 
-def critical_places(arrays: DueArrays, state: OrderState, end: int, first: int) -> int:
+def critical_places(arrays: DueArrays, state: OrderState, num_microbatches: int, end: int, first: int) -> int:
     """Put what is critical, and what ranks hold, into the state, and return how many places are critical.
 
     Args:
         arrays: The problem.
         state: Orders that have been worked through.
+        num_microbatches: Micro-batches.
         end: The end of the last op [ticks].
         first: Of ranks that end last, the path of this one counts, or of the next before it.
     """
-    num_ranks = len(arrays.limits)
+    num_ranks, num_kinds = len(arrays.limits), len(arrays.ranks)
     place, count = -1, 0
+    for kind in range(num_kinds):
+        state.first_places[kind] = state.places[kind * num_microbatches]
     for turn in range(num_ranks):
         rank = (first + 1 + turn) % num_ranks
         held = 0
         for position in range(state.rank_places[rank], state.rank_places[rank + 1]):
             state.held[position] = held
-            held += arrays.changes[state.kinds[position]]
+            kind = state.kinds[position]
+            held += arrays.changes[kind if position > state.first_places[kind] else kind + num_kinds]
         if state.free[rank] == end:
             place = state.rank_places[rank + 1] - 1
     while place >= 0:
@@ -150,9 +156,15 @@ def fits_between(arrays: DueArrays, state: OrderState, rank: int, first: int, la
     """Return whether a rank has room for its ops from one place to another."""
     held = state.held[first]
     for place in range(first, last + 1):
-        if held + arrays.peaks[state.kinds[place]] > arrays.limits[rank]:
+        state.nexts[state.kinds[place]] = 0
+    for place in range(first, last + 1):
+        kind = state.kinds[place]
+        is_later = state.first_places[kind] < first or state.nexts[kind] > 0
+        load = kind if is_later else kind + len(arrays.ranks)
+        if held + arrays.peaks[load] > arrays.limits[rank]:
             return False
-        held += arrays.changes[state.kinds[place]]
+        held += arrays.changes[load]
+        state.nexts[kind] = 1
     return True
 
 
@@ -179,7 +191,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     current = fewest = ordered_ticks(arrays, state, num_microbatches)
     for op in range(len(state.starts)):
         state.best[op] = state.starts[op]
-    num_critical = critical_places(arrays, state, current, 0)
+    num_critical = critical_places(arrays, state, num_microbatches, current, 0)
     seed = 1
     for count in range(num_tries):
         if fewest <= least:
@@ -210,7 +222,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         heat = warmth * (num_tries - count) / num_tries
         if ticks <= current or (ticks < DOES_NOT_FIT and (seed >> 8) / 8388608.0 < exp((current - ticks) / heat)):
             current = ticks
-            num_critical = critical_places(arrays, state, current, (seed >> 9) % len(arrays.limits))
+            num_critical = critical_places(arrays, state, num_microbatches, current, (seed >> 9) % len(arrays.limits))
             if ticks < fewest:
                 fewest = ticks
                 for op in range(len(state.starts)):
@@ -237,5 +249,5 @@ def order_state(arrays: DueArrays, starts: Sequence[int], num_microbatches: int)
     for rank in range(len(arrays.limits)):
         rank_places[rank + 1] += rank_places[rank]
     num_places, num_ops, num_kinds, num_ranks = len(ops), len(starts), len(arrays.ranks), len(arrays.limits)
-    counts = (num_places, num_ops, num_ops, num_ops, num_places, num_places, num_kinds, *(num_ranks,) * 4)
+    counts = (num_places, num_ops, num_ops, num_ops, num_places, num_places, num_kinds, num_kinds, *(num_ranks,) * 4)
     return OrderState([kind for *_, kind in ops], rank_places, *([0] * count for count in counts))

@@ -16,7 +16,16 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.optimum import bytes_room, excess_in, orderable
+from pipesched.simulator.optimum import (
+    PLANNER,
+    bytes_room,
+    excess_in,
+    known_orders,
+    order_problem,
+    orderable,
+    planned_times,
+    schedule_of_times,
+)
 
 
 def orders_of(ops):
@@ -134,6 +143,70 @@ def test_gradients_take_no_room_before_the_first_backward_has_ended():
     devices = pipesched.Cluster((pipesched.Device(memory_bytes=3),) * 2)
     result = pipesched.optimize("1f1b", costs, devices, num_ranks=2, num_microbatches=2, seconds=0)
     assert (result.makespan_s, result.gap, result.simulation.fits) == (9.0, 0.0, True)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "output_bytes", "least_s"),
+    [
+        ("zb_h1", 3.5, 10**6, 65.0),
+        ("zb_h1", 4.0, 10**6, 65.0),
+        ("zb_h1", 4.5, 10**6, 38.0),
+        ("zb_h1", 5.0, 10**6, 38.0),
+        ("1f1b", 3.5, 10**6, 87.0),
+        ("1f1b", 4.0, 10**6, 87.0),
+        ("1f1b", 7.0, GIB // 5, 33.0),
+    ],
+)
+def test_the_planner_is_near_the_optimum_where_gradients_take_room_of_micro_batches(name, limit, output_bytes, least_s):
+    """CP-SAT proves these optima: before the first backward has ended a rank holds a micro-batch more than later.
+
+    In the last one large messages need that room.
+    """
+    schedule = build(name, 4, 8)
+    parts = (None, 1.0, 1.0) if name == "zb_h1" else (2.0,)
+    cost = StageCost(1.0, *parts, saved_bytes=GIB, weight_bytes=GIB, output_bytes=output_bytes)
+    costs, cluster = StageCosts((cost,) * 4), Cluster((Device(memory_bytes=int(limit * GIB)),) * 4)
+    lists = orderable(schedule, costs)
+    room = bytes_room(lists, costs, cluster)
+    problem = order_problem(lists, costs, cluster, room)
+    orders = known_orders(problem, lists, costs, excess_in(room, costs, cluster))
+    planned = next(order for order in orders if order.schedule.name == PLANNER)
+    assert pipesched.simulate(planned.schedule, costs, cluster).fits
+    assert least_s <= planned.ticks * problem.tick_s <= 1.01 * least_s
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("zb_h1", None), ("zbv", None), ("interleaved", 2)])
+def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chunks, monkeypatch):
+    """Without messages it knows all that is held; gradients are larger than a micro-batch, or smaller."""
+    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 30)
+    monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 300)
+    schedule = build(name, 2, 4, chunks)
+    for seed in range(3):
+        draw = random.Random(seed)
+        parts = (2.0,) if name in ("1f1b", "interleaved") else (None, 1.0, draw.choice([0.5, 1.0]))
+        costs = StageCosts(
+            tuple(
+                StageCost(1.0, *parts, saved_bytes=4, saved_for_weight_bytes=1, weight_bytes=draw.randint(1, 7))
+                for _ in range(schedule.num_stages)
+            )
+        )
+        lists = orderable(schedule, costs)
+        weights = max(sum(costs.stages[stage].weight_bytes for stage in lists.stages_on(rank)) for rank in range(2))
+        saved = 4 * schedule.num_stages // 2
+        for micro_batches in (1, 1.5, 2):
+            cluster = Cluster((Device(memory_bytes=2 * weights + int(micro_batches * saved)),) * 2)
+            room = bytes_room(lists, costs, cluster)
+            problem = order_problem(lists, costs, cluster, room)
+            monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 10**12)
+            starts = planned_times(problem)
+            monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 0)
+            assert planned_times(problem) == starts
+            planned = schedule_of_times(problem, lists, starts, "planned")
+            assert room.holds(planned)
+            assert not any(excess_in(room, costs, cluster)(planned))
 
 
 def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():
