@@ -25,11 +25,14 @@ from pipesched.schedules import (
     Step,
     Unshard,
     shortened,
+    users_lines,
 )
 from pipesched.schedules.formats import MORE_FILES
 
 _LONGEST = 1000
 """Characters of what a user's layer raises that are told."""
+_MOST_CALLS = 4
+"""Calls in a user's code that are told of what it raised."""
 _MORE_ROOM = "try smaller micro-batches, more stages or recomputation"
 
 
@@ -65,15 +68,29 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 
 def _advised(reason: object) -> str:
     """Return the reason, with what to try where the system had no more files, or PyTorch or Python no more memory."""
-    text = str(reason) or type(reason).__name__
-    if not isinstance(reason, ExecutionError | OneLineError | str):  # a user's layer may say anything
+    text = _told(reason) or type(reason).__name__
+    is_foreign = isinstance(reason, BaseException) and not isinstance(reason, ExecutionError | OneLineError)
+    if is_foreign:  # a user's layer may say anything
         text = shortened(text, _LONGEST)
     if os.strerror(errno.EMFILE) in text and MORE_FILES not in text:
         return f"{text}; {MORE_FILES}"
     is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text
     if not is_out or _MORE_ROOM in text:
-        return text
+        return f"{text}{_raised(reason)}" if isinstance(reason, BaseException) and is_foreign else text
     return f"{' '.join(text.split())[:200]}; {_MORE_ROOM}"
+
+
+def _told(reason: object) -> str:
+    try:
+        return str(reason)
+    except Exception:  # noqa: BLE001 -- a user's exception may not know what it says
+        return ""
+
+
+def _raised(error: BaseException) -> str:
+    """Return the kind of an error, and the last calls in a user's code that led to it, the innermost first."""
+    calls = [f"{file}:{line} in {function}" for file, line, function in users_lines(error)[: -1 - _MOST_CALLS : -1]]
+    return f" ({', '.join([type(error).__name__, *calls])})"
 
 
 class RunEnded(Exception):  # noqa: N818 -- nothing is wrong

@@ -50,6 +50,7 @@ from .quoting import guess as guess
 from .quoting import printable as printable
 from .quoting import shortened as shortened
 from .quoting import shown as shown
+from .quoting import users_lines as users_lines
 from .repetition import repeat as repeat
 from .schedule import MAX_CELLS as MAX_CELLS
 from .schedule import MAX_NUMBER as MAX_NUMBER

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import walk_tb
 
 _SHOWN_CHARACTERS = 60
 
@@ -33,6 +36,19 @@ def shortened(text: str, most: int) -> str:
     """Return `text`, of which what is in the middle is left out where it has more than `most` characters."""
     end = most // 4
     return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
+
+
+def users_lines(error: BaseException) -> list[tuple[str, int, str]]:
+    """Return where a user's code stood when an error was raised: (file, line, function) of its calls, last one last.
+
+    What is Python's, PyTorch's or ours is left out; nothing is left of what was raised there alone.
+    """
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)
+              if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS]  # fmt: skip
+    return [(Path(frame.f_code.co_filename).name, line, frame.f_code.co_name) for frame, line in frames]
+
+
+_NOT_THE_USERS = {"pipesched", "torch", *sys.stdlib_module_names} - {"__main__"}
 
 
 class OneLineError(ValueError):

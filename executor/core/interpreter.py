@@ -129,9 +129,9 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
         for op in [reduction.op for reduction in reductions.values()]:
             yield from _finish_reduction(rank, op, reductions.pop(op.stage))
         rank.transport.flush()
-    except RunEnded:
+    except (RunEnded, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:  # a user's layer may raise anything
+    except BaseException as error:  # a user's layer may raise anything, and may want to leave
         raise failed(rank.rank, op, error) from error
 
 

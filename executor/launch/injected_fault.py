@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import channels, lists_of
-from pipesched.schedules import Compute, Op, Recv, Schedule, Send, rewritten, shown
+from pipesched.schedules import Compute, Op, Overlap, Recv, Schedule, Send, rewritten, shown
 
 FaultKind: TypeAlias = Literal["kill", "stop", "raise", "exit", "nan", "slow", "drop-link", "disk-full"]
 """Ends the process (SIGKILL), stops it (SIGSTOP), raises in an op, leaves as if all were well, makes an op give NaN,
@@ -130,9 +130,15 @@ def require_there(faults: Sequence[InjectedFault], lists: Schedule, num_microbat
             raise ExecutionError(
                 f"inject: got run or step {fault.times_before}, expected one below {num_times}; they are counted from 0"
             )
-        names = dict.fromkeys(named_in_step(op, num_microbatches) for op in lists_of(lists, {fault.rank})[fault.rank])
+        ops = lists_of(lists, {fault.rank})[fault.rank]
+        names = {named_in_step(op, num_microbatches): isinstance(op, Compute | Overlap) for op in ops}
         if fault.op not in names:
             raise ExecutionError(
                 f"inject: got op {shown(fault.op)}, expected one of rank {fault.rank}, as "
                 f"{', '.join([*names][:3])}; try one of them"
+            )
+        if fault.kind == "nan" and not names[fault.op]:
+            raise ExecutionError(
+                f"inject: got nan at {fault.op}, expected an op that computes something from which others go on, as "
+                f"{next(name for name, computes in names.items() if computes)}; try that"
             )

@@ -26,6 +26,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.io import STRICT, one_line, parse_record, record_schema
 from pipesched.schedules import ScheduleError, shown
 from pipesched.schedules.formats import read_bytes, read_text, whole_file
+from pipesched.schedules.memory_room import room_bytes
 
 DEALT = {
     "schedule", "num_ranks", "num_microbatches", "num_chunks", "parameters", "recompute", "width", "partition"
@@ -177,6 +178,11 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
         raise ExecutionError(f"{path}: got no such file of a checkpoint, expected one; it is damaged")
     if not path.is_file():
         raise ExecutionError(f"{path}: got no file, expected one of {digest.num_bytes} bytes: it is damaged")
+    if digest.num_bytes > room_bytes():
+        raise ExecutionError(
+            f"{path}: got {digest.num_bytes} bytes, expected at most the {room_bytes()} for which there is memory; "
+            "go on where there is more"
+        )
     try:
         data = read_bytes(path, digest.num_bytes)
     except ScheduleError as error:

@@ -50,6 +50,7 @@ def test_a_layer_that_raises_is_named_with_rank_op_and_micro_batch(rank):
     message = failure(faulty(f"raising:layer={rank}"))
     assert message.startswith(f"rank {rank} failed at {rank}F2 (micro-batch 2): ")
     assert "a layer's own fault" in message
+    assert re.search(r"\(KeyError, faulty_models.py:\d+ in \w+", message), "its own calls are told"
 
 
 def test_an_exception_of_50_mb_is_shown_shortened():

@@ -129,6 +129,8 @@ def test_words_and_factors_that_are_none_are_refused(text):
         "kill:rank=0,op=0F1,run=2",
         "drop-link:0-0,after=1",
         "drop-link:0-2,after=1",
+        "nan:rank=0,op=0SEND_F0",
+        "nan:rank=0,op=0STEP",
     ],
 )
 def test_ranks_ops_and_runs_that_are_not_there_are_refused(text):

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any, Literal, TypeAlias, final
 
-import pipesched
 from pipesched.profiles.processes import prints_to_stderr, users_folders, users_module
-from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown, users_lines
 from pipesched.schedules.builders import Entry, OwnName, Parameter, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.transforms import microbatches_per_step
@@ -32,8 +30,6 @@ Builder: TypeAlias = Callable[..., Any]
 _FORM = "package.module:builder or path.py:builder"
 _NONE = inspect.Parameter.empty
 _UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_NOT_THE_USERS = ("<frozen", str(Path(pipesched.__file__).parent), str(Path(contextlib.__file__).parent))
-"""How the names of files begin in which no code of a user stands."""
 
 
 def names_builder(schedule: object) -> bool:
@@ -188,8 +184,7 @@ def _users_code(label: str, *folders: Path) -> Iterator[None]:
 
 def _place(error: BaseException) -> str:
     """Return the line of the user's code that raised, if it is known."""
-    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THE_USERS)]
-    return f" in line {frames[-1].lineno} of {Path(frames[-1].filename).name}" if frames else ""
+    return next((f" in line {line} of {file}" for file, line, _ in users_lines(error)[::-1]), "")
 
 
 def _parameter(parameter: inspect.Parameter) -> Parameter:
