@@ -7,11 +7,13 @@ from . import op_cells as op_cells
 from . import semantics as semantics
 from . import transforms as transforms
 from . import weights as weights
+from .cell_limit import MOST_RANKS as MOST_RANKS
 from .cell_limit import require_cells as require_cells
 from .collector import paused_collector as paused_collector
 from .counts import integer as integer
 from .counts import positive as positive
 from .joined_columns import JoinedColumns as JoinedColumns
+from .memory_room import room_bytes as room_bytes
 from .memory_room import too_many_objects as too_many_objects
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average

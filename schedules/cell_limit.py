@@ -9,15 +9,21 @@ from pipesched.schedules.schedule import MAX_CELLS, ScheduleError
 CELL_BYTES = 600
 """What a micro-batch of a stage takes while columns are built, lowered and simulated [bytes]."""
 
+MOST_RANKS = 22_360
+"""Ranks of lists that can be lowered: each has a clock of all others, 500 million numbers in all."""
+
 _MOST_NUMBERED = 150_000_000
 """Stages times micro-batches of which all instructions and times have numbers of 32 bits."""
 
 
-def require_cells(what: str, num_stages: int, num_microbatches: int, *, are_columns: bool = True) -> None:
-    """Refuse lists that would be too long to be held, before they are made.
+def require_cells(
+    what: str, num_ranks: int, num_stages: int, num_microbatches: int, *, are_columns: bool = True
+) -> None:
+    """Refuse lists that would be too many or too long to be held, before they are made.
 
     Args:
         what: The schedule, for the message.
+        num_ranks: Its ranks.
         num_stages: Its stages.
         num_microbatches: Its micro-batches.
         are_columns: Whether its ops are numbers in columns; else each is an object.
@@ -25,6 +31,8 @@ def require_cells(what: str, num_stages: int, num_microbatches: int, *, are_colu
     Raises:
         ScheduleError: They would be; it says how many micro-batches could be held, or stages if not even one.
     """
+    if num_ranks > MOST_RANKS:
+        raise ScheduleError(f"{what}: got {shown(num_ranks)} ranks, expected at most {MOST_RANKS}; try that many")
     num_cells = num_stages * num_microbatches
     if num_cells <= MAX_CELLS // 10:
         return

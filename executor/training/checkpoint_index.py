@@ -24,9 +24,8 @@ from pydantic import Field
 from pipesched.executor import ExecutionError
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import STRICT, one_line, parse_record, record_schema
-from pipesched.schedules import ScheduleError, shown
+from pipesched.schedules import ScheduleError, room_bytes, shown
 from pipesched.schedules.formats import read_bytes, read_text, whole_file
-from pipesched.schedules.memory_room import room_bytes
 
 DEALT = {
     "schedule", "num_ranks", "num_microbatches", "num_chunks", "parameters", "recompute", "width", "partition"

@@ -60,7 +60,7 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
         ScheduleError: Counts below 1, or lists too long to be held.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
-    require_cells("schedule avgpipe", num_ranks, num_microbatches)
+    require_cells("schedule avgpipe", num_ranks, num_ranks, num_microbatches)
     require_advance(advance)
     columns = _averaged(num_ranks, num_microbatches, range(1), pipelines, advance)
     return make_schedule("avgpipe", num_ranks, num_microbatches, columns)

@@ -57,7 +57,7 @@ def build_entry(
     """
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
-    require_cells(f"schedule {entry.name}", num_stages, m, are_columns=entry.build_generated is None)
+    require_cells(f"schedule {entry.name}", p, num_stages, m, are_columns=entry.build_generated is None)
     return entry.stamped(entry.build(p, m, **keywords))
 
 

@@ -17,6 +17,7 @@ from math import isqrt
 from typing import NoReturn
 
 from pipesched.schedules import (
+    MOST_RANKS,
     NotRunnableError,
     OpColumns,
     Schedule,
@@ -28,7 +29,7 @@ from pipesched.schedules import (
 from pipesched.schedules.lowering.recv_places import DONE, FULL, find_meetings, work_through, write_lowered
 from pipesched.schedules.semantics import explain, progress
 
-_MAX_CLOCKS = 500_000_000
+_MAX_CLOCKS = MOST_RANKS**2
 """Most numbers in the clocks of all ranks, and in those of one op in twenty: they take half a minute, and 2 GB."""
 
 _KEPT = "_lowered"

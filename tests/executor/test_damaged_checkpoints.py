@@ -47,6 +47,15 @@ def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
     assert (written / "step00000010" / "notes.txt").exists()
 
 
+def test_a_file_that_does_not_fit_into_memory_is_refused_unread(written):
+    """A hole of some terabytes takes no room on disk, and an index that says so may come from anybody."""
+    newest, file = written / "step00000008", "rank1-stage1.safetensors"
+    os.truncate(newest / file, 2**43)
+    index = read_index(newest)
+    write_index(newest, replace(index, files={**index.files, file: FileDigest(num_bytes=2**43, sha256="0" * 64)}))
+    assert refused(find_checkpoint, written).startswith(f"{newest / file}: got {2**43} bytes, expected at most the ")
+
+
 def forged(checkpoint, file, **tensors):
     """Give a file of a checkpoint other tensors, by their names with _ for a point, and the digests that fit them."""
     held = load_file(checkpoint / file) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}

@@ -65,10 +65,12 @@ def test_the_refusal_names_what_there_is_memory_for(monkeypatch):
     with pytest.raises(
         ScheduleError, match="expected at most 1000000 in all, for which there is memory; try 100 micro"
     ):
-        require_cells("mine", 10_000, 200)
-    require_cells("mine", 10_000, 100)
+        require_cells("mine", 8, 10_000, 200)
+    require_cells("mine", 8, 10_000, 100)
     with pytest.raises(ScheduleError, match="try 500000 stages"):
-        require_cells("mine", 3_000_000, 2)
+        require_cells("mine", 8, 3_000_000, 2)
+    with pytest.raises(ScheduleError, match="got 100000 ranks, expected at most 22360"):
+        build("1f1b", 100_000, 1)
 
 
 def test_a_million_ops_are_simulated_in_little_memory():
