@@ -160,6 +160,7 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         # gloo begins with a line of its source, and ends with what it supposes
         reason = re.sub(r"^\[(enforce fail at )?\S+:\d+\] |\. This is typically caused by .*", "", reason)
+        reason = re.sub(r"^\S+ [!=<>]+ \S+\. \S+ vs \S+\. (?=\S)", "", reason)  # nor what it had compared
         raise PeerLost(f"waited for {what}: {_advised(shortened(reason, _LONGEST))}") from error
     for listener in listeners:
         listener(NOBODY)

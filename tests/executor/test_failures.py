@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor import ExecutionError, RankFailed, failed
+from pipesched.executor import ExecutionError, PeerLost, RankFailed, failed, waiting_for
 from pipesched.executor.launch import Measure, Processes, RunSpec
 from pipesched.executor.runs import launch, whole_model_losses
 from pipesched.profiles.costs import StageCost, StageCosts
@@ -243,3 +243,10 @@ def test_pipelines_on_several_devices_are_refused_before_any_process_starts():
 def test_where_what_ranks_are_forked_from_is_killed_that_is_said():
     message = failure(faulty("killing_the_server"))
     assert message == "the process that all ranks are forked from was killed by signal 9, and they with it"
+
+
+def test_a_wait_that_ends_without_files_tells_no_insides():
+    told = "[enforce fail at /gloo/transport/tcp/device.cc:128] rv != -1. -1 vs -1. Too many open files"
+    with pytest.raises(PeerLost, match=r"^waited for rank 1: Too many open files; try a higher limit"):
+        with waiting_for("rank 1"):
+            raise RuntimeError(told)
