@@ -247,6 +247,6 @@ def test_where_what_ranks_are_forked_from_is_killed_that_is_said():
 
 def test_a_wait_that_ends_without_files_tells_no_insides():
     told = "[enforce fail at /gloo/transport/tcp/device.cc:128] rv != -1. -1 vs -1. Too many open files"
-    with pytest.raises(PeerLost, match=r"^waited for rank 1: Too many open files; try a higher limit"):
-        with waiting_for("rank 1"):
-            raise RuntimeError(told)
+    expected = r"^waited for rank 1: Too many open files; try a higher limit"
+    with pytest.raises(PeerLost, match=expected), waiting_for("rank 1"):
+        raise RuntimeError(told)
