@@ -31,7 +31,7 @@ from pipesched.schedules.formats import MORE_FILES
 
 _LONGEST = 1000
 """Characters of what a user's layer raises that are told."""
-_MOST_CALLS = 4
+_MOST_CALLS = 12
 """Calls in a user's code that are told of what it raised."""
 _MORE_ROOM = "try smaller micro-batches, more stages or recomputation"
 

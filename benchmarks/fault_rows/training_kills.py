@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +23,9 @@ MOST_LOST = 2 * EVERY
 """Steps that were taken since the newest checkpoint, whose successor may still have been written."""
 KILLS_OF_RUN = 5
 LATEST_S = 0.3
-"""It is killed so long after a checkpoint, at most [s]."""
+"""It is killed so long after a checkpoint, at most [s], or after its start, in a second half of the kills."""
+START_S = 1.5
+"""What of its start and of going on is within reach of those [s]."""
 LONGEST_S = 120.0
 POLL_S = 0.005
 NUM_WORKERS = 2
@@ -33,10 +36,12 @@ def lines(count: int) -> Section:
     """Yield the section, of so many kills."""
     load_torch()
     kills_of = max(1, count // len(SCHEMES))
-    yield f"`train mlp:layers=8,width=16 -p 2 --steps {STEPS} --checkpoint run --every {EVERY}`, all in one process,"
-    yield f"killed at a random moment, up to {LATEST_S:g} s after its first new checkpoint, gone on with, and killed"
-    yield f"again, {KILLS_OF_RUN} times, then left alone. The weights of `--export` are those of a run that nobody"
-    yield "killed, byte for byte, or not. Lost are the steps that `--log` had when it was killed, and no checkpoint."
+    yield f"`train mlp:layers=8,width=16 -p 2 --steps {STEPS} --checkpoint run --every {EVERY}`, killed at a random"
+    yield f"moment, up to {LATEST_S:g} s after its first new checkpoint or, every other time, up to {START_S:g} s after"
+    yield f"its start, gone on with, and killed again, {KILLS_OF_RUN} times, then left alone. Every other run is all in"
+    yield "one process; in the others the launcher of two ranks is killed. The weights of `--export` are those of a"
+    yield "run that nobody killed, byte for byte, or not. Lost are the steps that `--log` had when it was killed, and"
+    yield "no checkpoint."
     yield "Commands are forked from a process that has imported torch."
     yield ""
     yield "| schedule | kills | runs | equal | steps lost, median | at most |"
@@ -64,26 +69,27 @@ def _tried(scheme: str, least_kills: int) -> tuple[list[int], int, int, list[str
         undisturbed = _weights(folder / "whole", scheme, failures)
         while len(lost) < least_kills and not failures:
             runs += 1
-            for _ in range(min(KILLS_OF_RUN, least_kills - len(lost))):
-                lost += _killed(folder / f"run{runs}", scheme, chance)
-            equal += _weights(folder / f"run{runs}", scheme, failures) == undisturbed != b""
+            run, how = folder / f"run{runs}", ["--distributed"] * (1 - runs % 2)
+            for number in range(min(KILLS_OF_RUN, least_kills - len(lost))):
+                lost += _killed(run, scheme, chance, how, is_early=bool(number % 2))
+            equal += _weights(run, scheme, failures, how) == undisturbed != b""
     return lost, runs, equal, failures
 
 
-def _begin(folder: Path, scheme: str) -> Command:
+def _begin(folder: Path, scheme: str, how: Sequence[str]) -> Command:
     folder.mkdir(exist_ok=True)
     kept = ["--resume" if any(folder.glob("run/*/index.json")) else "--checkpoint", "run", "--every", str(EVERY)]
     name, *chunks = scheme.split()
     options = ["-s", name, *chunks, "-p", "2", "-m", "4", "--batch-size", "16", "--steps", str(STEPS)]
     costs = ["--uniform", "f=1ms,i=1ms,w=1ms", "--partition", "uniform"]
     written = ["--export", "model.safetensors", "--log", "log.jsonl"]
-    command = ["train", "mlp:layers=8,width=16", *options, *costs, *kept, *written]
+    command = ["train", "mlp:layers=8,width=16", *options, *costs, *kept, *written, *how]
     return Command(command, folder)
 
 
-def _weights(folder: Path, scheme: str, failures: list[str]) -> bytes:
+def _weights(folder: Path, scheme: str, failures: list[str], how: Sequence[str] = ()) -> bytes:
     """Run the training to its end, and return the file of its weights; empty where it failed."""
-    command = _begin(folder, scheme)
+    command = _begin(folder, scheme, how)
     code = command.poll(LONGEST_S)
     _, errors = command.end()
     if code:
@@ -91,17 +97,19 @@ def _weights(folder: Path, scheme: str, failures: list[str]) -> bytes:
     return b"" if code != 0 else (folder / "model.safetensors").read_bytes()
 
 
-def _killed(folder: Path, scheme: str, chance: random.Random) -> list[int]:
+def _killed(folder: Path, scheme: str, chance: random.Random, how: Sequence[str], *, is_early: bool) -> list[int]:
     """Begin the training, or go on with it, and kill it; return how many steps are lost, if it was not over before."""
-    command, before = _begin(folder, scheme), _newest(folder)
-    until_s = time.monotonic() + LONGEST_S
+    command, before = _begin(folder, scheme, how), _newest(folder)
+    until_s = time.monotonic() + (0 if is_early else LONGEST_S)
     while command.poll(POLL_S) is None and _newest(folder) == before and time.monotonic() < until_s:
         pass
-    code = command.poll(chance.uniform(0, LATEST_S))
+    code = command.poll(chance.uniform(0, START_S if is_early else LATEST_S))
     command.end()
     if code is not None:
         return []
-    return [(folder / "log.jsonl").read_text().count("\n") - int(_newest(folder).removeprefix("step") or 0)]
+    log = folder / "log.jsonl"
+    steps = log.read_text().count("\n") if log.exists() else 0
+    return [max(0, steps - int(_newest(folder).removeprefix("step") or 0))]
 
 
 def _newest(folder: Path) -> str:
