@@ -129,9 +129,9 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
         for op in [reduction.op for reduction in reductions.values()]:
             yield from _finish_reduction(rank, op, reductions.pop(op.stage))
         rank.transport.flush()
-    except (RunEnded, KeyboardInterrupt, GeneratorExit):
+    except RunEnded:
         raise
-    except BaseException as error:  # a user's layer may raise anything, and may want to leave
+    except (Exception, SystemExit) as error:  # a user's layer may raise anything, and may want to leave
         raise failed(rank.rank, op, error) from error
 
 

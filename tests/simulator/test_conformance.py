@@ -290,7 +290,9 @@ def test_whatever_the_costs_are_those_that_answer_agree(name, number, is_recompu
     answer = in_lockstep(asked)
     if isinstance(answer, Estimate):
         assert answer.seconds == pytest.approx(expected.seconds, rel=1e-9)
-        assert answer.peak_bytes == expected.peak_bytes
+        of_an_op = max(cost.saved_bytes + 2 * cost.output_bytes for cost in costs.stages)
+        at_one_instant = (number - 1) * of_an_op  # which of several takes or gives first then, nothing says
+        assert answer.peak_bytes == pytest.approx(expected.peak_bytes, rel=0, abs=at_one_instant)
     assert isinstance(answer, Estimate if number == 1 or not schedule.reducers else Inexact)
 
 
