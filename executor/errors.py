@@ -68,16 +68,15 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 
 def _advised(reason: object) -> str:
     """Return the reason, with what to try where the system had no more files, or PyTorch or Python no more memory."""
-    text = _told(reason) or type(reason).__name__
-    is_foreign = isinstance(reason, BaseException) and not isinstance(reason, ExecutionError | OneLineError)
-    if is_foreign:  # a user's layer may say anything
-        text = shortened(text, _LONGEST)
+    text, raised = _told(reason) or type(reason).__name__, ""
+    if isinstance(reason, BaseException) and not isinstance(reason, ExecutionError | OneLineError):
+        text, raised = shortened(text, _LONGEST), _raised(reason)  # a user's layer may say anything
     if os.strerror(errno.EMFILE) in text and MORE_FILES not in text:
         return f"{text}; {MORE_FILES}"
     is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text
-    if not is_out or _MORE_ROOM in text:
-        return f"{text}{_raised(reason)}" if isinstance(reason, BaseException) and is_foreign else text
-    return f"{' '.join(text.split())[:200]}; {_MORE_ROOM}"
+    if is_out and _MORE_ROOM not in text:
+        return f"{' '.join(text.split())[:200]}; {_MORE_ROOM}"
+    return text + raised
 
 
 def _told(reason: object) -> str:

@@ -177,9 +177,10 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
         raise ExecutionError(f"{path}: got no such file of a checkpoint, expected one; it is damaged")
     if not path.is_file():
         raise ExecutionError(f"{path}: got no file, expected one of {digest.num_bytes} bytes: it is damaged")
-    if digest.num_bytes > room_bytes():
+    room = room_bytes()
+    if digest.num_bytes > room:
         raise ExecutionError(
-            f"{path}: got {digest.num_bytes} bytes, expected at most the {room_bytes()} for which there is memory; "
+            f"{path}: got {digest.num_bytes} bytes, expected at most the {room} for which there is memory; "
             "go on where there is more"
         )
     try:

@@ -270,6 +270,21 @@ def test_what_takes_a_device_over_its_memory_is_the_same(feature):
     assert f"of {most - 1} " in (predict_by_events(tight).over_memory or "")
 
 
+def nudged(costs, chance):
+    """Costs as near as sums are rounded: what is taken and given back at one instant may be apart by as much."""
+    stages = (
+        replace(
+            cost,
+            **{
+                name: getattr(cost, name) * (1 + chance.uniform(-1e-12, 1e-12))
+                for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+            },
+        )
+        for cost in costs.stages
+    )
+    return replace(costs, stages=tuple(stages))
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     name=st.sampled_from(
@@ -290,9 +305,9 @@ def test_whatever_the_costs_are_those_that_answer_agree(name, number, is_recompu
     answer = in_lockstep(asked)
     if isinstance(answer, Estimate):
         assert answer.seconds == pytest.approx(expected.seconds, rel=1e-9)
-        of_an_op = max(cost.saved_bytes + 2 * cost.output_bytes for cost in costs.stages)
-        at_one_instant = (number - 1) * of_an_op  # which of several takes or gives first then, nothing says
-        assert answer.peak_bytes == pytest.approx(expected.peak_bytes, rel=0, abs=at_one_instant)
+        near = [in_lockstep(replace(asked, costs=nudged(costs, chance))) for _ in range(40 if number > 1 else 0)]
+        for device, peak in expected.peak_bytes.items():
+            assert peak in {said.peak_bytes[device] for said in (answer, *near)}
     assert isinstance(answer, Estimate if number == 1 or not schedule.reducers else Inexact)
 
 

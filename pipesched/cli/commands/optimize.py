@@ -84,6 +84,7 @@ def optimize(
         write_csv(source.schedule)  # so that what has no words there is refused before the search
     conditions = costs.conditions(source, SimulationOptions(messages=messages))
     with progress_bar(f"ordering {source.schedule.name}") as tick:
+        tick(0.0, "orders that are known")
         result = optimize_source(
             source,
             conditions,
