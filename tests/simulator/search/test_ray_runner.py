@@ -1,13 +1,12 @@
 """A judge on a Ray cluster of two machines, each a raylet of its own, which are killed meanwhile."""
 
+import json
 import subprocess
 import sys
 
-SCRIPT = """
+CLUSTER = """
 import os, signal, subprocess
 from ray.cluster_utils import Cluster
-from pipesched.simulator import SimulationError
-from pipesched.simulator.search import make_ray_runner, ray_runner
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -18,6 +17,10 @@ def kill(machine):
         workers = subprocess.run(listed, capture_output=True, text=True).stdout.split()
         for pid in (raylet.process.pid, *map(int, workers)):
             os.kill(pid, signal.SIGKILL)
+"""
+SQUARES = """
+from pipesched.simulator import SimulationError
+from pipesched.simulator.search import make_ray_runner, ray_runner
 
 def squared(number):
     return number**2
@@ -35,12 +38,43 @@ try:
 except SimulationError as error:
     print(error)
 """
+SWEEP = """
+import sys, threading, time
+from pathlib import Path
+from pipesched.cli.main import main
+
+kept = Path(sys.argv[1])
+
+def kill_one():
+    while not kept.exists() or kept.read_text().count(chr(10)) < 3:
+        time.sleep(0.01)
+    kill(machines[0])
+    print("killed", file=sys.stderr, flush=True)
+
+threading.Thread(target=kill_one, daemon=True).start()
+sys.argv = ["pipesched", *sys.argv[2:], "--ray", cluster.address, "--resume", str(kept)]
+main()
+"""
 
 
 def test_what_a_killed_machine_had_not_finished_another_does_and_where_none_is_left_it_is_said():
     """In a process of its own: Ray leaves some of its own behind."""
-    done = subprocess.run([sys.executable, "-P", "-c", SCRIPT], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", CLUSTER + SQUARES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("Ray: got no core at ")
     assert last.endswith("and go on with what `resume` has kept")
+
+
+def test_a_sweep_of_which_a_machine_is_killed_prints_what_one_machine_does(tmp_path):
+    line = "sweep -s pipedream,1f1b -p 4,8 -m 64:640:32 --uniform f=1,b=2 --json --top 100".split()  # noqa: SIM905
+    alone = subprocess.run(
+        [sys.executable, "-P", "-m", "pipesched", *line, "--workers", "1"], capture_output=True, text=True, check=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CLUSTER + SWEEP, tmp_path / "kept.jsonl", *line],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "killed" in done.stderr, "before all was done"
+    assert json.loads(done.stdout[done.stdout.index("{") :]) == json.loads(alone.stdout)
