@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
+from enum import Enum
 from itertools import accumulate, chain
 
 from pipesched.schedules import Compute, Phase, Step
 from pipesched.simulator.optimum.due_scheduling import DueArrays, DueState
+from pipesched.simulator.optimum.message_room import MessageArrays, MessageState
 from pipesched.simulator.optimum.op_times import OpTimes
 from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
+
+
+class _Place(Enum):
+    """Which micro-batch an op is of; where there is one alone, it is the first one."""
+
+    BETWEEN = 0
+    FIRST = 1
+    LAST = 2
 
 
 def due_arrays(problem: OrderProblem) -> DueArrays:
@@ -23,11 +33,13 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
     arcs = [arc for arc in problem.arcs if not arc.distance and merged.isdisjoint((arc.before, arc.after))]
     waits = [[arc for arc in arcs if arc.after == kind] for kind in ops]
     followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
-    held = [_held(problem, op, is_first) for is_first in (False, True) for op in ops.values()]
+    firsts = [problem.num_microbatches if kind in merged else problem.first(kind) for kind in ops]
+    num_ops = [sum(problem.num_microbatches - firsts[kind] for kind in of_rank) for of_rank in problem.of_rank]
+    held = [_held(problem, op, place) for place in _Place for op in ops.values()]
     return DueArrays(
         ranks=[kind.rank for kind in kinds],
         ticks=[kind.ticks + (kinds[rebuilt[i]].ticks if i in rebuilt else 0) for i, kind in enumerate(kinds)],
-        firsts=[problem.num_microbatches if kind in merged else problem.first(kind) for kind in ops],
+        firsts=firsts,
         num_waits=[*map(len, waits)],
         waits=[arc.before for row in waits for arc in row],
         wait_delays=[arc.ticks for row in waits for arc in row],
@@ -43,6 +55,7 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
         changes=[change for _, change, _ in held],
         lasting=[lasting for _, _, lasting in held],
         limits=_limits(problem, held),
+        op_places=[0, *accumulate(num_ops)],
     )
 
 
@@ -50,8 +63,41 @@ def due_state(problem: OrderProblem) -> DueState:
     """Return room for what changes while the ops of a problem are scheduled."""
     num_kinds, num_ranks = len(problem.kinds), problem.num_ranks
     num_ops = num_kinds * problem.num_microbatches
-    counts = (num_ops, num_ops, num_ops, num_kinds, num_ops, *(num_ranks,) * 7)
+    counts = (num_ops, num_ops, num_ops, num_kinds, num_ops, num_ops, *(num_ranks,) * 8)
     return DueState(*([0] * count for count in counts))
+
+
+def message_arrays(problem: OrderProblem) -> MessageArrays:
+    """Return a problem's messages as numbers."""
+    room, kinds = problem.room, problem.kinds
+    users, sent, received = ([value] * len(kinds) for value in (-1, 0, 0))
+    used = {}
+    for index, kind in enumerate(kinds):
+        if is_phase(kind.op, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            used[is_phase(kind.op, Phase.FORWARD), kind.op.stage] = index
+    for (is_forward, stage), maker in used.items():
+        user_stage = stage + 1 if is_forward else stage - 1
+        user = used.get((is_forward, user_stage))
+        if user is not None:
+            users[maker], sent[maker] = user, (room.outputs if is_forward else room.handed)[stage]
+            received[user] = room.arriving[min(stage, user_stage)]
+    makers = [[kind for kind in of_rank if sent[kind]] for of_rank in problem.of_rank]
+    return MessageArrays(
+        users,
+        sent,
+        received,
+        [int(is_phase(kind.op, Phase.FORWARD)) for kind in kinds],
+        [*chain.from_iterable(makers)],
+        _places(makers),
+    )
+
+
+def message_state(problem: OrderProblem, messages: MessageArrays) -> MessageState:
+    """Return room for what changes while messages are looked at, where there are any."""
+    num_kinds, num_ranks = len(problem.kinds) if messages.makers else 0, problem.num_ranks
+    num_ops = num_kinds * problem.num_microbatches
+    counts = (num_kinds, num_ranks, num_ranks**2, num_ops * num_ranks, num_ops, num_kinds, num_kinds)
+    return MessageState(*([0] * count for count in counts))
 
 
 def due_times(problem: OrderProblem, starts: list[int]) -> OpTimes:
@@ -89,29 +135,29 @@ def _limits(problem: OrderProblem, held: list[tuple[int, int, int]]) -> list[int
     return limits
 
 
-def _held(problem: OrderProblem, op: Compute | Step, is_first: bool) -> tuple[int, int, int]:
+def _held(problem: OrderProblem, op: Compute | Step, place: _Place) -> tuple[int, int, int]:
     """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done.
 
-    The gradients of a stage are held from its first backward on: from W on, and what is more than W lets go of is kept
-    free from I on, so that there is room for every W.
+    The gradients of a stage are held from the end of its first backward, or W, to its Step.
     """
-    room = problem.room
-    gradients = room.gradients[op.stage] if is_first else 0
-    saved, kept, arriving = room.saved[op.stage], room.kept[op.stage], room.arriving[op.stage]
-    waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
+    room, is_last = problem.room, place is _Place.LAST
+    gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
     if isinstance(op, Step):
-        return 0, 0, 0
+        return 0, -gradients if is_last else 0, 0
+    taken = gradients if place is _Place.FIRST else 0
+    given, given_at_once = gradients if is_last else 0, gradients if is_last and not has_step else 0
+    saved, kept = room.saved[op.stage], room.kept[op.stage]
+    waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
     match op.phase:
         case Phase.FORWARD:
             return waiting, waiting, waiting
         case Phase.BACKWARD:
-            left = gradients - waiting
-            return max(saved - waiting + arriving, left), left, left
+            left = taken - waiting
+            return max(saved - waiting, left), left - given_at_once, left - given
         case Phase.BACKWARD_INPUT:
-            left = max(kept, gradients)
-            return max(saved + arriving, left) - waiting, left - waiting, gradients - waiting
+            return max(saved, kept) - waiting, kept - waiting, taken - waiting - given
         case _:
-            return 0, gradients - max(kept, gradients), 0
+            return max(0, taken - kept), taken - kept - given_at_once, 0
 
 
 def _places(rows: Iterable[Sized]) -> list[int]:

@@ -3,7 +3,8 @@
 Time goes from event to event. A rank that is free takes, of the forwards and backwards that have all they need, the one
 that is due first. A forward may pass others that are due before it, if after it there is room for each of them in its
 turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of all
-can always go on. W and Steps, which nobody else waits for, fill the time in which there is nothing else, or make room.
+can always go on. W and Steps, which nobody else waits for, fill the time in which there is nothing else, or make room;
+the first W of a stage, which leaves its gradients, may have to wait for others that do.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class DueArrays(NamedTuple):
         urgent_places: Where a rank's begin, and where the last ones end.
         others: W and Steps, likewise.
         other_places: Where a rank's begin, and where the last ones end.
-        peaks: What an op holds beside what was held before, at most, by kind; behind them those of micro-batch 0, whose
-            backward leaves the gradients of its stage.
+        peaks: What an op holds beside what was held before, at most, by load (`load_of`).
         changes: What it leaves, likewise.
         lasting: What it leaves when its W has been done, likewise.
         limits: The most that a rank may hold, by rank.
+        op_places: Where the ops of a rank begin, and where the last ones end, one rank's behind the other's.
     """
 
     ranks: Sequence[int]
@@ -60,6 +61,7 @@ class DueArrays(NamedTuple):
     changes: Sequence[int]
     lasting: Sequence[int]
     limits: Sequence[int]
+    op_places: Sequence[int]
 
 
 class DueState(NamedTuple):
@@ -70,7 +72,9 @@ class DueState(NamedTuple):
         ready: When it has what it needs of those that are over, by op.
         missing: How many others it still waits for, by op.
         nexts: The micro-batch that is next, by kind.
+        kinds: The kinds of the ops in the order of the lists, one rank's behind the other's.
         turns: Forwards and backwards in the order of their due dates, one rank's behind the other's.
+        heads: The place of the op that is next, by rank.
         turn_places: The first of them that has not been done, by rank.
         open_kinds: How many kinds of them are not over, by rank.
         free: When a rank is free, by rank.
@@ -84,7 +88,9 @@ class DueState(NamedTuple):
     ready: list[int]
     missing: list[int]
     nexts: list[int]
+    kinds: list[int]
     turns: list[int]
+    heads: list[int]
     turn_places: list[int]
     open_kinds: list[int]
     free: list[int]
@@ -94,10 +100,20 @@ class DueState(NamedTuple):
     lasting: list[int]
 
 
+def load_of(kind: int, microbatch: int, num_microbatches: int, num_kinds: int) -> int:
+    """Return the place of an op in what is by load: by kind, then those of micro-batch 0, then those of the last one.
+
+    The first backward leaves the gradients of its stage, and with the last one they go.
+    """
+    if microbatch == 0:
+        return kind + num_kinds
+    return kind + 2 * num_kinds if microbatch == num_microbatches - 1 else kind
+
+
 def fits_by_due(
-    arrays: DueArrays, state: DueState, num_microbatches: int, offsets: Sequence[float], interval: float, rank: int
+    arrays: DueArrays, state: DueState, num_microbatches: int, dues: Sequence[float], limit: int, rank: int
 ) -> bool:
-    """Put a rank's turns into the state, and return whether they fit into its memory one after the other."""
+    """Put a rank's turns into the state, and return whether they fit into so much memory one after the other."""
     begin, end = arrays.urgent_places[rank], arrays.urgent_places[rank + 1]
     held, fits, num_kinds = 0, True, len(arrays.ranks)
     for place in range(begin * num_microbatches, end * num_microbatches):
@@ -105,13 +121,13 @@ def fits_by_due(
         for at in range(begin, end):
             kind = arrays.urgent[at]
             if state.nexts[kind] < num_microbatches:
-                due = offsets[kind] + state.nexts[kind] * interval
+                due = dues[kind * num_microbatches + state.nexts[kind]]
                 if due < first_due:
                     first, first_due = kind, due
         state.turns[place] = first * num_microbatches + state.nexts[first]
-        load = first if state.nexts[first] > 0 else first + num_kinds
+        load = load_of(first, state.nexts[first], num_microbatches, num_kinds)
         state.nexts[first] += 1
-        fits = fits and held + arrays.peaks[load] <= arrays.limits[rank]
+        fits = fits and held + arrays.peaks[load] <= limit
         held += arrays.lasting[load]
     for at in range(begin, end):
         state.nexts[arrays.urgent[at]] = 0
@@ -123,8 +139,8 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
     arrays: DueArrays,
     state: DueState,
     num_microbatches: int,
-    offsets: Sequence[float],
-    interval: float,
+    dues: Sequence[float],
+    limits: Sequence[int],
     is_patient: bool,
     is_strict: bool,
     is_repeated: bool,
@@ -135,8 +151,8 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
         arrays: The problem.
         state: Of any values.
         num_microbatches: Micro-batches.
-        offsets: Due date of micro-batch 0 [ticks], by kind; what waits for another is due later than that.
-        interval: From one micro-batch's due date to the next one's [ticks].
+        dues: Due dates, in any unit, by op; what waits for another is due later than that.
+        limits: The most that a rank is to hold beside its messages, by rank.
         is_patient: Whether a rank leaves out a W that would not be over before the next forward or backward comes.
         is_strict: Whether a rank waits for the forward or backward that is due first, so that none passes another.
         is_repeated: Whether the longest time from a rank's first op to its last is returned in place of the end.
@@ -153,8 +169,8 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             state.missing[kind * num_microbatches + microbatch] = arrays.num_waits[kind]
     for rank in range(num_ranks):
         state.free[rank] = state.held[rank] = state.lasting[rank] = state.looks[rank] = 0
-        state.begins[rank] = -1
-        if not fits_by_due(arrays, state, num_microbatches, offsets, interval, rank):
+        state.begins[rank], state.heads[rank] = -1, arrays.op_places[rank]
+        if not fits_by_due(arrays, state, num_microbatches, dues, limits[rank], rank):
             return DOES_NOT_FIT
     left = 0
     for kind in range(num_kinds):
@@ -166,7 +182,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
                 now, rank = state.looks[other], other
         if now == _FAR:
             return DOES_NOT_FIT
-        limit, chosen, lacks_room, coming = arrays.limits[rank], -1, False, _FAR
+        limit, chosen, lacks_room, coming = limits[rank], -1, False, _FAR
         lasting, passed, passed_most, num_seen = state.lasting[rank], 0, 0, 0
         place = state.turn_places[rank]
         while num_seen < state.open_kinds[rank]:
@@ -177,7 +193,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
                     state.turn_places[rank] = place
                 continue
             kind = op // num_microbatches
-            load = kind if op > kind * num_microbatches else kind + num_kinds
+            load = load_of(kind, op - kind * num_microbatches, num_microbatches, num_kinds)
             if op == kind * num_microbatches + state.nexts[kind]:
                 num_seen += 1
                 arrival = state.ready[op] if state.missing[op] == 0 else _FAR
@@ -198,8 +214,17 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             chosen, oldest = -1, _FAR
             for place in range(arrays.other_places[rank], arrays.other_places[rank + 1]):
                 kind = arrays.others[place]
-                index = kind * num_microbatches + state.nexts[kind]
-                if state.nexts[kind] < num_microbatches and state.missing[index] == 0 and state.ready[index] < oldest:
+                microbatch = state.nexts[kind]
+                index, load = (
+                    kind * num_microbatches + microbatch,
+                    load_of(kind, microbatch, num_microbatches, num_kinds),
+                )
+                if (
+                    microbatch < num_microbatches
+                    and state.missing[index] == 0
+                    and state.ready[index] < oldest
+                    and state.held[rank] + arrays.peaks[load] <= limit
+                ):
                     chosen, oldest = kind, state.ready[index]
             is_early = lacks_room or not is_patient or now + arrays.ticks[chosen] <= coming
             if chosen >= 0 and (oldest > now or not is_early):
@@ -208,11 +233,13 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             state.looks[rank] = coming
             continue
         microbatch, end = state.nexts[chosen], now + arrays.ticks[chosen]
-        load = chosen if microbatch > 0 else chosen + num_kinds
+        load = load_of(chosen, microbatch, num_microbatches, num_kinds)
         if state.begins[rank] < 0:
             state.begins[rank] = now
         state.starts[chosen * num_microbatches + microbatch] = now
+        state.kinds[state.heads[rank]] = chosen
         state.nexts[chosen] += 1
+        state.heads[rank] += 1
         if chosen == candidate and microbatch == num_microbatches - 1:
             state.open_kinds[rank] -= 1
         left -= 1
@@ -231,3 +258,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
     for rank in range(num_ranks):
         longest = max(longest, state.free[rank] - (state.begins[rank] if is_repeated else 0))
     return longest
+
+
+DUE_PARTS = (load_of, fits_by_due)
+"""What scheduling calls."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -26,8 +25,6 @@ from pipesched.simulator.optimum.orderable_lists import is_split, orderable, rec
 
 PLANNER = "list planner"
 """The name of the order that `planned_times` makes."""
-_MOST_ROOMS = 6
-"""Rooms, each smaller than the one before, in which the planner tries to find lists that are not too large."""
 
 
 class KnownOrder(NamedTuple):
@@ -62,31 +59,14 @@ def known_orders(
 
 
 def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -> Iterator[KnownOrder]:
-    """Yield the planner's order, the better one of two rooms.
-
-    Messages, which the planner knows nothing of, may need what gradients do not take before the first backward has
-    ended: so the room in which gradients are held from the start on is tried, too.
-    """
-    room = problem.room
-    rooms = (room, room.with_lasting_gradients(schedule)) if any(room.gradients) else (room,)
-    orders = [order for room in rooms for order in _fitting(problem, replace(problem, room=room), schedule, excess)]
-    yield from sorted(orders, key=lambda order: order.ticks)[:1]
-
-
-def _fitting(
-    problem: OrderProblem, planned: OrderProblem, schedule: Schedule, excess: Excess | None
-) -> Iterator[KnownOrder]:
-    """Yield the order that the planner makes for `planned`; where its lists are too large, that of a smaller room."""
-    name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
-    left_aside = (0,) * problem.num_ranks
-    for count in range(_MOST_ROOMS):
-        starts = tightened_times(problem, planned_times(planned.less(left_aside)))
+    """Yield the planner's order, if it finds one that holds no more than it may."""
+    times = planned_times(problem)
+    if times is not None:
+        name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
+        starts = tightened_times(problem, times)
         lists = schedule_of_times(problem, schedule, starts, name)
-        over = (0,) if excess is None else excess(lists)
-        if not any(over):
+        if excess is None or not any(excess(lists)):
             yield KnownOrder(lists, starts, objective_ticks(problem, starts))
-            return
-        left_aside = tuple(size + (more << count) for size, more in zip(left_aside, over, strict=True))
 
 
 def orders_of_choices(

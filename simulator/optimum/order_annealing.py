@@ -14,7 +14,13 @@ from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
-from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays
+from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, load_of
+from pipesched.simulator.optimum.message_room import (
+    MESSAGE_PARTS,
+    MessageArrays,
+    MessageState,
+    messages_fit,
+)
 
 _FARTHEST = 4
 """The most ops that one is moved past."""
@@ -25,15 +31,12 @@ class OrderState(NamedTuple):
 
     Attributes:
         kinds: The kind of the op at each place; the micro-batches of a kind come in their order.
-        rank_places: Where a rank's places begin, and where the last ones end.
         causes: The place of what an op begins after: itself on its own rank; -2 less it: an op that it waits for; -1:
             none.
         places: Place, by op.
         starts: When an op starts, by op.
         best: The same of the best order, by op.
         critical: Places whose op begins after the one before it on its rank, on the critical path.
-        held: What a rank holds before the op, by place.
-        first_places: The place of the op of micro-batch 0, by kind.
         nexts: The micro-batch that is next, by kind.
         heads: The place that is next, by rank.
         free: When a rank is free, by rank.
@@ -42,14 +45,11 @@ class OrderState(NamedTuple):
     """
 
     kinds: list[int]
-    rank_places: list[int]
     causes: list[int]
     places: list[int]
     starts: list[int]
     best: list[int]
     critical: list[int]
-    held: list[int]
-    first_places: list[int]
     nexts: list[int]
     heads: list[int]
     free: list[int]
@@ -69,16 +69,16 @@ def ordered_ticks(  # noqa: C901 -- one loop: calls would cost plain Python more
     for kind in range(len(arrays.ranks)):
         state.nexts[kind] = arrays.firsts[kind]
     for rank in range(num_ranks):
-        state.heads[rank], state.free[rank], state.blocked[rank] = state.rank_places[rank], 0, -1
+        state.heads[rank], state.free[rank], state.blocked[rank] = arrays.op_places[rank], 0, -1
         state.awake[rank] = num_ranks - 1 - rank
     while num_awake > 0:
         num_awake -= 1
         rank = state.awake[num_awake]
-        while state.heads[rank] < state.rank_places[rank + 1]:
+        while state.heads[rank] < arrays.op_places[rank + 1]:
             place = state.heads[rank]
             kind = state.kinds[place]
             microbatch = state.nexts[kind]
-            start, cause = state.free[rank], place - 1 if place > state.rank_places[rank] else -1
+            start, cause = state.free[rank], place - 1 if place > arrays.op_places[rank] else -1
             for arc in range(arrays.wait_places[kind], arrays.wait_places[kind + 1]):
                 before = arrays.waits[arc]
                 op = before * num_microbatches + microbatch
@@ -103,35 +103,26 @@ def ordered_ticks(  # noqa: C901 -- one loop: calls would cost plain Python more
                     num_awake += 1
     end = 0
     for rank in range(num_ranks):
-        if state.heads[rank] < state.rank_places[rank + 1]:
+        if state.heads[rank] < arrays.op_places[rank + 1]:
             return DOES_NOT_FIT
         end = max(end, state.free[rank])
     return end
 
 
-def critical_places(arrays: DueArrays, state: OrderState, num_microbatches: int, end: int, first: int) -> int:
-    """Put what is critical, and what ranks hold, into the state, and return how many places are critical.
+def critical_places(arrays: DueArrays, state: OrderState, end: int, first: int) -> int:
+    """Put what is critical into the state, and return how many places are.
 
     Args:
         arrays: The problem.
         state: Orders that have been worked through.
-        num_microbatches: Micro-batches.
         end: The end of the last op [ticks].
         first: Of ranks that end last, the path of this one counts, or of the next before it.
     """
-    num_ranks, num_kinds = len(arrays.limits), len(arrays.ranks)
-    place, count = -1, 0
-    for kind in range(num_kinds):
-        state.first_places[kind] = state.places[kind * num_microbatches]
+    num_ranks, place, count = len(arrays.limits), -1, 0
     for turn in range(num_ranks):
         rank = (first + 1 + turn) % num_ranks
-        held = 0
-        for position in range(state.rank_places[rank], state.rank_places[rank + 1]):
-            state.held[position] = held
-            kind = state.kinds[position]
-            held += arrays.changes[kind if position > state.first_places[kind] else kind + num_kinds]
         if state.free[rank] == end:
-            place = state.rank_places[rank + 1] - 1
+            place = arrays.op_places[rank + 1] - 1
     while place >= 0:
         cause = state.causes[place]
         if cause < -1:
@@ -152,25 +143,26 @@ def move_op(state: OrderState, source: int, target: int) -> None:
     state.kinds[target] = kind
 
 
-def fits_between(arrays: DueArrays, state: OrderState, rank: int, first: int, last: int) -> bool:
-    """Return whether a rank has room for its ops from one place to another."""
-    held = state.held[first]
-    for place in range(first, last + 1):
-        state.nexts[state.kinds[place]] = 0
-    for place in range(first, last + 1):
+def fits_until(arrays: DueArrays, state: OrderState, num_microbatches: int, rank: int, last: int) -> bool:
+    """Return whether a rank has room for its ops up to a place, without messages."""
+    held, num_kinds, begin = 0, len(arrays.ranks), arrays.op_places[rank]
+    for place in range(begin, last + 1):
+        state.nexts[state.kinds[place]] = arrays.firsts[state.kinds[place]]
+    for place in range(begin, last + 1):
         kind = state.kinds[place]
-        is_later = state.first_places[kind] < first or state.nexts[kind] > 0
-        load = kind if is_later else kind + len(arrays.ranks)
+        load = load_of(kind, state.nexts[kind], num_microbatches, num_kinds)
         if held + arrays.peaks[load] > arrays.limits[rank]:
             return False
         held += arrays.changes[load]
-        state.nexts[kind] = 1
+        state.nexts[kind] += 1
     return True
 
 
 def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     arrays: DueArrays,
+    messages: MessageArrays,
     state: OrderState,
+    message_state: MessageState,
     num_microbatches: int,
     num_tries: int,
     warmth: float,
@@ -181,7 +173,9 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
 
     Args:
         arrays: The problem.
-        state: Orders that can be worked through; else of any values.
+        messages: Its messages.
+        state: Orders that can be worked through and fit; else of any values.
+        message_state: Of any values.
         num_microbatches: Micro-batches.
         num_tries: Moves to try.
         warmth: How much longer an order is that is kept by a chance of 1 / e at first [ticks].
@@ -191,7 +185,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     current = fewest = ordered_ticks(arrays, state, num_microbatches)
     for op in range(len(state.starts)):
         state.best[op] = state.starts[op]
-    num_critical = critical_places(arrays, state, num_microbatches, current, 0)
+    num_critical = critical_places(arrays, state, current, 0)
     seed = 1
     for count in range(num_tries):
         if fewest <= least:
@@ -208,21 +202,24 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         reach = 1 + (seed >> 9) % _FARTHEST
         reach = reach if (seed >> 12) % 2 > 0 else 1
         if (seed >> 8) % 2 > 0:
-            target = max(state.rank_places[rank], source - reach)
+            target = max(arrays.op_places[rank], source - reach)
         else:
-            source = max(state.rank_places[rank], source - 1)
-            target = min(state.rank_places[rank + 1] - 1, source + reach)
+            source = max(arrays.op_places[rank], source - 1)
+            target = min(arrays.op_places[rank + 1] - 1, source + reach)
         if state.kinds[source] == state.kinds[target] and abs(source - target) < 2:
             continue
         move_op(state, source, target)
         ticks = DOES_NOT_FIT
-        if fits_between(arrays, state, rank, min(source, target), max(source, target)):
+        if fits_until(arrays, state, num_microbatches, rank, max(source, target)):
             ticks = ordered_ticks(arrays, state, num_microbatches)
         seed = (seed * 1103515245 + 12345) % 2147483648
         heat = warmth * (num_tries - count) / num_tries
-        if ticks <= current or (ticks < DOES_NOT_FIT and (seed >> 8) / 8388608.0 < exp((current - ticks) / heat)):
+        is_kept = ticks <= current or (ticks < DOES_NOT_FIT and (seed >> 8) / 8388608.0 < exp((current - ticks) / heat))
+        if is_kept and len(messages.makers) > 0:
+            is_kept = messages_fit(arrays, messages, message_state, state.kinds, state.starts, num_microbatches)
+        if is_kept:
             current = ticks
-            num_critical = critical_places(arrays, state, num_microbatches, current, (seed >> 9) % len(arrays.limits))
+            num_critical = critical_places(arrays, state, current, (seed >> 9) % len(arrays.limits))
             if ticks < fewest:
                 fewest = ticks
                 for op in range(len(state.starts)):
@@ -232,7 +229,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     return fewest
 
 
-ANNEALING_PARTS = (ordered_ticks, critical_places, move_op, fits_between)
+ANNEALING_PARTS = (ordered_ticks, critical_places, move_op, fits_until, *MESSAGE_PARTS, messages_fit)
 """What annealing calls."""
 
 
@@ -243,11 +240,6 @@ def order_state(arrays: DueArrays, starts: Sequence[int], num_microbatches: int)
         for kind, rank in enumerate(arrays.ranks)
         for k in range(arrays.firsts[kind], num_microbatches)
     )
-    rank_places = [0] * (len(arrays.limits) + 1)
-    for rank, *_ in ops:
-        rank_places[rank + 1] += 1
-    for rank in range(len(arrays.limits)):
-        rank_places[rank + 1] += rank_places[rank]
     num_places, num_ops, num_kinds, num_ranks = len(ops), len(starts), len(arrays.ranks), len(arrays.limits)
-    counts = (num_places, num_ops, num_ops, num_ops, num_places, num_places, num_kinds, num_kinds, *(num_ranks,) * 4)
-    return OrderState([kind for *_, kind in ops], rank_places, *([0] * count for count in counts))
+    counts = (num_places, num_ops, num_ops, num_ops, num_places, num_kinds, *(num_ranks,) * 4)
+    return OrderState([kind for *_, kind in ops], *([0] * count for count in counts))

@@ -1,0 +1,195 @@
+"""The due dates that the planner tries: what it begins with, and what it changes at random.
+
+A block has a due date for each op of a micro-batch, and the next micro-batch is due an interval later
+(arXiv:2405.15362, section 3). Along the way of a micro-batch, from F of the first stage to the backward of the first
+stage, due dates are stretched: each passage through the ranks has a factor of what its ops take, and a gap before it.
+On longer ways more is held. Micro-batches may come in rounds, of which the first may be shorter:
+
+    interval 4, rounds of 3, 1 less in the first, haste 3/4    micro-batch  0 1    2  3  4   5  6  7
+                                                               due at       0 1   11 12 13  23 24 25
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from random import Random
+from typing import final
+
+from pipesched.schedules import Compute, Phase
+from pipesched.simulator.optimum.due_arrays import recomputed_before
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+_STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
+"""Stretches of odd and even passages that are tried first."""
+_RULES = ((False, False), (True, False), (True, True))
+"""Whether ranks are patient and strict, in blocks that are tried first."""
+_RESERVE = 2.0
+"""Messages for which there is room in blocks that are tried first."""
+_NO_ROUNDS = (1, 0, 0.0)
+"""Micro-batches of a round, how many the first one has less, and the haste in them, where all are alike."""
+_INTERVALS = (1.25, 1.5, 2.0, 3.0)
+"""Longer intervals that are tried with the shortest way."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DueBlock:
+    """Due dates; gaps and shifts in what ops take in the mean.
+
+    Micro-batches come in rounds: those of one follow each other faster, by a share of the interval, and the next round
+    makes up for it.
+
+    Attributes:
+        stretches: Factor of what the ops of a passage take, by passage.
+        gaps: Gap before a passage.
+        interval: From one micro-batch to the next in the mean, in what the busiest rank works on one.
+        round_size: Micro-batches of a round.
+        left_out: How many the first round has less.
+        haste: The share of the interval.
+        reserve: For how many messages ranks keep room.
+        is_patient: Whether ranks leave out a W that would delay others.
+        is_strict: Whether ranks wait for the forward or backward that is due first.
+        shifts: How much later ops are due, in the order of the way.
+    """
+
+    stretches: tuple[float, ...]
+    gaps: tuple[float, ...]
+    interval: float
+    round_size: int
+    left_out: int
+    haste: float
+    reserve: float
+    is_patient: bool
+    is_strict: bool
+    shifts: tuple[float, ...]
+
+
+@final
+class DueBlocks:
+    """The blocks of one problem.
+
+    Args:
+        problem: The problem.
+        ticks: What an op takes [ticks], by kind.
+        has_messages: Whether ranks may keep room for some.
+
+    Attributes:
+        unit: What an op takes in the mean [ticks].
+    """
+
+    def __init__(self, problem: OrderProblem, ticks: Sequence[int], *, has_messages: bool) -> None:
+        self._num_microbatches, self._num_ranks = problem.num_microbatches, problem.num_ranks
+        self._num_kinds, self._has_messages = len(problem.kinds), has_messages
+        self._way = _way(problem)
+        self._passages = _passages(problem, self._way)
+        delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
+        taken = [ticks[kind] for kind in self._way]
+        self.unit = unit = max(1.0, sum(taken) / len(taken))
+        self._ticks = [of_kind / unit for of_kind in taken]
+        self._delays = [0.0, *(delays.get(pair, 0) / unit for pair in zip(self._way, self._way[1:], strict=False))]
+        works = (sum(ticks[k] for k in kinds if not problem.first(k)) for kinds in problem.of_rank)
+        self._interval = max(1.0, max(works) / unit)
+
+    @cached_property
+    def first(self) -> list[DueBlock]:
+        """Those that are tried first; with the last one, micro-batches come one after the other."""
+        num_passages = self._passages[-1] + 1
+        gaps, shifts = (0.0,) * num_passages, (0.0,) * len(self._way)
+        of_passages = [tuple(stretch[i % 2] for i in range(num_passages)) for stretch in _STRETCHES]
+        blocks = [
+            DueBlock(stretches, gaps, 1.0, *_NO_ROUNDS, _RESERVE, *rules, shifts)
+            for stretches, rules in product(of_passages, _RULES)
+        ]
+        alone = 2 * (sum(self._ticks) + sum(self._delays)) / self._interval
+        blocks += [replace(block, round_size=self._num_ranks, haste=1.0) for block in blocks[: len(_RULES)]]
+        far = self._num_microbatches * self._interval
+        for at in range(1, num_passages):
+            late = (*gaps[:at], far, *gaps[at + 1 :])
+            blocks += [replace(block, gaps=late) for block in (blocks[0], blocks[2])]
+        blocks += [replace(blocks[0], interval=interval) for interval in _INTERVALS]
+        return [*blocks, replace(blocks[0], interval=alone, reserve=0.0, is_strict=True)]
+
+    def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool) -> DueBlock:
+        """Return a block with something changed at random, or now and then another one."""
+        if draw.random() < 0.15:
+            stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
+            gaps = tuple(draw.choice((0.0, 0.0, 1.0, 2.0)) for _ in block.gaps)
+            interval, is_patient = draw.choice((0.8, 0.9, 1.0, 1.0, 1.1)), draw.random() < 0.5
+            rules, no_shifts = (is_patient, block.is_strict), (0.0,) * len(block.shifts)
+            return DueBlock(stretches, gaps, interval, *self._drawn_rounds(draw), block.reserve, *rules, no_shifts)
+        if self._has_messages and draw.random() < 0.1:
+            return replace(block, reserve=max(0.0, block.reserve + draw.choice((-1.0, -0.5, 0.5, 1.0))))
+        at, chance = draw.randrange(len(block.gaps)), draw.random()
+        if shifts_ops and draw.random() < 0.5:
+            shifts = [*block.shifts]
+            for _ in range(draw.choice((1, 1, 2, 3))):
+                first = draw.randrange(len(shifts))
+                last = first + 1 if draw.random() < 0.5 else len(shifts)
+                shift = draw.choice((-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0))
+                shifts[first:last] = [value + shift for value in shifts[first:last]]
+            return replace(block, shifts=tuple(shifts))
+        if chance < 0.5:
+            stretch = max(0.3, block.stretches[at] + draw.choice((-0.5, -0.25, 0.25, 0.5)))
+            return replace(block, stretches=(*block.stretches[:at], stretch, *block.stretches[at + 1 :]))
+        if chance < 0.8:
+            far = self._interval * draw.randint(1, self._num_microbatches)
+            gap = max(0.0, block.gaps[at] + draw.choice((-1.0, -0.5, 0.5, 1.0, 2.0, far, -far)))
+            return replace(block, gaps=(*block.gaps[:at], gap, *block.gaps[at + 1 :]))
+        if chance < 0.9:
+            round_size, left_out, haste = self._drawn_rounds(draw)
+            return replace(block, round_size=round_size, left_out=left_out, haste=haste)
+        if chance < 0.95:
+            return replace(block, interval=block.interval * draw.choice((0.9, 0.95, 1.05, 1.1)))
+        if chance < 0.98:
+            return replace(block, is_patient=not block.is_patient)
+        return replace(block, is_strict=not block.is_strict)
+
+    def _drawn_rounds(self, draw: Random) -> tuple[int, int, float]:
+        """Return micro-batches of a round, how many the first one has less, and the haste in them; often none."""
+        if draw.random() < 0.4:
+            return _NO_ROUNDS
+        round_size = draw.randint(2, 2 * self._num_ranks)
+        return round_size, draw.randrange(round_size), draw.choice((0.5, 0.75, 1.0))
+
+    def _offsets(self, block: DueBlock) -> list[float]:
+        """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""
+        offsets, due, last = [0.0] * self._num_kinds, 0.0, 0.0
+        for at, kind in enumerate(self._way):
+            passage = self._passages[at]
+            if at:
+                is_same = passage == self._passages[at - 1]
+                factor, gap = (block.stretches[passage], 0.0) if is_same else (1.0, block.gaps[passage])
+                due += self._ticks[at - 1] * factor + self._delays[at] + gap
+            last = max(last, due + block.shifts[at]) + 1e-7
+            offsets[kind] = last
+        return offsets
+
+    def dues(self, block: DueBlock) -> list[float]:
+        """Return when each op is due, in what ops take in the mean."""
+        interval, left_out = block.interval * self._interval, block.left_out
+        places = [(microbatch + left_out) % block.round_size for microbatch in range(self._num_microbatches)]
+        lags = [interval * (k - block.haste * (place - left_out)) for k, place in enumerate(places)]
+        return [offset + lag for offset in self._offsets(block) for lag in lags]
+
+
+def _way(problem: OrderProblem) -> list[int]:
+    """Return the forwards and backwards in the order in which a micro-batch goes through them."""
+    merged = {*recomputed_before(problem).values()}
+    places = {}
+    for index, kind in enumerate(problem.kinds):
+        if index not in merged and isinstance(kind.op, Compute) and kind.op.phase is not Phase.BACKWARD_WEIGHT:
+            is_forward = kind.op.phase is Phase.FORWARD
+            places[index] = (0, kind.op.stage) if is_forward else (1, -kind.op.stage)
+    return sorted(places, key=places.__getitem__)
+
+
+def _passages(problem: OrderProblem, way: list[int]) -> list[int]:
+    """Return of each op of the way how often it has gone through the ranks before, there or back."""
+    num_stages = len(way) // 2
+    return [
+        place % num_stages // problem.num_ranks + place // num_stages * -(-num_stages // problem.num_ranks)
+        for place in range(len(way))
+    ]

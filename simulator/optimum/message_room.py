@@ -1,0 +1,195 @@
+"""Whether ranks have room for lists with all of their messages: a loop of the planner, which numba compiles if it can.
+
+    rank 0   F0 ─┐ F1 ── B0        buffer of rank 1 for F0's output: from its Recv, which is put behind the last op of
+    rank 1       └── F0 B0 ..      rank 1 that F0 of rank 0 depends on (`schedules.lowering`), to the start of its F0
+                                   output of rank 0: to its B0, which needs what rank 1 sent after it had used it
+
+So what is held depends on the order of the ops, and it is what `simulator.memory` counts. What an op leaves and the
+next one lets go of counts as held only where there is time between them, or a Step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipesched.simulator.optimum.due_scheduling import DueArrays, load_of
+
+
+class MessageArrays(NamedTuple):
+    """The messages of an order problem as numbers, in step with `DueArrays`.
+
+    Attributes:
+        users: The kind that uses the message that a kind makes; -1: it makes none.
+        sent: What the rank that makes it holds of it, by the kind that makes it.
+        received: What the rank that uses it holds of it, by the kind that uses it; 0 where that is the same rank.
+        is_freed: 1 where a kind lets go at its start of what it uses, 0 where at its end.
+        makers: Kinds whose messages a rank holds, one rank's behind the other's.
+        maker_places: Where a rank's begin, and where the last ones end.
+    """
+
+    users: Sequence[int]
+    sent: Sequence[int]
+    received: Sequence[int]
+    is_freed: Sequence[int]
+    makers: Sequence[int]
+    maker_places: Sequence[int]
+
+
+class MessageState(NamedTuple):
+    """What changes while lists are looked at.
+
+    Attributes:
+        nexts: The micro-batch that is next, by kind.
+        heads: The place that is next, by rank.
+        clocks: How many ops of another rank are over when a rank's last one is, for each rank and other rank.
+        told: The same of the op that made a message, by op and rank.
+        posted: What is held from before an op on, by its place.
+        used: How many messages of a kind are known to have been used, by the kind that makes them.
+        let_go: How many of them their rank has let go of, likewise.
+    """
+
+    nexts: list[int]
+    heads: list[int]
+    clocks: list[int]
+    told: list[int]
+    posted: list[int]
+    used: list[int]
+    let_go: list[int]
+
+
+def post_messages(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    arrays: DueArrays, messages: MessageArrays, state: MessageState, kinds: Sequence[int], num_microbatches: int
+) -> None:
+    """Put into the state what buffers hold from which place on, of lists that can be worked through.
+
+    Args:
+        arrays: The problem.
+        messages: Its messages.
+        state: Of any values.
+        kinds: The kind of the op at each place, one rank's behind the other's.
+        num_microbatches: Micro-batches.
+    """
+    num_ranks = len(arrays.limits)
+    left = arrays.op_places[num_ranks]
+    for kind in range(len(arrays.ranks)):
+        state.nexts[kind] = arrays.firsts[kind]
+    for place in range(left):
+        state.posted[place] = 0
+    for rank in range(num_ranks):
+        state.heads[rank] = arrays.op_places[rank]
+        for other in range(num_ranks):
+            state.clocks[rank * num_ranks + other] = 0
+    rank = 0
+    while left > 0:
+        own = rank * num_ranks
+        while state.heads[rank] < arrays.op_places[rank + 1]:
+            kind = kinds[state.heads[rank]]
+            microbatch, is_blocked = state.nexts[kind], False
+            for arc in range(arrays.wait_places[kind], arrays.wait_places[kind + 1]):
+                is_blocked = is_blocked or state.nexts[arrays.waits[arc]] <= microbatch
+            if is_blocked:
+                break
+            for arc in range(arrays.wait_places[kind], arrays.wait_places[kind + 1]):
+                before = arrays.waits[arc]
+                if arrays.ranks[before] != rank:
+                    told = (before * num_microbatches + microbatch) * num_ranks
+                    for other in range(num_ranks):
+                        state.clocks[own + other] = max(state.clocks[own + other], state.told[told + other])
+            state.heads[rank] += 1
+            state.clocks[own + rank] = state.heads[rank] - arrays.op_places[rank]
+            user = messages.users[kind]
+            if user >= 0 and arrays.ranks[user] != rank:
+                receiver, told = arrays.ranks[user], (kind * num_microbatches + microbatch) * num_ranks
+                state.posted[arrays.op_places[receiver] + state.clocks[own + receiver]] += messages.received[user]
+                for other in range(num_ranks):
+                    state.told[told + other] = state.clocks[own + other]
+            state.nexts[kind] += 1
+            left -= 1
+        rank = (rank + 1) % num_ranks
+
+
+def let_go_of(
+    arrays: DueArrays,
+    messages: MessageArrays,
+    state: MessageState,
+    starts: Sequence[int],
+    num_microbatches: int,
+    rank: int,
+    peer: int,
+    sent: int,
+) -> int:
+    """Return what a rank lets go of when it takes a message of a peer, made by an op that started then [ticks].
+
+    Messages come in the order in which they are sent: with one that the peer has used all before it have left.
+    """
+    last, size = -1, 0
+    for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
+        maker = messages.makers[at]
+        user = messages.users[maker]
+        if arrays.ranks[user] == peer:
+            while state.used[maker] < num_microbatches and starts[user * num_microbatches + state.used[maker]] <= sent:
+                state.used[maker] += 1
+            if state.used[maker] > 0:
+                last = max(last, starts[maker * num_microbatches + state.used[maker] - 1])
+    for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
+        maker = messages.makers[at]
+        if arrays.ranks[messages.users[maker]] == peer:
+            count = state.let_go[maker]
+            while count < num_microbatches and starts[maker * num_microbatches + count] <= last:
+                count += 1
+            size += (count - state.let_go[maker]) * messages.sent[maker]
+            state.let_go[maker] = count
+    return size
+
+
+def messages_fit(  # noqa: C901 -- likewise
+    arrays: DueArrays,
+    messages: MessageArrays,
+    state: MessageState,
+    kinds: Sequence[int],
+    starts: Sequence[int],
+    num_microbatches: int,
+) -> bool:
+    """Return whether all ranks have room for lists that can be worked through, whose ops have these starts."""
+    post_messages(arrays, messages, state, kinds, num_microbatches)
+    num_kinds = len(arrays.ranks)
+    for kind in range(num_kinds):
+        state.nexts[kind], state.used[kind], state.let_go[kind] = arrays.firsts[kind], 0, 0
+    for rank in range(len(arrays.limits)):
+        held, end = 0, 0
+        for place in range(arrays.op_places[rank], arrays.op_places[rank + 1]):
+            kind = kinds[place]
+            microbatch = state.nexts[kind]
+            start = starts[kind * num_microbatches + microbatch]
+            held += state.posted[place]
+            if held > arrays.limits[rank] and start > end:
+                return False
+            load = load_of(kind, microbatch, num_microbatches, num_kinds)
+            used = messages.received[kind]
+            for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
+                used += messages.sent[messages.makers[at]] if messages.users[messages.makers[at]] == kind else 0
+            for arc in range(arrays.wait_places[kind], arrays.wait_places[kind + 1]):
+                before = arrays.waits[arc]
+                if arrays.ranks[before] != rank:
+                    pair = rank, arrays.ranks[before], starts[before * num_microbatches + microbatch]
+                    held -= let_go_of(arrays, messages, state, starts, num_microbatches, *pair)
+            if messages.is_freed[kind] > 0:
+                held -= used
+            if held + arrays.peaks[load] > arrays.limits[rank]:
+                return False
+            held += arrays.changes[load] + messages.sent[kind]
+            if messages.is_freed[kind] == 0:
+                held -= used
+            state.nexts[kind] += 1
+            end = start + arrays.ticks[kind]
+            until_step = arrays.changes[kind] - arrays.changes[load] if microbatch == num_microbatches - 1 else 0
+            if until_step > 0 and held + until_step > arrays.limits[rank]:
+                return False
+        if held > arrays.limits[rank]:
+            return False
+    return True
+
+
+MESSAGE_PARTS = (load_of, post_messages, let_go_of)
+"""What `messages_fit` calls."""
