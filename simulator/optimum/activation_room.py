@@ -100,14 +100,6 @@ class ActivationRoom:
         """Whether no rank of a schedule of these stages and ranks ever holds more than it may."""
         return all(self.most_held(row) <= limit for row, limit in zip(schedule.ops, self.limits, strict=True))
 
-    def with_lasting_gradients(self, schedule: Schedule) -> ActivationRoom:
-        """Return the room that is left beside gradients that are held from the start on."""
-        limits = (
-            limit - sum(self.gradients[stage] for stage in schedule.stages_on(rank))
-            for rank, limit in enumerate(self.limits)
-        )
-        return replace(self, limits=tuple(limits), gradients=(0,) * len(self.gradients))
-
     def least_held(self, schedule: Schedule, rank: int) -> tuple[int, int]:
         """Return what a rank holds at once at least, at some time, in any order, and how much of it is no activations.
 

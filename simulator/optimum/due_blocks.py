@@ -26,8 +26,8 @@ _STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 
 """Stretches of odd and even passages that are tried first."""
 _RULES = ((False, False), (True, False), (True, True))
 """Whether ranks are patient and strict, in blocks that are tried first."""
-_RESERVE = 2.0
-"""Messages for which there is room in blocks that are tried first."""
+_RESERVE, _RESERVES = 2.0, (4.0, 6.0, 10.0)
+"""Messages for which there is room in most blocks that are tried first, and in some."""
 _NO_ROUNDS = (1, 0, 0.0)
 """Micro-batches of a round, how many the first one has less, and the haste in them, where all are alike."""
 _INTERVALS = (1.25, 1.5, 2.0, 3.0)
@@ -110,6 +110,8 @@ class DueBlocks:
             late = (*gaps[:at], far, *gaps[at + 1 :])
             blocks += [replace(block, gaps=late) for block in (blocks[0], blocks[2])]
         blocks += [replace(blocks[0], interval=interval) for interval in _INTERVALS]
+        if self._has_messages:
+            blocks += [replace(block, reserve=reserve) for block in (blocks[0], blocks[2]) for reserve in _RESERVES]
         return [*blocks, replace(blocks[0], interval=alone, reserve=0.0, is_strict=True)]
 
     def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool) -> DueBlock:
@@ -167,12 +169,15 @@ class DueBlocks:
             offsets[kind] = last
         return offsets
 
-    def dues(self, block: DueBlock) -> list[float]:
-        """Return when each op is due, in what ops take in the mean."""
+    def dues(self, block: DueBlock) -> tuple[list[float], list[float]]:
+        """Return when the ops of micro-batch 0 are due, by kind, and how much later those of each micro-batch are.
+
+        Both are in what ops take in the mean.
+        """
         interval, left_out = block.interval * self._interval, block.left_out
         places = [(microbatch + left_out) % block.round_size for microbatch in range(self._num_microbatches)]
-        lags = [interval * (k - block.haste * (place - left_out)) for k, place in enumerate(places)]
-        return [offset + lag for offset in self._offsets(block) for lag in lags]
+        later = [interval * (k - block.haste * (place - left_out)) for k, place in enumerate(places)]
+        return self._offsets(block), later
 
 
 def _way(problem: OrderProblem) -> list[int]:

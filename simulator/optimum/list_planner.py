@@ -9,8 +9,9 @@ best lists are moved (`order_annealing`). The same numbers are drawn every time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from random import Random
 from typing import Any, TypeAlias, final
 
@@ -24,9 +25,9 @@ from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, OrderSt
 from pipesched.simulator.optimum.order_bound import least_ticks_of_ranks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 70_000, 8000
+_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 100_000, 8000
 """Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
-_MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((0.5, 0.9), (0.5, 0.6), (0.1, 0.6))
+_MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((1.0, 0.9), (1.0, 0.6), (0.5, 0.6))
 """Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
 of its moves is on the critical path."""
 _MOST_CELLS = 256
@@ -37,7 +38,6 @@ _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _UNSCREENED, _SCREENED = 3, 4
 """Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
-
 _Lists: TypeAlias = tuple[DueArrays, DueState, MessageArrays, MessageState]
 
 
@@ -49,14 +49,12 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
     short_problem = replace(problem, num_microbatches=num_short)
     whole, short = _BlockSearch(problem), _BlockSearch(short_problem)
     least = _about_least(problem, short_problem)
-    num_short_ops, blocks = num_short * len(problem.kinds), whole.blocks.first
-    if num_short_ops < num_ops:
-        left -= len(blocks) * num_short_ops
-        blocks = _screened(blocks, short)
-    for block in blocks:
+    for block in _first_blocks(short, is_short=num_short == problem.num_microbatches):
         left -= num_ops
         if whole.learn(block) <= least:
             break
+    num_short_ops = num_short * len(problem.kinds)
+    left -= len(short.blocks.first) * num_short_ops
     if whole.fewest > least:
         _search(whole, short, least, min(_MOST_TRIES, int(left / num_short_ops)))
     if whole.fewest == DOES_NOT_FIT:
@@ -76,10 +74,13 @@ def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
     return max(least + num_more * work for least, work in zip(least_ticks_of_ranks(short), works, strict=True))
 
 
-def _screened(blocks: list[DueBlock], short: _BlockSearch) -> list[DueBlock]:
-    """Return the first few blocks, of the others those that are the best for a short batch, and the last one."""
-    ranked = sorted(blocks[_UNSCREENED:-1], key=short.ticks_of)
-    return [*blocks[:_UNSCREENED], *ranked[:_SCREENED], blocks[-1]]
+def _first_blocks(short: _BlockSearch, *, is_short: bool) -> Iterator[DueBlock]:
+    """Yield the blocks to try first; of a long batch the first few, of others the best of a short one, and the last."""
+    blocks = short.blocks.first
+    yield from blocks[:_UNSCREENED]
+    others = blocks[_UNSCREENED:-1]
+    yield from others if is_short else [block for block in short.ranked if block in others][:_SCREENED]
+    yield blocks[-1]
 
 
 def _search(whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int) -> None:
@@ -115,14 +116,19 @@ class _BlockSearch:
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(largest))
         self.fewest, self.best, self.best_starts = DOES_NOT_FIT, self.blocks.first[0], list[int]()
 
+    @cached_property
+    def ranked(self) -> list[DueBlock]:
+        """The blocks that are tried first, the best one first."""
+        return sorted(self.blocks.first, key=self.ticks_of)
+
     def learn(self, block: DueBlock) -> int:
-        """Try a block, keep it if none is better, and return the fewest ticks that are known."""
+        """Return what the lists of a block take [ticks], and keep it if none is better."""
         ticks = self.ticks_of(block)
         if ticks < self.fewest:
             self.best_starts = _in_list(self._state.starts)
         if ticks <= self.fewest and ticks < DOES_NOT_FIT:
             self.best, self.fewest = block, ticks
-        return self.fewest
+        return ticks
 
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
@@ -142,10 +148,12 @@ class _BlockSearch:
         limits: Any = [
             limit - int(block.reserve * size) for limit, size in zip(self._lists[0].limits, self._messages, strict=True)
         ]
-        dues: Any = self.blocks.dues(block)
+        by_kind, by_microbatch = self.blocks.dues(block)
+        dues: Any = None if in_arrays else [due + later for due in by_kind for later in by_microbatch]
         schedule, fits = schedule_by_due, messages_fit
         if in_arrays:
-            limits, dues = _in_numpy(limits), _in_numpy(dues, float)
+            limits = _in_numpy(limits)
+            dues = (_in_numpy(by_kind, float)[:, None] + _in_numpy(by_microbatch, float)).ravel()
             schedule = machine_code.compiled(schedule_by_due, DUE_PARTS)
             fits = machine_code.compiled(messages_fit, MESSAGE_PARTS)
         options = block.is_patient, block.is_strict, self._is_repeated

@@ -209,6 +209,34 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
             assert not any(excess_in(room, costs, cluster)(planned))
 
 
+@pytest.mark.parametrize(
+    ("name", "p", "gradients", "limit", "least_s"),
+    [
+        ("zbv", 2, 2.5, 7.0, 12.5),
+        ("zbv", 4, 2.5, 8.0, 13.5),
+        ("interleaved", 2, 2.5, 6.5, 14.5),
+        ("interleaved", 4, 2.5, 6.5, 21.5),
+        ("interleaved", 4, 2.5, 7.0, 19.5),
+    ],
+)
+def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_micro_batch_saves(
+    name, p, gradients, limit, least_s
+):
+    """CP-SAT proves these optima."""
+    schedule = build(name, p, 4, 2 if name == "interleaved" else None)
+    parts = (1.0,) if name == "interleaved" else (None, 0.5, 0.5)
+    sizes = {"saved_bytes": GIB // 2, "weight_bytes": int(gradients * GIB / 2), "output_bytes": 10**6}
+    costs = StageCosts((StageCost(0.5, *parts, **sizes),) * schedule.num_stages)
+    cluster = Cluster((Device(memory_bytes=int(limit * GIB) + 4 * 10**6),) * p)
+    lists = orderable(schedule, costs)
+    room = bytes_room(lists, costs, cluster)
+    problem = order_problem(lists, costs, cluster, room)
+    orders = known_orders(problem, lists, costs, excess_in(room, costs, cluster))
+    planned = next(order for order in orders if order.schedule.name == PLANNER)
+    assert pipesched.simulate(planned.schedule, costs, cluster).fits
+    assert least_s <= planned.ticks * problem.tick_s <= 1.01 * least_s
+
+
 def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():
     """Beside weights and gradients of 2 bytes there are 4: too few for 4 of 1F1B's micro-batches and a message."""
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, output_bytes=1)
