@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from importlib.util import find_spec
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -57,7 +58,11 @@ def compiled(
     for part in parts:
         register_jitable(forceinline=are_inlined)(part)
     result: Any = numba.njit(cache=True, nogil=True)(loop)
-    result._cache = _quick_cache()(loop)  # noqa: SLF001 -- nothing else says where it is kept
+    result._cache = kept = _quick_cache()(loop)  # noqa: SLF001 -- nothing else says where it is kept
+    if hasattr(kept, "_cache_file"):  # what is kept is of no use when the file of a part has changed, either
+        files = sorted({part.__code__.co_filename for part in parts})
+        times = (Path(file).stat().st_mtime for file in files)
+        kept._cache_file._source_stamp = (kept._cache_file._source_stamp, *times)  # noqa: SLF001
     return result  # type: ignore[no-any-return]
 
 

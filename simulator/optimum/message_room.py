@@ -157,13 +157,13 @@ def messages_fit(  # noqa: C901 -- likewise
     for kind in range(num_kinds):
         state.nexts[kind], state.used[kind], state.let_go[kind] = arrays.firsts[kind], 0, 0
     for rank in range(len(arrays.limits)):
-        held, end = 0, 0
+        held, end, until_step = 0, 0, 0
         for place in range(arrays.op_places[rank], arrays.op_places[rank + 1]):
             kind = kinds[place]
             microbatch = state.nexts[kind]
             start = starts[kind * num_microbatches + microbatch]
             held += state.posted[place]
-            if held > arrays.limits[rank] and start > end:
+            if held + until_step > arrays.limits[rank] and (start > end or until_step > 0):
                 return False
             load = load_of(kind, microbatch, num_microbatches, num_kinds)
             used = messages.received[kind]
@@ -184,9 +184,7 @@ def messages_fit(  # noqa: C901 -- likewise
             state.nexts[kind] += 1
             end = start + arrays.ticks[kind]
             until_step = arrays.changes[kind] - arrays.changes[load] if microbatch == num_microbatches - 1 else 0
-            if until_step > 0 and held + until_step > arrays.limits[rank]:
-                return False
-        if held > arrays.limits[rank]:
+        if held + until_step > arrays.limits[rank]:
             return False
     return True
 

@@ -1,5 +1,6 @@
 """Machine code that is on disk is loaded without what compiling it needs, and anything can be compiled after it."""
 
+import os
 import subprocess
 import sys
 
@@ -33,3 +34,19 @@ def test_code_on_disk_is_loaded_quickly_and_other_code_is_compiled_after_it(tmp_
     first, second = (subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2))
     assert first.stdout.split("\n") == ["12.0 True", "4.0", ""], first.stderr
     assert second.stdout.split("\n") == ["12.0 1 False", "4.0", ""], second.stderr
+
+
+def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_path):
+    pytest.importorskip("numba")
+    (tmp_path / "doubling.py").write_text("from part import part\n\ndef loop(number):\n    return part(number) + 1\n")
+    program = (
+        "from pipesched.schedules import machine_code; import doubling, part; "
+        "print(machine_code.compiled(doubling.loop, (part.part,))(3))"
+    )
+    for factor in (2, 5):
+        (tmp_path / "part.py").write_text(f"def part(number):\n    return {factor} * number\n")
+        os.utime(tmp_path / "part.py", (factor, factor))
+        told = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+        )
+        assert told.stdout.strip() == str(3 * factor + 1)
