@@ -14,8 +14,8 @@ from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 
-class _Place(Enum):
-    """Which micro-batch an op is of; where there is one alone, it is the first one."""
+class _Turn(Enum):
+    """Which micro-batch an op is of, as `load_of` counts; where there is one alone, it is the first one."""
 
     BETWEEN = 0
     FIRST = 1
@@ -35,7 +35,7 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
     followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
     firsts = [problem.num_microbatches if kind in merged else problem.first(kind) for kind in ops]
     num_ops = [sum(problem.num_microbatches - firsts[kind] for kind in of_rank) for of_rank in problem.of_rank]
-    held = [_held(problem, op, place) for place in _Place for op in ops.values()]
+    held = [_held(problem, op, turn) for turn in _Turn for op in ops.values()]
     return DueArrays(
         ranks=[kind.rank for kind in kinds],
         ticks=[kind.ticks + (kinds[rebuilt[i]].ticks if i in rebuilt else 0) for i, kind in enumerate(kinds)],
@@ -86,7 +86,7 @@ def message_arrays(problem: OrderProblem) -> MessageArrays:
         users,
         sent,
         received,
-        [int(is_phase(kind.op, Phase.FORWARD)) for kind in kinds],
+        [int(not is_phase(kind.op, Phase.FORWARD) and isinstance(kind.op, Compute)) for kind in kinds],
         [*chain.from_iterable(makers)],
         _places(makers),
     )
@@ -135,16 +135,16 @@ def _limits(problem: OrderProblem, held: list[tuple[int, int, int]]) -> list[int
     return limits
 
 
-def _held(problem: OrderProblem, op: Compute | Step, place: _Place) -> tuple[int, int, int]:
+def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn) -> tuple[int, int, int]:
     """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done.
 
     The gradients of a stage are held from the end of its first backward, or W, to its Step.
     """
-    room, is_last = problem.room, place is _Place.LAST
+    room, is_last = problem.room, turn is _Turn.LAST
     gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
     if isinstance(op, Step):
         return 0, -gradients if is_last else 0, 0
-    taken = gradients if place is _Place.FIRST else 0
+    taken = gradients if turn is _Turn.FIRST else 0
     given, given_at_once = gradients if is_last else 0, gradients if is_last and not has_step else 0
     saved, kept = room.saved[op.stage], room.kept[op.stage]
     waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved

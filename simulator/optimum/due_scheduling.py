@@ -215,10 +215,8 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
             for place in range(arrays.other_places[rank], arrays.other_places[rank + 1]):
                 kind = arrays.others[place]
                 microbatch = state.nexts[kind]
-                index, load = (
-                    kind * num_microbatches + microbatch,
-                    load_of(kind, microbatch, num_microbatches, num_kinds),
-                )
+                index = kind * num_microbatches + microbatch
+                load = load_of(kind, microbatch, num_microbatches, num_kinds)
                 if (
                     microbatch < num_microbatches
                     and state.missing[index] == 0

@@ -25,7 +25,7 @@ from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, OrderSt
 from pipesched.simulator.optimum.order_bound import least_ticks_of_ranks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
-_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 100_000, 8000
+_LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 85_000, 8000
 """Ops of p = 8, m = 64 in a V; ops of all tries together for as many or more; the most tries."""
 _MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((1.0, 0.9), (1.0, 0.6), (0.5, 0.6))
 """Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
@@ -49,12 +49,12 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
     short_problem = replace(problem, num_microbatches=num_short)
     whole, short = _BlockSearch(problem), _BlockSearch(short_problem)
     least = _about_least(problem, short_problem)
-    for block in _first_blocks(short, is_short=num_short == problem.num_microbatches):
+    num_short_ops, is_whole = num_short * len(problem.kinds), num_short == problem.num_microbatches
+    for block in _first_blocks(short, is_whole=is_whole):
         left -= num_ops
         if whole.learn(block) <= least:
             break
-    num_short_ops = num_short * len(problem.kinds)
-    left -= len(short.blocks.first) * num_short_ops
+    left -= 0 if is_whole else len(short.blocks.first) * num_short_ops
     if whole.fewest > least:
         _search(whole, short, least, min(_MOST_TRIES, int(left / num_short_ops)))
     if whole.fewest == DOES_NOT_FIT:
@@ -74,12 +74,12 @@ def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
     return max(least + num_more * work for least, work in zip(least_ticks_of_ranks(short), works, strict=True))
 
 
-def _first_blocks(short: _BlockSearch, *, is_short: bool) -> Iterator[DueBlock]:
-    """Yield the blocks to try first; of a long batch the first few, of others the best of a short one, and the last."""
+def _first_blocks(short: _BlockSearch, *, is_whole: bool) -> Iterator[DueBlock]:
+    """Yield the blocks to try first: all where the short batch is the whole one, else some that are good for it."""
     blocks = short.blocks.first
     yield from blocks[:_UNSCREENED]
     others = blocks[_UNSCREENED:-1]
-    yield from others if is_short else [block for block in short.ranked if block in others][:_SCREENED]
+    yield from others if is_whole else [block for block in short.ranked if block in others][:_SCREENED]
     yield blocks[-1]
 
 
@@ -111,9 +111,9 @@ class _BlockSearch:
         arrays, messages = due_arrays(problem), message_arrays(problem)
         self._lists: _Lists = arrays, due_state(problem), messages, message_state(problem, messages)
         self._state = self._lists[1]
-        largest = list(map(max, messages.sent, messages.received))
-        self._messages = [max(largest[kind] for kind in kinds) for kinds in problem.of_rank]
-        self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(largest))
+        sizes = list(map(max, messages.sent, messages.received))
+        self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
+        self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
         self.fewest, self.best, self.best_starts = DOES_NOT_FIT, self.blocks.first[0], list[int]()
 
     @cached_property
@@ -145,20 +145,21 @@ class _BlockSearch:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
         in_arrays = machine_code.is_hot(_STEPS * self._num_ops)
         arrays, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
-        limits: Any = [
-            limit - int(block.reserve * size) for limit, size in zip(self._lists[0].limits, self._messages, strict=True)
-        ]
+        limits: Any = arrays.limits
+        if any(self._largest_messages):
+            pairs = zip(self._lists[0].limits, self._largest_messages, strict=True)
+            limits = [limit - int(block.reserve * size) for limit, size in pairs]
         by_kind, by_microbatch = self.blocks.dues(block)
         dues: Any = None if in_arrays else [due + later for due in by_kind for later in by_microbatch]
         schedule, fits = schedule_by_due, messages_fit
         if in_arrays:
-            limits = _in_numpy(limits)
+            limits = _in_numpy(limits) if isinstance(limits, list) else limits
             dues = (_in_numpy(by_kind, float)[:, None] + _in_numpy(by_microbatch, float)).ravel()
             schedule = machine_code.compiled(schedule_by_due, DUE_PARTS)
             fits = machine_code.compiled(messages_fit, MESSAGE_PARTS)
         options = block.is_patient, block.is_strict, self._is_repeated
         ticks = int(schedule(arrays, self._state, self._num_microbatches, dues, limits, *options))
-        if ticks == DOES_NOT_FIT or not any(self._messages):
+        if ticks == DOES_NOT_FIT or not any(self._largest_messages):
             return ticks
         lists = self._state.kinds, self._state.starts
         has_room = fits(arrays, messages, messages_state, *lists, self._num_microbatches)

@@ -23,7 +23,8 @@ class MessageArrays(NamedTuple):
         users: The kind that uses the message that a kind makes; -1: it makes none.
         sent: What the rank that makes it holds of it, by the kind that makes it.
         received: What the rank that uses it holds of it, by the kind that uses it; 0 where that is the same rank.
-        is_freed: 1 where a kind lets go at its start of what it uses, 0 where at its end.
+        is_backward: 1 where a kind is a backward: it lets go of what it uses at its end, and others at their start, and
+            with its last op a Step may come that takes no time.
         makers: Kinds whose messages a rank holds, one rank's behind the other's.
         maker_places: Where a rank's begin, and where the last ones end.
     """
@@ -31,7 +32,7 @@ class MessageArrays(NamedTuple):
     users: Sequence[int]
     sent: Sequence[int]
     received: Sequence[int]
-    is_freed: Sequence[int]
+    is_backward: Sequence[int]
     makers: Sequence[int]
     maker_places: Sequence[int]
 
@@ -174,16 +175,17 @@ def messages_fit(  # noqa: C901 -- likewise
                 if arrays.ranks[before] != rank:
                     pair = rank, arrays.ranks[before], starts[before * num_microbatches + microbatch]
                     held -= let_go_of(arrays, messages, state, starts, num_microbatches, *pair)
-            if messages.is_freed[kind] > 0:
+            if messages.is_backward[kind] == 0:
                 held -= used
             if held + arrays.peaks[load] > arrays.limits[rank]:
                 return False
             held += arrays.changes[load] + messages.sent[kind]
-            if messages.is_freed[kind] == 0:
+            if messages.is_backward[kind] > 0:
                 held -= used
             state.nexts[kind] += 1
             end = start + arrays.ticks[kind]
-            until_step = arrays.changes[kind] - arrays.changes[load] if microbatch == num_microbatches - 1 else 0
+            is_last = messages.is_backward[kind] > 0 and microbatch == num_microbatches - 1
+            until_step = arrays.changes[kind] - arrays.changes[load] if is_last else 0
         if held + until_step > arrays.limits[rank]:
             return False
     return True

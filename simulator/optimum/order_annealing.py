@@ -15,12 +15,7 @@ from math import exp
 from typing import NamedTuple
 
 from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DueArrays, load_of
-from pipesched.simulator.optimum.message_room import (
-    MESSAGE_PARTS,
-    MessageArrays,
-    MessageState,
-    messages_fit,
-)
+from pipesched.simulator.optimum.message_room import MESSAGE_PARTS, MessageArrays, MessageState, messages_fit
 
 _FARTHEST = 4
 """The most ops that one is moved past."""

@@ -148,6 +148,17 @@ def test_gradients_take_no_room_before_the_first_backward_has_ended():
 GIB = 2**30
 
 
+def planned_s(schedule, costs, cluster):
+    """Return what the planner's lists, which fit, take [s]."""
+    lists = orderable(schedule, costs)
+    room = bytes_room(lists, costs, cluster)
+    problem = order_problem(lists, costs, cluster, room)
+    orders = known_orders(problem, lists, costs, excess_in(room, costs, cluster))
+    planned = next(order for order in orders if order.schedule.name == PLANNER)
+    assert pipesched.simulate(planned.schedule, costs, cluster).fits
+    return planned.ticks * problem.tick_s
+
+
 @pytest.mark.parametrize(
     ("name", "limit", "output_bytes", "least_s"),
     [
@@ -169,13 +180,7 @@ def test_the_planner_is_near_the_optimum_where_gradients_take_room_of_micro_batc
     parts = (None, 1.0, 1.0) if name == "zb_h1" else (2.0,)
     cost = StageCost(1.0, *parts, saved_bytes=GIB, weight_bytes=GIB, output_bytes=output_bytes)
     costs, cluster = StageCosts((cost,) * 4), Cluster((Device(memory_bytes=int(limit * GIB)),) * 4)
-    lists = orderable(schedule, costs)
-    room = bytes_room(lists, costs, cluster)
-    problem = order_problem(lists, costs, cluster, room)
-    orders = known_orders(problem, lists, costs, excess_in(room, costs, cluster))
-    planned = next(order for order in orders if order.schedule.name == PLANNER)
-    assert pipesched.simulate(planned.schedule, costs, cluster).fits
-    assert least_s <= planned.ticks * problem.tick_s <= 1.01 * least_s
+    assert least_s <= planned_s(schedule, costs, cluster) <= 1.01 * least_s
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("zb_h1", None), ("zbv", None), ("interleaved", 2)])
@@ -228,13 +233,7 @@ def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_
     sizes = {"saved_bytes": GIB // 2, "weight_bytes": int(gradients * GIB / 2), "output_bytes": 10**6}
     costs = StageCosts((StageCost(0.5, *parts, **sizes),) * schedule.num_stages)
     cluster = Cluster((Device(memory_bytes=int(limit * GIB) + 4 * 10**6),) * p)
-    lists = orderable(schedule, costs)
-    room = bytes_room(lists, costs, cluster)
-    problem = order_problem(lists, costs, cluster, room)
-    orders = known_orders(problem, lists, costs, excess_in(room, costs, cluster))
-    planned = next(order for order in orders if order.schedule.name == PLANNER)
-    assert pipesched.simulate(planned.schedule, costs, cluster).fits
-    assert least_s <= planned.ticks * problem.tick_s <= 1.01 * least_s
+    assert least_s <= planned_s(schedule, costs, cluster) <= 1.01 * least_s
 
 
 def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():
