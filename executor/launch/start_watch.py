@@ -2,7 +2,8 @@
 
 A process beside it watches until the guard has come, which ends it (`start_is_over`). If the rank ends before, it tells
 all others; if one of them tells why the run has ended, or torchrun's store goes, with an agent that has given up, it
-ends the rank. It needs the standard library alone: torch takes seconds to load.
+ends the rank. A signal that asks the rank to end rings a bell at the process beside it: how a rank has ended cannot be
+read any more once its agent knows. All this needs the standard library alone: torch takes seconds to load.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import time
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
 from typing import NoReturn
 
 from pipesched.executor.launch.verdict_store import VerdictStore, is_told_here
@@ -24,8 +29,17 @@ _LATE_S = 1.0
 """How much later than others a rank tells of its end that has said why, or is not the first [s]."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
-_watchers: list[int] = []
-"""The process that watches."""
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What a rank knows of the process that watches over it: that, and the bell that a signal rings there."""
+
+    watcher: int
+    ring: socket.socket
+
+
+_watches: list[_Watched] = []
+"""The one over this process."""
 
 
 def is_under_agent() -> bool:
@@ -39,42 +53,56 @@ def watch_start() -> None:
         return
     agent, pid = os.getppid(), os.getpid()
     end_with(agent)
+    bell, ring = socket.socketpair()
     watcher = os.fork()
     if not watcher:
-        _watch(pid, agent)
-    _watchers.append(watcher)
+        ring.close()
+        _watch(pid, agent, bell)
+    bell.close()
+    ring.setblocking(False)
+    signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, _end_by)  # with a handler, it rings
+    _watches.append(_Watched(watcher, ring))
 
 
 def start_is_over() -> None:
     """End the process that watches over this one, as its guard has come: it may be waiting for the store."""
-    while _watchers:
-        watcher = _watchers.pop()
-        os.kill(watcher, signal.SIGKILL)
-        os.waitpid(watcher, 0)
+    while _watches:
+        watched = _watches.pop()
+        os.kill(watched.watcher, signal.SIGKILL)  # before the bell is silent, which says that the rank has ended
+        os.waitpid(watched.watcher, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        watched.ring.close()
 
 
-def _watch(pid: int, agent: int) -> NoReturn:
+def _end_by(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+def _watch(pid: int, agent: int, bell: socket.socket) -> NoReturn:
     try:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         process, parent = os.pidfd_open(pid), os.pidfd_open(agent)
         end_with(pid, signal.SIGCONT)
         with VerdictStore() as store:
-            _watch_beside(store, pid, process, parent)
+            _watch_beside(store, process, parent, pid, bell)
     except OSError:
         pass  # the rank was gone at once, or there is no store
     finally:
         os._exit(0)
 
 
-def _watch_beside(store: VerdictStore, pid: int, process: int, agent: int) -> None:
+def _watch_beside(store: VerdictStore, process: int, agent: int, pid: int, bell: socket.socket) -> None:
     """Watch until the rank has ended, or the run has."""
     cause = None
     while cause is None:
-        ready = select.select([process, store.socket.fileno()], [], [], _TICK_S)[0]
-        if process in ready:
-            _tell_end(store, pid, process, agent)
-            return
+        ready = select.select([process, bell.fileno(), store.socket.fileno()], [], [], _TICK_S)[0]
+        if process in ready or bell.fileno() in ready:
+            _tell_end(store, agent, _end_of(process, pid, bell))
+            break
         try:
             cause = store.verdict()
         except TimeoutError:
@@ -85,13 +113,22 @@ def _watch_beside(store: VerdictStore, pid: int, process: int, agent: int) -> No
             break
     if cause is not None and is_told_here(cause):
         _print(cause.text)
-    os.kill(pid, signal.SIGKILL)  # nobody will meet it
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)  # nobody will meet it
 
 
-def _tell_end(store: VerdictStore, pid: int, process: int, agent: int) -> None:
+def _end_of(process: int, pid: int, bell: socket.socket) -> int | None:
+    """Return how the rank has ended, or is asked to end; negative: by which signal. None where nothing says."""
+    bell.setblocking(False)
+    with suppress(BlockingIOError):
+        if told := bell.recv(1):
+            return -told[0]
+    select.select([process], [], [], _ENDING_S)  # its files go before it
+    return exit_code_of(pid)
+
+
+def _tell_end(store: VerdictStore, agent: int, code: int | None) -> None:
     """Say that the rank's process has ended, here and to all guards, as long as the store is there."""
-    select.select([process], [], [], _ENDING_S)
-    code = exit_code_of(pid)
     is_last = code is None or code == -signal.SIGKILL
     if code == -signal.SIGKILL and select.select([agent], [], [], _AGENT_S)[0]:
         text = _named("torchrun's agent, which has started it, is gone")

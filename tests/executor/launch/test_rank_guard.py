@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
@@ -33,6 +34,10 @@ class Store:
         if self._answers < 0:
             raise self._error
 
+    def close(self):
+        self.socket.close()
+        self._end.close()
+
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux has them")
 @pytest.mark.parametrize(
@@ -43,15 +48,60 @@ def test_a_store_that_goes_between_two_questions_ends_the_rank_and_a_slow_one_do
 ):
     for name, value in (("MASTER_ADDR", "there"), ("MASTER_PORT", "1"), ("RANK", "2")):
         monkeypatch.setenv(name, value)
+    with watched_rank() as (rank, process, agent, bell, _), closing(Store(2, error)) as store:
+        _watch_beside(store, process, agent, rank, bell)
+        assert said in capsys.readouterr().err
+        if said:
+            assert os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) == -signal.SIGKILL
+        else:
+            assert os.waitpid(rank, os.WNOHANG) == (0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux has them")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_rank_that_its_agent_has_ended_and_asked_for_is_not_taken_for_the_first(is_told, monkeypatch, capsys):
+    for name, value in (("RANK", "2"), ("LOCAL_RANK", "0"), ("GROUP_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    store = Decided(EndingCause(1, "rank 3 failed"))
+    with watched_rank() as (rank, process, agent, bell, ring), closing(store):
+        if is_told:
+            ring.send(bytes([signal.SIGTERM]))
+        os.kill(rank, signal.SIGTERM)
+        os.waitpid(rank, 0)  # what an agent does: nobody can read any more how it has ended
+        _watch_beside(store, process, agent, rank, bell)
+    own = "executor: process 2 failed before it had read its job: its process ended\n"
+    assert capsys.readouterr().err == ("" if is_told else own) + "executor: rank 3 failed\n"
+
+
+class Decided(Store):
+    """A store where the verdict comes after a moment."""
+
+    def __init__(self, cause):
+        super().__init__(3, None)
+        self._cause = cause
+
+    def verdict(self):
+        self._answers -= 1
+        return self._cause if self._answers < 0 else None
+
+    def decide(self, text):
+        return self._cause
+
+
+@contextmanager
+def watched_rank():
+    """Yield a process, a descriptor of it and of this one, and a bell with what rings it."""
+    bell, ring = socket.socketpair()
     rank = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ)
     process, agent = os.pidfd_open(rank), os.pidfd_open(os.getpid())
     try:
-        _watch_beside(Store(2, error), rank, process, agent)
-        assert said in capsys.readouterr().err
-        if not said:
-            os.kill(rank, signal.SIGKILL)
+        yield rank, process, agent, bell, ring
     finally:
-        ended = os.waitpid(rank, 0)[1]
+        with suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(rank, 0)
         os.close(process)
         os.close(agent)
-    assert os.waitstatus_to_exitcode(ended) == -signal.SIGKILL
+        bell.close()
+        ring.close()
