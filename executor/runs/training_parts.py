@@ -91,8 +91,7 @@ class TrainingParts:
                 f"try {every - every % flush_steps or flush_steps}"
             )
         self._start = None if self._settings.start is None else Path(self._settings.start)
-        if self._start is None or self._start.resolve().parent != self._folder.resolve():
-            require_no_checkpoints(self._folder)
+        require_no_checkpoints(self._folder, self._start)
         self._index: CheckpointIndex | None = None
         self.scores = ScoreTable()
         self._is_dealt = False

@@ -9,6 +9,7 @@ What has no index is no checkpoint: its writing was interrupted. An index whose 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -265,12 +266,22 @@ def has_checkpoints(folder: Path) -> bool:
     return bool(_whole_ones(folder))
 
 
-def require_no_checkpoints(folder: Path) -> None:
-    """Refuse to begin a run in a folder that has checkpoints of another.
+def require_no_checkpoints(folder: Path, start: Path | None) -> None:
+    """Refuse to begin a run in a folder that has checkpoints of another; those of one that goes on there may be there.
+
+    Args:
+        folder: Where the run writes checkpoints; it need not be there.
+        start: The checkpoint that the run goes on from; None: from the beginning.
 
     Raises:
         ExecutionError: It has, or it cannot be made.
     """
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        raise _not_made(folder, OSError(reason, os.strerror(reason)))
+    if start is not None and start.resolve().parent == folder.resolve():
+        return
     if has_checkpoints(folder):
         raise ExecutionError(
             f"checkpoint: got {folder}, which has checkpoints, expected a folder without; try `resume={folder}` to go "
@@ -287,14 +298,18 @@ def clear_after(folder: Path, steps: int) -> None:
         ExecutionError: The folder cannot be made.
     """
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ExecutionError(
-            f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be made; try another"
-        ) from error
+        raise _not_made(folder, error) from error
     for number, checkpoint in _all(folder):
         if number > steps or not has_index(checkpoint):
             _remove(checkpoint)
+
+
+def _not_made(folder: Path, error: OSError) -> ExecutionError:
+    return ExecutionError(
+        f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be made; try another"
+    )
 
 
 def keep_newest(folder: Path, keep: int) -> None:

@@ -118,5 +118,5 @@ def _require_few(training: CheckpointedTraining, interval: int, most: int) -> No
         count = f"about {num_failures:,.0f} failures" if num_failures < _COUNTABLE else "no end of failures"
         raise SimulationError(
             f"a training of {training.num_steps} steps with a checkpoint every {interval}: got {count}, expected at "
-            f"most {most:,}; try fewer steps, or rarer failures"
+            f"most {most:,}; try a smaller `num_steps`, or a larger `fail_every_s`"
         )

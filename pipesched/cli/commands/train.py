@@ -81,6 +81,7 @@ def train(
     75: SIGTERM or SIGUSR1 has ended it after a checkpoint.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
+    from pipesched.workflows.training import require_own_folder
 
     meter = LoadMeter()
     check_outputs((job, JSON), (log, (".jsonl",)), (export, (".safetensors",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
@@ -89,11 +90,12 @@ def train(
     if job is not None:
         _require_alone([log, export, plot, out], costs.machines.memory_limit)
     model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
+    checkpoints = options.checkpoints()
     if job is None:
         options.require_possible()
+        require_own_folder(checkpoints)
     schedule_specs = [options.begun(schedule_spec) for schedule_spec in _schedule_specs(schedule, compare)]
     _require_one_run(schedule_specs, options, export)
-    checkpoints = options.checkpoints()
     _require_faults(faults, schedule_specs, options, is_job=job is not None)
     from pipesched.workflows.arguments import require_epsilon, require_followed
     from pipesched.workflows.training import summarize_training

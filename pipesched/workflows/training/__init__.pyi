@@ -1,4 +1,5 @@
 from .checkpoint_arguments import checkpoint_settings as checkpoint_settings
+from .checkpoint_arguments import require_own_folder as require_own_folder
 from .checkpoint_arguments import require_restartable as require_restartable
 from .trained_run import TrainedRun as TrainedRun
 from .trained_run import forecast_table as forecast_table

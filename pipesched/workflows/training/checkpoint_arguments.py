@@ -62,3 +62,17 @@ def require_restartable(restarts: int, checkpoints: CheckpointSettings | None, *
             f"restarts: got {restarts}, expected `checkpoint` and `is_distributed=True` with it, and no torchrun, "
             "which has restarts of its own; leave it out"
         )
+
+
+def require_own_folder(checkpoints: CheckpointSettings | None) -> None:
+    """Refuse a folder that a run cannot begin in, before anything is measured for it.
+
+    Raises:
+        ExecutionError: It cannot be made, or has checkpoints of another run.
+    """
+    if checkpoints is None or is_rank():  # under torchrun another rank may have begun
+        return
+    from pipesched.executor.training import require_no_checkpoints
+
+    start = None if checkpoints.start is None else Path(checkpoints.start)
+    require_no_checkpoints(Path(checkpoints.folder), start)
