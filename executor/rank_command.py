@@ -22,6 +22,7 @@ from pipesched.executor.launch import (
     Train,
     is_under_agent,
     job_from_json,
+    leave_by_oneself,
     pause_requests,
     ranks_of_processes,
     stacks_written_to,
@@ -199,6 +200,7 @@ def run_and_leave() -> NoReturn:
     Not by sys.exit: gloo's threads may still hold tensors, and one freed while Python shuts down aborts the process.
     """
     code = main()
+    leave_by_oneself()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -30,6 +30,7 @@ from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table
 from .standstill_report import stacks_written_to as stacks_written_to
 from .start_watch import is_under_agent as is_under_agent
+from .start_watch import leave_by_oneself as leave_by_oneself
 from .start_watch import watch_start as watch_start
 from .supervisor import Processes as Processes
 from .supervisor import started as started

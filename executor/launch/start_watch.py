@@ -1,13 +1,15 @@
 """The watch over a rank's process under torchrun while it loads what it needs, before its guard is there.
 
-A process beside it watches until the guard has come, which ends it (`start_is_over`). If the rank ends before, it tells
-all others; if one of them tells why the run has ended, or torchrun's store goes, with an agent that has given up, it
-ends the rank. A signal that asks the rank to end rings a bell at the process beside it: how a rank has ended cannot be
-read any more once its agent knows. All this needs the standard library alone: torch takes seconds to load.
+A process beside it watches until the guard has come, which ends it (`start_is_over`). If the rank ends before, it
+tells all others; if one of them tells why the run has ended, or torchrun's store goes, with an agent that has given
+up, it ends the rank. A signal that asks the rank to end rings a bell at the process beside it, and so does the rank
+where it leaves by itself: how it has ended cannot be read any more once its agent knows. All this needs the standard
+library alone: torch takes seconds to load.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -27,6 +29,8 @@ _ENDING_S, _AGENT_S = 0.3, 0.05
 """How long a process may take to be gone after its files, and an agent after the ranks that end with it [s]."""
 _LATE_S = 1.0
 """How much later than others a rank tells of its end that has said why, or is not the first [s]."""
+_LEAVES = b"\0"
+"""What rings when a rank ends by itself; else it is the number of a signal."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
@@ -63,6 +67,7 @@ def watch_start() -> None:
     signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, _end_by)  # with a handler, it rings
     _watches.append(_Watched(watcher, ring))
+    atexit.register(leave_by_oneself)
 
 
 def start_is_over() -> None:
@@ -74,6 +79,13 @@ def start_is_over() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         watched.ring.close()
+
+
+def leave_by_oneself() -> None:
+    """Let what watches over this process know that it ends by itself, and has said why."""
+    for watched in _watches:
+        with suppress(OSError):
+            watched.ring.send(_LEAVES)
 
 
 def _end_by(number: int, _: FrameType | None) -> None:
@@ -101,7 +113,8 @@ def _watch_beside(store: VerdictStore, process: int, agent: int, pid: int, bell:
     while cause is None:
         ready = select.select([process, bell.fileno(), store.socket.fileno()], [], [], _TICK_S)[0]
         if process in ready or bell.fileno() in ready:
-            _tell_end(store, agent, _end_of(process, pid, bell))
+            code, is_told = _end_of(process, pid, bell)
+            _tell_end(store, agent, code, is_told=is_told)
             break
         try:
             cause = store.verdict()
@@ -117,30 +130,41 @@ def _watch_beside(store: VerdictStore, process: int, agent: int, pid: int, bell:
         signal.pidfd_send_signal(process, signal.SIGKILL)  # nobody will meet it
 
 
-def _end_of(process: int, pid: int, bell: socket.socket) -> int | None:
-    """Return how the rank has ended, or is asked to end; negative: by which signal. None where nothing says."""
+def _end_of(process: int, pid: int, bell: socket.socket) -> tuple[int | None, bool]:
+    """Return how the rank has ended, and whether somebody else says why: itself, or who has made its agent end it.
+
+    How is an exit code, or negative: the signal, which it may only have been told of; None where nothing says.
+    """
     bell.setblocking(False)
     with suppress(BlockingIOError):
-        if told := bell.recv(1):
-            return -told[0]
+        told = bell.recv(1)
+        if told and told != _LEAVES:
+            return -told[0], True
+        if told:
+            select.select([process], [], [], _ENDING_S)
+            return exit_code_of(pid), True
     select.select([process], [], [], _ENDING_S)  # its files go before it
-    return exit_code_of(pid)
+    code = exit_code_of(pid)
+    return code, code not in (None, -signal.SIGKILL)
 
 
-def _tell_end(store: VerdictStore, agent: int, code: int | None) -> None:
+def _tell_end(store: VerdictStore, agent: int, code: int | None, *, is_told: bool) -> None:
     """Say that the rank's process has ended, here and to all guards, as long as the store is there."""
-    is_last = code is None or code == -signal.SIGKILL
-    if code == -signal.SIGKILL and select.select([agent], [], [], _AGENT_S)[0]:
+    if code is None:
+        text = _named("its process ended")
+    elif code >= 0:
+        text = _named(f"its process ended with exit code {code}")
+    elif is_told:
+        text = _named(f"it was ended by signal {-code}")
+    elif select.select([agent], [], [], _AGENT_S)[0]:
         text = _named("torchrun's agent, which has started it, is gone")
-    elif is_last:
-        text = _named("its process ended" if code is None else f"the process was killed by signal {-code}")
-    else:  # it has said why, or its agent, which had a reason, has ended it
-        assert code is not None, "else it was the last"
-        text = _named(f"its process ended with exit code {code}" if code >= 0 else f"it was ended by signal {-code}")
+    else:
+        text = _named(f"the process was killed by signal {-code}")
+    if is_told:
         until_s = time.monotonic() + _LATE_S
         while store.verdict() is None and time.monotonic() < until_s:
             time.sleep(_TICK_S)
-    if is_last:
+    else:
         _print(text)
     cause = store.decide(text)
     if is_told_here(cause):

@@ -58,19 +58,18 @@ def test_a_store_that_goes_between_two_questions_ends_the_rank_and_a_slow_one_do
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux has them")
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_rank_that_its_agent_has_ended_and_asked_for_is_not_taken_for_the_first(is_told, monkeypatch, capsys):
+@pytest.mark.parametrize("rung", [bytes([signal.SIGTERM]), b"\0", b""], ids=["told to end", "by itself", "killed"])
+def test_a_rank_that_has_been_told_to_end_or_says_why_is_not_taken_for_the_first(rung, monkeypatch, capsys):
     for name, value in (("RANK", "2"), ("LOCAL_RANK", "0"), ("GROUP_RANK", "0")):
         monkeypatch.setenv(name, value)
     store = Decided(EndingCause(1, "rank 3 failed"))
     with watched_rank() as (rank, process, agent, bell, ring), closing(store):
-        if is_told:
-            ring.send(bytes([signal.SIGTERM]))
-        os.kill(rank, signal.SIGTERM)
+        ring.send(rung)
+        os.kill(rank, signal.SIGKILL)
         os.waitpid(rank, 0)  # what an agent does: nobody can read any more how it has ended
         _watch_beside(store, process, agent, rank, bell)
     own = "executor: process 2 failed before it had read its job: its process ended\n"
-    assert capsys.readouterr().err == ("" if is_told else own) + "executor: rank 3 failed\n"
+    assert capsys.readouterr().err == ("" if rung else own) + "executor: rank 3 failed\n"
 
 
 class Decided(Store):
