@@ -22,14 +22,21 @@ class _Turn(Enum):
     LAST = 2
 
 
-def due_arrays(problem: OrderProblem) -> DueArrays:
-    """Return a problem as numbers; an R is part of the backward that it is for."""
+def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
+    """Return a problem as numbers; an R is part of the backward that it is for.
+
+    Args:
+        problem: The problem.
+        is_w_due: Whether a W has a due date like a forward or a backward, and does not fill gaps.
+    """
     kinds, rebuilt = problem.kinds, recomputed_before(problem)
     merged = set(rebuilt.values())
     ops = {index: kind.op for index, kind in enumerate(kinds)}
-    late = {i for i, op in ops.items() if isinstance(op, Step) or op.phase is Phase.BACKWARD_WEIGHT}
-    urgent = [[kind for kind in of_rank if kind not in late | merged] for of_rank in problem.of_rank]
-    others = [[kind for kind in of_rank if kind in late] for of_rank in problem.of_rank]
+    filling = {
+        i for i, op in ops.items() if isinstance(op, Step) or (op.phase is Phase.BACKWARD_WEIGHT and not is_w_due)
+    }
+    urgent = [[kind for kind in of_rank if kind not in filling | merged] for of_rank in problem.of_rank]
+    others = [[kind for kind in of_rank if kind in filling] for of_rank in problem.of_rank]
     arcs = [arc for arc in problem.arcs if not arc.distance and merged.isdisjoint((arc.before, arc.after))]
     waits = [[arc for arc in arcs if arc.after == kind] for kind in ops]
     followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
@@ -53,7 +60,7 @@ def due_arrays(problem: OrderProblem) -> DueArrays:
         other_places=_places(others),
         peaks=[peak for peak, _, _ in held],
         changes=[change for _, change, _ in held],
-        lasting=[lasting for _, _, lasting in held],
+        lasting=[change if is_w_due else lasting for _, change, lasting in held],
         limits=_limits(problem, held),
         op_places=[0, *accumulate(num_ops)],
     )

@@ -7,6 +7,9 @@ On longer ways more is held. Micro-batches may come in rounds, of which the firs
 
     interval 4, rounds of 3, 1 less in the first, haste 3/4    micro-batch  0 1    2  3  4   5  6  7
                                                                due at       0 1   11 12 13  23 24 25
+
+W have no due dates, but where gradients are larger than what a micro-batch saves: there are blocks in which the first W
+of some stages, which leaves the gradients, comes late.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import final
 
 from pipesched.schedules import Compute, Phase
 from pipesched.simulator.optimum.due_arrays import recomputed_before
+from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
@@ -32,6 +36,10 @@ _NO_ROUNDS = (1, 0, 0.0)
 """Micro-batches of a round, how many the first one has less, and the haste in them, where all are alike."""
 _INTERVALS = (1.25, 1.5, 2.0, 3.0)
 """Longer intervals that are tried with the shortest way."""
+_NEXT = 1e-7
+"""How much later than another that it waits for an op is due, at least."""
+_LAGS = (0.0, 4.0)
+"""How much later than its I every first W comes in some blocks that are tried first."""
 
 
 @final
@@ -53,6 +61,8 @@ class DueBlock:
         is_patient: Whether ranks leave out a W that would delay others.
         is_strict: Whether ranks wait for the forward or backward that is due first.
         shifts: How much later ops are due, in the order of the way.
+        lags: How much later than its I the first W of a stage is due, by W; none: each W fills the time in which there
+            is nothing else.
     """
 
     stretches: tuple[float, ...]
@@ -65,6 +75,7 @@ class DueBlock:
     is_patient: bool
     is_strict: bool
     shifts: tuple[float, ...]
+    lags: tuple[float, ...] = ()
 
 
 @final
@@ -85,6 +96,9 @@ class DueBlocks:
         self._num_kinds, self._has_messages = len(problem.kinds), has_messages
         self._way = _way(problem)
         self._passages = _passages(problem, self._way)
+        room = problem.room
+        is_w_late = any(gradient > saved for gradient, saved in zip(room.gradients, room.saved, strict=True))
+        self._pairs = _input_and_weight(problem) if is_w_late else []
         delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
         taken = [ticks[kind] for kind in self._way]
         self.unit = unit = max(1.0, sum(taken) / len(taken))
@@ -112,27 +126,22 @@ class DueBlocks:
         blocks += [replace(blocks[0], interval=interval) for interval in _INTERVALS]
         if self._has_messages:
             blocks += [replace(block, reserve=reserve) for block in (blocks[0], blocks[2]) for reserve in _RESERVES]
+        if self._pairs:
+            lags = [(lag,) * len(self._pairs) for lag in _LAGS]
+            blocks += [replace(block, lags=late) for block in (blocks[0], blocks[2]) for late in lags]
         return [*blocks, replace(blocks[0], interval=alone, reserve=0.0, is_strict=True)]
 
     def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool) -> DueBlock:
         """Return a block with something changed at random, or now and then another one."""
         if draw.random() < 0.15:
-            stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
-            gaps = tuple(draw.choice((0.0, 0.0, 1.0, 2.0)) for _ in block.gaps)
-            interval, is_patient = draw.choice((0.8, 0.9, 1.0, 1.0, 1.1)), draw.random() < 0.5
-            rules, no_shifts = (is_patient, block.is_strict), (0.0,) * len(block.shifts)
-            return DueBlock(stretches, gaps, interval, *self._drawn_rounds(draw), block.reserve, *rules, no_shifts)
+            return self._drawn(block, draw)
         if self._has_messages and draw.random() < 0.1:
             return replace(block, reserve=max(0.0, block.reserve + draw.choice((-1.0, -0.5, 0.5, 1.0))))
-        at, chance = draw.randrange(len(block.gaps)), draw.random()
+        if self._pairs and draw.random() < (0.3 if block.lags else 0.1):
+            return replace(block, lags=self._changed_lags(block.lags, draw))
         if shifts_ops and draw.random() < 0.5:
-            shifts = [*block.shifts]
-            for _ in range(draw.choice((1, 1, 2, 3))):
-                first = draw.randrange(len(shifts))
-                last = first + 1 if draw.random() < 0.5 else len(shifts)
-                shift = draw.choice((-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0))
-                shifts[first:last] = [value + shift for value in shifts[first:last]]
-            return replace(block, shifts=tuple(shifts))
+            return replace(block, shifts=_changed_shifts(block.shifts, draw))
+        at, chance = draw.randrange(len(block.gaps)), draw.random()
         if chance < 0.5:
             stretch = max(0.3, block.stretches[at] + draw.choice((-0.5, -0.25, 0.25, 0.5)))
             return replace(block, stretches=(*block.stretches[:at], stretch, *block.stretches[at + 1 :]))
@@ -149,12 +158,35 @@ class DueBlocks:
             return replace(block, is_patient=not block.is_patient)
         return replace(block, is_strict=not block.is_strict)
 
+    def _drawn(self, block: DueBlock, draw: Random) -> DueBlock:
+        """Return a block whose due dates are all drawn."""
+        stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
+        gaps = tuple(draw.choice((0.0, 0.0, 1.0, 2.0)) for _ in block.gaps)
+        interval, is_patient = draw.choice((0.8, 0.9, 1.0, 1.0, 1.1)), draw.random() < 0.5
+        rounds, rules = self._drawn_rounds(draw), (is_patient, block.is_strict)
+        return DueBlock(stretches, gaps, interval, *rounds, block.reserve, *rules, (0.0,) * len(block.shifts))
+
     def _drawn_rounds(self, draw: Random) -> tuple[int, int, float]:
         """Return micro-batches of a round, how many the first one has less, and the haste in them; often none."""
         if draw.random() < 0.4:
             return _NO_ROUNDS
         round_size = draw.randint(2, 2 * self._num_ranks)
         return round_size, draw.randrange(round_size), draw.choice((0.5, 0.75, 1.0))
+
+    def _drawn_lags(self, draw: Random) -> tuple[float, ...]:
+        """Return how much later the first W of each stage is due."""
+        return tuple(draw.choice((0.0, 0.0, 2.0, 4.0, 8.0)) for _ in self._pairs)
+
+    def _changed_lags(self, lags: tuple[float, ...], draw: Random) -> tuple[float, ...]:
+        """Return the same with one of them changed, others, or now and then none."""
+        chance = draw.random()
+        if chance < 0.1 and lags:
+            return ()
+        if chance < 0.4 or not lags:
+            return self._drawn_lags(draw)
+        at = draw.randrange(len(lags))
+        lag = max(0.0, lags[at] + draw.choice((-4.0, -2.0, -1.0, 1.0, 2.0, 4.0)))
+        return (*lags[:at], lag, *lags[at + 1 :])
 
     def _offsets(self, block: DueBlock) -> list[float]:
         """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""
@@ -165,19 +197,41 @@ class DueBlocks:
                 is_same = passage == self._passages[at - 1]
                 factor, gap = (block.stretches[passage], 0.0) if is_same else (1.0, block.gaps[passage])
                 due += self._ticks[at - 1] * factor + self._delays[at] + gap
-            last = max(last, due + block.shifts[at]) + 1e-7
+            last = max(last, due + block.shifts[at]) + _NEXT
             offsets[kind] = last
+        if block.lags:
+            for before, kind in self._pairs:
+                offsets[kind] = offsets[before] + _NEXT / 2
         return offsets
 
-    def dues(self, block: DueBlock) -> tuple[list[float], list[float]]:
+    def dues(self, block: DueBlock) -> tuple[list[float], list[float], list[tuple[int, float]]]:
         """Return when the ops of micro-batch 0 are due, by kind, and how much later those of each micro-batch are.
 
-        Both are in what ops take in the mean.
+        Then, how much later than that a W of micro-batch 0 is due, with its kind. All are in what ops take in the mean.
         """
         interval, left_out = block.interval * self._interval, block.left_out
         places = [(microbatch + left_out) % block.round_size for microbatch in range(self._num_microbatches)]
         later = [interval * (k - block.haste * (place - left_out)) for k, place in enumerate(places)]
-        return self._offsets(block), later
+        lags = [(kind, lag) for (_, kind), lag in zip(self._pairs, block.lags, strict=False)]
+        return self._offsets(block), later, lags
+
+
+def _changed_shifts(shifts: Sequence[float], draw: Random) -> tuple[float, ...]:
+    """Return how much later ops are due, some of them changed: single ones, or all from one on."""
+    changed = [*shifts]
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        first = draw.randrange(len(changed))
+        last = first + 1 if draw.random() < 0.5 else len(changed)
+        shift = draw.choice((-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0))
+        changed[first:last] = [value + shift for value in changed[first:last]]
+    return tuple(changed)
+
+
+def _input_and_weight(problem: OrderProblem) -> list[tuple[int, int]]:
+    """Return the kinds of I and W of each stage that has both."""
+    inputs = ((kind.op, index) for index, kind in enumerate(problem.kinds) if is_phase(kind.op, Phase.BACKWARD_INPUT))
+    pairs = ((index, problem.index_of.get(Compute(Phase.BACKWARD_WEIGHT, op.stage, 0))) for op, index in inputs)
+    return [(index, weight) for index, weight in pairs if weight is not None]
 
 
 def _way(problem: OrderProblem) -> list[int]:

@@ -4,7 +4,8 @@ Time goes from event to event. A rank that is free takes, of the forwards and ba
 that is due first. A forward may pass others that are due before it, if after it there is room for each of them in its
 turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of all
 can always go on. W and Steps, which nobody else waits for, fill the time in which there is nothing else, or make room;
-the first W of a stage, which leaves its gradients, may have to wait for others that do.
+the first W of a stage, which leaves its gradients, may have to wait for others that do. Where W have due dates, too,
+that one may come long after its I.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class DueArrays(NamedTuple):
         followers: The kinds that wait for one, one kind's behind the other's.
         delays: The ticks between, in step with `followers`.
         follower_places: Where a kind's followers begin, and where the last ones end.
-        urgent: Forwards and backwards, one rank's behind the other's.
+        urgent: Forwards and backwards, which have due dates, one rank's behind the other's; W, too, where they have.
         urgent_places: Where a rank's begin, and where the last ones end.
-        others: W and Steps, likewise.
+        others: What has none, likewise.
         other_places: Where a rank's begin, and where the last ones end.
         peaks: What an op holds beside what was held before, at most, by load (`load_of`).
         changes: What it leaves, likewise.
-        lasting: What it leaves when its W has been done, likewise.
+        lasting: What it leaves when all of `others` that it allows have been done, likewise.
         limits: The most that a rank may hold, by rank.
         op_places: Where the ops of a rank begin, and where the last ones end, one rank's behind the other's.
     """
@@ -81,7 +82,7 @@ class DueState(NamedTuple):
         begins: When it has begun, by rank.
         looks: When it is looked at next, by rank.
         held: What it holds, by rank.
-        lasting: What it holds when every W that can be done has been done, by rank.
+        lasting: What it holds when all of `others` that can be done have been done, by rank.
     """
 
     starts: list[int]

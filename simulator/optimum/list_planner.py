@@ -38,7 +38,8 @@ _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _UNSCREENED, _SCREENED = 3, 4
 """Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
-_Lists: TypeAlias = tuple[DueArrays, DueState, MessageArrays, MessageState]
+_Lists: TypeAlias = tuple[DueArrays, DueArrays, DueState, MessageArrays, MessageState]
+"""A problem where W fill gaps, the same where they have due dates, and what is known of its messages."""
 
 
 def planned_times(problem: OrderProblem) -> OpTimes | None:
@@ -109,8 +110,9 @@ class _BlockSearch:
         self._num_microbatches, self._is_repeated = problem.num_microbatches, problem.is_repeated
         self._num_ops = problem.num_microbatches * len(problem.kinds)
         arrays, messages = due_arrays(problem), message_arrays(problem)
-        self._lists: _Lists = arrays, due_state(problem), messages, message_state(problem, messages)
-        self._state = self._lists[1]
+        in_turn = due_arrays(problem, is_w_due=True)
+        self._lists: _Lists = arrays, in_turn, due_state(problem), messages, message_state(problem, messages)
+        self._state = self._lists[2]
         sizes = list(map(max, messages.sent, messages.received))
         self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
@@ -133,7 +135,7 @@ class _BlockSearch:
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
         in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops)
-        arrays, _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
+        arrays, _, _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
         state = order_state(self._lists[0], self.best_starts, self._num_microbatches)
         state = OrderState(*map(_in_numpy, state)) if in_arrays else state
         loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
@@ -144,12 +146,13 @@ class _BlockSearch:
     def ticks_of(self, block: DueBlock) -> int:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
         in_arrays = machine_code.is_hot(_STEPS * self._num_ops)
-        arrays, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
+        filling, in_turn, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
+        arrays = in_turn if block.lags else filling
         limits: Any = arrays.limits
         if any(self._largest_messages):
             pairs = zip(self._lists[0].limits, self._largest_messages, strict=True)
             limits = [limit - int(block.reserve * size) for limit, size in pairs]
-        by_kind, by_microbatch = self.blocks.dues(block)
+        by_kind, by_microbatch, lags = self.blocks.dues(block)
         dues: Any = None if in_arrays else [due + later for due in by_kind for later in by_microbatch]
         schedule, fits = schedule_by_due, messages_fit
         if in_arrays:
@@ -157,19 +160,22 @@ class _BlockSearch:
             dues = (_in_numpy(by_kind, float)[:, None] + _in_numpy(by_microbatch, float)).ravel()
             schedule = machine_code.compiled(schedule_by_due, DUE_PARTS)
             fits = machine_code.compiled(messages_fit, MESSAGE_PARTS)
+        for kind, lag in lags:
+            dues[kind * self._num_microbatches] += lag
         options = block.is_patient, block.is_strict, self._is_repeated
         ticks = int(schedule(arrays, self._state, self._num_microbatches, dues, limits, *options))
         if ticks == DOES_NOT_FIT or not any(self._largest_messages):
             return ticks
-        lists = self._state.kinds, self._state.starts
-        has_room = fits(arrays, messages, messages_state, *lists, self._num_microbatches)
+        orders = self._state.kinds, self._state.starts
+        has_room = fits(arrays, messages, messages_state, *orders, self._num_microbatches)
         return ticks if has_room else DOES_NOT_FIT
 
     def _in_numpy(self) -> _Lists:
         if not hasattr(self, "_arrays"):
-            arrays, state, messages, messages_state = self._lists
+            arrays, in_turn, state, messages, messages_state = self._lists
             self._arrays = (
                 DueArrays(*map(_in_numpy, arrays)),
+                DueArrays(*map(_in_numpy, in_turn)),
                 DueState(*map(_in_numpy, state)),
                 MessageArrays(*map(_in_numpy, messages)),
                 MessageState(*map(_in_numpy, messages_state)),

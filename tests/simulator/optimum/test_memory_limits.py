@@ -217,6 +217,7 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
 @pytest.mark.parametrize(
     ("name", "p", "gradients", "limit", "least_s"),
     [
+        ("zbv", 2, 2.5, 6.25, 13.0),
         ("zbv", 2, 2.5, 7.0, 12.5),
         ("zbv", 4, 2.5, 8.0, 13.5),
         ("interleaved", 2, 2.5, 6.5, 14.5),
