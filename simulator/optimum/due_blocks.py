@@ -8,8 +8,8 @@ On longer ways more is held. Micro-batches may come in rounds, of which the firs
     interval 4, rounds of 3, 1 less in the first, haste 3/4    micro-batch  0 1    2  3  4   5  6  7
                                                                due at       0 1   11 12 13  23 24 25
 
-W have no due dates, but where gradients are larger than what a micro-batch saves: there are blocks in which the first W
-of some stages, which leaves the gradients, comes late.
+A W has no due date, except where gradients are larger than what a micro-batch saves: in some blocks there the first W
+of a stage, which leaves its gradients, is due long after its I, and each other one right after its own.
 """
 
 from __future__ import annotations

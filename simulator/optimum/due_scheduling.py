@@ -1,11 +1,11 @@
 """List scheduling by due dates under memory limits: the innermost loop of the planner, which numba compiles if it can.
 
-Time goes from event to event. A rank that is free takes, of the forwards and backwards that have all they need, the one
-that is due first. A forward may pass others that are due before it, if after it there is room for each of them in its
-turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of all
-can always go on. W and Steps, which nobody else waits for, fill the time in which there is nothing else, or make room;
-the first W of a stage, which leaves its gradients, may have to wait for others that do. Where W have due dates, too,
-that one may come long after its I.
+Time goes from event to event. A rank that is free takes, of the forwards and backwards that have all they need, the
+one that is due first. A forward may pass others that are due before it, if after it there is room for each of them in
+its turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of
+all can always go on. W and Steps, for which no other rank waits, fill the time in which there is nothing else, or
+make room; the first W of a stage, which leaves its gradients, may have to wait for others that do. Where W have due
+dates, too, that one may come long after its I.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DueState(NamedTuple):
         missing: How many others it still waits for, by op.
         nexts: The micro-batch that is next, by kind.
         kinds: The kinds of the ops in the order of the lists, one rank's behind the other's.
-        turns: Forwards and backwards in the order of their due dates, one rank's behind the other's.
+        turns: Ops that have due dates, in their order, one rank's behind the other's.
         heads: The place of the op that is next, by rank.
         turn_places: The first of them that has not been done, by rank.
         open_kinds: How many kinds of them are not over, by rank.

@@ -55,7 +55,8 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
         left -= num_ops
         if whole.learn(block) <= least:
             break
-    left -= 0 if is_whole else len(short.blocks.first) * num_short_ops
+    if not is_whole:  # the first blocks have been ranked by a short batch
+        left -= len(short.blocks.first) * num_short_ops
     if whole.fewest > least:
         _search(whole, short, least, min(_MOST_TRIES, int(left / num_short_ops)))
     if whole.fewest == DOES_NOT_FIT:

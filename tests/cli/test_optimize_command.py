@@ -37,7 +37,7 @@ def test_an_order_that_is_not_proven_is_no_optimum_and_a_schedule_over_the_limit
     assert "best known" in unproven
     assert "optimum" not in unproven
     limited = " ".join(pipesched(f"optimize -s 1f1b -p 2 -m 4 --seconds 0 --in-flight 1 {COSTS}").out.split())
-    assert "1f1b has 2 micro-batches in flight, more than it may here: it takes 15 s" in limited
+    assert "1f1b, with 2 micro-batches in flight, holds more than it may here: it takes 15 s" in limited
 
 
 def test_what_takes_more_than_the_least_says_how_much(pipesched):
@@ -54,3 +54,12 @@ def test_or_tools_are_told_where_they_are_missing(pipesched, monkeypatch):
     assert (answer.code, answer.err) == (
         4, 'pipesched: ortools is not installed; try pip install "pipesched[optimize]"\n'
     )  # fmt: skip
+
+
+def test_steps_that_the_csv_does_not_say_are_told_of_where_memory_is_short(pipesched, folder):
+    """Stage 3 steps before stage 0 is done, so its gradients go; read from the CSV, they stay."""
+    costs = "--uniform f=4,i=3,w=2,saved_bytes=1GB,weight_bytes=2.5GB --memory-limit 6.3GB"
+    told = " ".join(pipesched(f"optimize -s zbv -p 2 -m 4 {costs} --seconds 0 --out best.csv").out.split())
+    assert "the .csv has no steps: as it is read, stages step after the last op of their rank" in told
+    assert "has no steps" not in pipesched(f"optimize -s zbv -p 2 -m 4 {costs} --seconds 0 --out best.json").out
+    assert "has no steps" not in pipesched(f"optimize -s zbv -p 2 -m 4 {COSTS} --seconds 0 --out best.csv").out

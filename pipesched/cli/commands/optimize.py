@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from pipesched.cli.output.output_files import CSV, JSON, check_outputs
 from pipesched.cli.terminal import percent, print_json, print_result, progress_bar
 from pipesched.cli.terminal import seconds as in_seconds
 from pipesched.workflows import MAX_PROCESSES
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Schedule
 
 _SEARCH = "Search"
 
@@ -101,12 +104,26 @@ def optimize(
     simulation = result.simulation
     if gantt is not None:
         draw_gantt([result.timeline], gantt, details=[simulation.details])
-    notes = doubts_of_prediction(simulation, costs.machines)
+    notes = [*doubts_of_prediction(simulation, costs.machines)]
+    limits = limit_lines(costs.machines, simulation)
+    if limits and any(suffix_of(path) in CSV for path in outputs) and _steps_early(result.schedule):
+        notes.append(
+            "the .csv has no steps: as it is read, stages step after the last op of their rank, and hold their "
+            "gradients until then; a .json has them"
+        )
     if json:
         print_json("optimize", result.to_dict(), notes)
     else:
-        print_result(result.table(), [*limit_lines(costs.machines, simulation), *costs.shares(result.schedule), *notes])
+        print_result(result.table(), [*limits, *costs.shares(result.schedule), *notes])
     end_if_over(simulation.over)
+
+
+def _steps_early(schedule: Schedule) -> bool:
+    """Whether a stage steps before the last op of its rank."""
+    from pipesched.schedules import Step
+
+    steps = [[isinstance(op, Step) for op in row] for row in schedule.ops]
+    return any(is_step and not all(row[place:]) for row in steps for place, is_step in enumerate(row))
 
 
 def _state(best_s: float, bound_s: float) -> str:

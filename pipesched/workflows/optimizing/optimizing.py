@@ -148,6 +148,7 @@ def optimize_source(
     """Do what `optimize` does; `progress` is told how far it is."""
     require_number("seconds", seconds)
     if in_flight is not None:
+        require_number("in_flight", in_flight)
         require_rate("in_flight", in_flight)
     if is_split is not None:
         require_flag("is_split", is_split)

@@ -168,7 +168,7 @@ class Optimum:
             told.append(f"recomputing: stage {', '.join(map(str, self.recomputed))}")
         if self.over_limit is not None:
             held, time = f"{self.over_limit.in_flight:.4g}", readable_s(self.over_limit.time_s)
-            told.append(f"{self.of} has {held} micro-batches in flight, more than it may here: it takes {time}")
+            told.append(f"{self.of}, with {held} micro-batches in flight, holds more than it may here: it takes {time}")
         return Table(f"orders of the ops of {self.of}", rows, "\n".join(told))
 
     def _period_cells(self, period_s: float | None) -> dict[str, str]:
