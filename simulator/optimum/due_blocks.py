@@ -139,9 +139,9 @@ class DueBlocks:
             return replace(block, reserve=max(0.0, block.reserve + draw.choice((-1.0, -0.5, 0.5, 1.0))))
         if self._pairs and draw.random() < (0.3 if block.lags else 0.1):
             return replace(block, lags=self._changed_lags(block.lags, draw))
+        at, chance = draw.randrange(len(block.gaps)), draw.random()
         if shifts_ops and draw.random() < 0.5:
             return replace(block, shifts=_changed_shifts(block.shifts, draw))
-        at, chance = draw.randrange(len(block.gaps)), draw.random()
         if chance < 0.5:
             stretch = max(0.3, block.stretches[at] + draw.choice((-0.5, -0.25, 0.25, 0.5)))
             return replace(block, stretches=(*block.stretches[:at], stretch, *block.stretches[at + 1 :]))
