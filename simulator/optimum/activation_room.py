@@ -65,6 +65,11 @@ class ActivationRoom:
         """Whether it is in bytes, so that there is more than activations."""
         return self.unit_bytes > 0
 
+    @property
+    def has_large_gradients(self) -> bool:
+        """Whether the gradients of a stage hold more than it saves of a micro-batch."""
+        return any(gradient > saved for gradient, saved in zip(self.gradients, self.saved, strict=True))
+
     def most_held(self, ops: Iterable[Op]) -> int:
         """Return what a rank holds at once at least, at most, which works through these ops."""
         held = most = 0

@@ -42,7 +42,7 @@ def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
     followers = [[arc for arc in arcs if arc.before == kind] for kind in ops]
     firsts = [problem.num_microbatches if kind in merged else problem.first(kind) for kind in ops]
     num_ops = [sum(problem.num_microbatches - firsts[kind] for kind in of_rank) for of_rank in problem.of_rank]
-    held = [_held(problem, op, turn) for turn in _Turn for op in ops.values()]
+    held = [_held(problem, op, turn, is_w_due=is_w_due) for turn in _Turn for op in ops.values()]
     return DueArrays(
         ranks=[kind.rank for kind in kinds],
         ticks=[kind.ticks + (kinds[rebuilt[i]].ticks if i in rebuilt else 0) for i, kind in enumerate(kinds)],
@@ -56,11 +56,12 @@ def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
         follower_places=_places(followers),
         urgent=[*chain.from_iterable(urgent)],
         urgent_places=_places(urgent),
+        is_filling=[int(is_phase(op, Phase.BACKWARD_WEIGHT)) for op in ops.values()],
         others=[*chain.from_iterable(others)],
         other_places=_places(others),
         peaks=[peak for peak, _, _ in held],
         changes=[change for _, change, _ in held],
-        lasting=[change if is_w_due else lasting for _, change, lasting in held],
+        lasting=[lasting for _, _, lasting in held],
         limits=_limits(problem, held),
         op_places=[0, *accumulate(num_ops)],
     )
@@ -142,8 +143,8 @@ def _limits(problem: OrderProblem, held: list[tuple[int, int, int]]) -> list[int
     return limits
 
 
-def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn) -> tuple[int, int, int]:
-    """Return what an op holds at most beside what is held, what it leaves, and what it leaves once its W is done.
+def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> tuple[int, int, int]:
+    """Return what an op holds at most beside what is held, what it leaves, and that once what fills gaps is done, too.
 
     The gradients of a stage are held from the end of its first backward, or W, to its Step.
     """
@@ -162,9 +163,11 @@ def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn) -> tuple[int, 
             left = taken - waiting
             return max(saved - waiting, left), left - given_at_once, left - given
         case Phase.BACKWARD_INPUT:
-            return max(saved, kept) - waiting, kept - waiting, taken - waiting - given
+            left = kept - waiting
+            return max(saved, kept) - waiting, left, left if is_w_due else taken - waiting - given
         case _:
-            return max(0, taken - kept), taken - kept - given_at_once, 0
+            left = taken - kept
+            return max(0, left), left - given_at_once, left - given if is_w_due else 0
 
 
 def _places(rows: Iterable[Sized]) -> list[int]:

@@ -9,22 +9,22 @@ On longer ways more is held. Micro-batches may come in rounds, of which the firs
                                                                due at       0 1   11 12 13  23 24 25
 
 A W has no due date, except where gradients are larger than what a micro-batch saves: in some blocks there the first W
-of a stage, which leaves its gradients, is due long after its I, and each other one right after its own.
+of a stage is due long after its I (`weight_lags`), and the first round has more micro-batches than others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from random import Random
 from typing import final
 
 from pipesched.schedules import Compute, Phase
 from pipesched.simulator.optimum.due_arrays import recomputed_before
-from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
+from pipesched.simulator.optimum.weight_lags import Lags, WeightLags, split_stages
 
 _STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
 """Stretches of odd and even passages that are tried first."""
@@ -38,8 +38,10 @@ _INTERVALS = (1.25, 1.5, 2.0, 3.0)
 """Longer intervals that are tried with the shortest way."""
 _NEXT = 1e-7
 """How much later than another that it waits for an op is due, at least."""
-_LAGS = (0.0, 4.0)
-"""How much later than its I every first W comes in some blocks that are tried first."""
+_MOST_IN_FIRST = 8
+"""The most micro-batches of a first round, in blocks that are tried first."""
+_FIRST_ROUNDS = ((1, 1.0, 1.0), (2, 1.0, 1.0), (1, None, 1.0), (1, 1.5, 0.5))
+"""Micro-batches of the other rounds, interval and haste there; None: they come one after the other."""
 
 
 @final
@@ -55,14 +57,14 @@ class DueBlock:
         gaps: Gap before a passage.
         interval: From one micro-batch to the next in the mean, in what the busiest rank works on one.
         round_size: Micro-batches of a round.
-        left_out: How many the first round has less.
+        left_out: How many the first round has less; below 0: more.
         haste: The share of the interval.
         reserve: For how many messages ranks keep room.
         is_patient: Whether ranks leave out a W that would delay others.
         is_strict: Whether ranks wait for the forward or backward that is due first.
         shifts: How much later ops are due, in the order of the way.
-        lags: How much later than its I the first W of a stage is due, by W; none: each W fills the time in which there
-            is nothing else.
+        lags: How much later than its I the first W of a stage is due [intervals], by stage.
+        is_w_in_turn: Whether a W with a lag is done in its turn, and does not wait until there is nothing else.
     """
 
     stretches: tuple[float, ...]
@@ -75,7 +77,8 @@ class DueBlock:
     is_patient: bool
     is_strict: bool
     shifts: tuple[float, ...]
-    lags: tuple[float, ...] = ()
+    lags: Lags = ()
+    is_w_in_turn: bool = False
 
 
 @final
@@ -96,9 +99,9 @@ class DueBlocks:
         self._num_kinds, self._has_messages = len(problem.kinds), has_messages
         self._way = _way(problem)
         self._passages = _passages(problem, self._way)
-        room = problem.room
-        is_w_late = any(gradient > saved for gradient, saved in zip(room.gradients, room.saved, strict=True))
-        self._pairs = _input_and_weight(problem) if is_w_late else []
+        self._stages = split_stages(problem) if problem.room.has_large_gradients else []
+        self._lags = WeightLags(self._stages, problem.num_microbatches, problem.num_ranks)
+        self._has_large_gradients = problem.room.has_large_gradients
         delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
         taken = [ticks[kind] for kind in self._way]
         self.unit = unit = max(1.0, sum(taken) / len(taken))
@@ -110,6 +113,38 @@ class DueBlocks:
     @cached_property
     def first(self) -> list[DueBlock]:
         """Those that are tried first; with the last one, micro-batches come one after the other."""
+        alone = replace(self.families[0][0], interval=self._alone, reserve=0.0, is_strict=True)
+        return [*chain.from_iterable(self.families), alone]
+
+    @cached_property
+    def families(self) -> list[list[DueBlock]]:
+        """The same but for the last one, by what is particular to them; one family, but for large gradients."""
+        usual = self._usual
+        if not self._has_large_gradients:
+            return [usual]
+        first, lags, few = usual[0], self._lags, (usual[0], usual[2])
+        hasty = [*self._with_first_rounds(first)]
+        if not self._stages:
+            return [usual, hasty]
+        middle = [lags.even(part * self._num_microbatches) for part in (0.0, 0.5, 1.0)]
+        in_turn = product((1.0, 1.5, self._alone), (0.0, 1.0, 2.0))
+        return [
+            usual,
+            [replace(block, lags=late) for block in few for late in middle],
+            [replace(block, lags=late) for block in few for late in lags.at_the_end()],
+            [replace(first, interval=by, lags=lags.even(lag), is_w_in_turn=True) for by, lag in in_turn],
+            [block for block in hasty if block.haste == 1.0],
+            [block for block in hasty if block.haste < 1.0],
+            [replace(block, is_w_in_turn=True) for block in hasty],
+        ]
+
+    @property
+    def _alone(self) -> float:
+        """The interval with which micro-batches come one after the other."""
+        return 2 * (sum(self._ticks) + sum(self._delays)) / self._interval
+
+    @property
+    def _usual(self) -> list[DueBlock]:
         num_passages = self._passages[-1] + 1
         gaps, shifts = (0.0,) * num_passages, (0.0,) * len(self._way)
         of_passages = [tuple(stretch[i % 2] for i in range(num_passages)) for stretch in _STRETCHES]
@@ -117,7 +152,6 @@ class DueBlocks:
             DueBlock(stretches, gaps, 1.0, *_NO_ROUNDS, _RESERVE, *rules, shifts)
             for stretches, rules in product(of_passages, _RULES)
         ]
-        alone = 2 * (sum(self._ticks) + sum(self._delays)) / self._interval
         blocks += [replace(block, round_size=self._num_ranks, haste=1.0) for block in blocks[: len(_RULES)]]
         far = self._num_microbatches * self._interval
         for at in range(1, num_passages):
@@ -126,10 +160,23 @@ class DueBlocks:
         blocks += [replace(blocks[0], interval=interval) for interval in _INTERVALS]
         if self._has_messages:
             blocks += [replace(block, reserve=reserve) for block in (blocks[0], blocks[2]) for reserve in _RESERVES]
-        if self._pairs:
-            lags = [(lag,) * len(self._pairs) for lag in _LAGS]
-            blocks += [replace(block, lags=late) for block in (blocks[0], blocks[2]) for late in lags]
-        return [*blocks, replace(blocks[0], interval=alone, reserve=0.0, is_strict=True)]
+        return blocks
+
+    def _with_first_rounds(self, block: DueBlock) -> Iterator[DueBlock]:
+        """Yield a block with first rounds of their own, after which the first W come."""
+        for num_first in range(1, min(self._num_microbatches, _MOST_IN_FIRST) + 1):
+            for size, interval, haste in _FIRST_ROUNDS:
+                rounds = replace(
+                    block, interval=interval or self._alone, round_size=size, left_out=size - num_first, haste=haste
+                )
+                for lags in self._lags.of_one_chunk(self._lags.before(num_first, self._spans)):
+                    yield replace(rounds, lags=lags)
+
+    @cached_property
+    def _spans(self) -> list[float]:
+        """How much later than its F the I of a micro-batch is due on the shortest way, by split stage [intervals]."""
+        offsets = self._offsets(self._usual[0])
+        return [(offsets[stage.input] - offsets[stage.forward]) / self._interval for stage in self._stages]
 
     def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool) -> DueBlock:
         """Return a block with something changed at random, or now and then another one."""
@@ -137,8 +184,8 @@ class DueBlocks:
             return self._drawn(block, draw)
         if self._has_messages and draw.random() < 0.1:
             return replace(block, reserve=max(0.0, block.reserve + draw.choice((-1.0, -0.5, 0.5, 1.0))))
-        if self._pairs and draw.random() < (0.3 if block.lags else 0.1):
-            return replace(block, lags=self._changed_lags(block.lags, draw))
+        if self._stages and draw.random() < (0.3 if block.lags else 0.1):
+            return self._with_other_lags(block, draw)
         at, chance = draw.randrange(len(block.gaps)), draw.random()
         if shifts_ops and draw.random() < 0.5:
             return replace(block, shifts=_changed_shifts(block.shifts, draw))
@@ -158,6 +205,11 @@ class DueBlocks:
             return replace(block, is_patient=not block.is_patient)
         return replace(block, is_strict=not block.is_strict)
 
+    def _with_other_lags(self, block: DueBlock, draw: Random) -> DueBlock:
+        if draw.random() < 0.2:
+            return replace(block, is_w_in_turn=not block.is_w_in_turn)
+        return replace(block, lags=self._lags.changed(block.lags, draw, self._spans))
+
     def _drawn(self, block: DueBlock, draw: Random) -> DueBlock:
         """Return a block whose due dates are all drawn."""
         stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
@@ -171,22 +223,11 @@ class DueBlocks:
         if draw.random() < 0.4:
             return _NO_ROUNDS
         round_size = draw.randint(2, 2 * self._num_ranks)
-        return round_size, draw.randrange(round_size), draw.choice((0.5, 0.75, 1.0))
-
-    def _drawn_lags(self, draw: Random) -> tuple[float, ...]:
-        """Return how much later the first W of each stage is due."""
-        return tuple(draw.choice((0.0, 0.0, 2.0, 4.0, 8.0)) for _ in self._pairs)
-
-    def _changed_lags(self, lags: tuple[float, ...], draw: Random) -> tuple[float, ...]:
-        """Return the same with one of them changed, others, or now and then none."""
-        chance = draw.random()
-        if chance < 0.1 and lags:
-            return ()
-        if chance < 0.4 or not lags:
-            return self._drawn_lags(draw)
-        at = draw.randrange(len(lags))
-        lag = max(0.0, lags[at] + draw.choice((-4.0, -2.0, -1.0, 1.0, 2.0, 4.0)))
-        return (*lags[:at], lag, *lags[at + 1 :])
+        left_out = draw.randrange(round_size)
+        if self._has_large_gradients and draw.random() < 0.5:
+            round_size = draw.randint(1, self._num_ranks)
+            left_out = round_size - draw.randint(1, self._num_microbatches)
+        return round_size, left_out, draw.choice((0.5, 0.75, 1.0))
 
     def _offsets(self, block: DueBlock) -> list[float]:
         """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""
@@ -200,8 +241,8 @@ class DueBlocks:
             last = max(last, due + block.shifts[at]) + _NEXT
             offsets[kind] = last
         if block.lags:
-            for before, kind in self._pairs:
-                offsets[kind] = offsets[before] + _NEXT / 2
+            for stage in self._stages:
+                offsets[stage.weight] = offsets[stage.input] + _NEXT / 2
         return offsets
 
     def dues(self, block: DueBlock) -> tuple[list[float], list[float], list[tuple[int, float]]]:
@@ -210,9 +251,11 @@ class DueBlocks:
         Then, how much later than that a W of micro-batch 0 is due, with its kind. All are in what ops take in the mean.
         """
         interval, left_out = block.interval * self._interval, block.left_out
-        places = [(microbatch + left_out) % block.round_size for microbatch in range(self._num_microbatches)]
-        later = [interval * (k - block.haste * (place - left_out)) for k, place in enumerate(places)]
-        lags = [(kind, lag) for (_, kind), lag in zip(self._pairs, block.lags, strict=False)]
+        size, fewer = block.round_size, max(0, left_out)
+        num_first = size - left_out
+        places = [k if k < num_first else (k - num_first) % size - fewer for k in range(self._num_microbatches)]
+        later = [interval * (k - block.haste * place) for k, place in enumerate(places)]
+        lags = [(stage.weight, lag * interval) for stage, lag in zip(self._stages, block.lags, strict=False)]
         return self._offsets(block), later, lags
 
 
@@ -225,13 +268,6 @@ def _changed_shifts(shifts: Sequence[float], draw: Random) -> tuple[float, ...]:
         shift = draw.choice((-3.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 3.0))
         changed[first:last] = [value + shift for value in changed[first:last]]
     return tuple(changed)
-
-
-def _input_and_weight(problem: OrderProblem) -> list[tuple[int, int]]:
-    """Return the kinds of I and W of each stage that has both."""
-    inputs = ((kind.op, index) for index, kind in enumerate(problem.kinds) if is_phase(kind.op, Phase.BACKWARD_INPUT))
-    pairs = ((index, problem.index_of.get(Compute(Phase.BACKWARD_WEIGHT, op.stage, 0))) for op, index in inputs)
-    return [(index, weight) for index, weight in pairs if weight is not None]
 
 
 def _way(problem: OrderProblem) -> list[int]:

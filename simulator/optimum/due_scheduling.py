@@ -35,6 +35,7 @@ class DueArrays(NamedTuple):
         follower_places: Where a kind's followers begin, and where the last ones end.
         urgent: Forwards and backwards, which have due dates, one rank's behind the other's; W, too, where they have.
         urgent_places: Where a rank's begin, and where the last ones end.
+        is_filling: Whether one with a due date waits for time in which there is nothing else, by kind.
         others: What has none, likewise.
         other_places: Where a rank's begin, and where the last ones end.
         peaks: What an op holds beside what was held before, at most, by load (`load_of`).
@@ -56,6 +57,7 @@ class DueArrays(NamedTuple):
     follower_places: Sequence[int]
     urgent: Sequence[int]
     urgent_places: Sequence[int]
+    is_filling: Sequence[int]
     others: Sequence[int]
     other_places: Sequence[int]
     peaks: Sequence[int]
@@ -183,7 +185,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
                 now, rank = state.looks[other], other
         if now == _FAR:
             return DOES_NOT_FIT
-        limit, chosen, lacks_room, coming = limits[rank], -1, False, _FAR
+        limit, chosen, lacks_room, coming, filling = limits[rank], -1, False, _FAR, -1
         lasting, passed, passed_most, num_seen = state.lasting[rank], 0, 0, 0
         place = state.turn_places[rank]
         while num_seen < state.open_kinds[rank]:
@@ -203,13 +205,18 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
                 elif lasting + arrays.peaks[load] <= limit and (
                     arrays.lasting[load] <= 0 or lasting + arrays.lasting[load] + passed_most <= limit
                 ):
-                    chosen, lacks_room = kind, state.held[rank] + arrays.peaks[load] > limit
-                    break
-                if is_strict:
+                    if not arrays.is_filling[kind]:
+                        chosen, lacks_room = kind, state.held[rank] + arrays.peaks[load] > limit
+                        break
+                    if filling < 0 and state.held[rank] + arrays.peaks[load] <= limit:
+                        filling = kind
+                if is_strict and not arrays.is_filling[kind]:
                     break
             passed_most = max(passed_most, passed + arrays.peaks[load])
             passed += arrays.lasting[load]
             place += 1
+        if chosen < 0 and filling >= 0 and (not is_patient or now + arrays.ticks[filling] <= coming):
+            chosen, lacks_room = filling, False
         candidate = chosen
         if chosen < 0 or lacks_room:
             chosen, oldest = -1, _FAR

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 from random import Random
 from typing import Any, TypeAlias, final
 
@@ -38,8 +39,9 @@ _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _UNSCREENED, _SCREENED = 3, 4
 """Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
-_Lists: TypeAlias = tuple[DueArrays, DueArrays, DueState, MessageArrays, MessageState]
-"""A problem where W fill gaps, the same where they have due dates, and what is known of its messages."""
+_Lists: TypeAlias = tuple[list[DueArrays], DueState, MessageArrays, MessageState]
+"""A problem where W have no due dates, where they have and fill gaps all the same, and where they are done in turn; and
+what is known of its messages."""
 
 
 def planned_times(problem: OrderProblem) -> OpTimes | None:
@@ -57,16 +59,38 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
             break
     if not is_whole:  # the first blocks have been ranked by a short batch
         left -= len(short.blocks.first) * num_short_ops
-    if whole.fewest > least:
-        _search(whole, short, least, min(_MOST_TRIES, int(left / num_short_ops)))
-    if whole.fewest == DOES_NOT_FIT:
-        return None
+    ends = [(whole.fewest, whole.best_starts)]
+    starts = _starts(whole, short)
+    num_tries = min(_MOST_TRIES * (1 if len(starts) == 1 else 2), int(left / num_short_ops)) // max(1, len(starts))
+    for walk, start in enumerate(starts):
+        if min(ends)[0] > least:
+            whole.begin(start)
+            short.begin(start)
+            _search(whole, short, least, num_tries, Random(walk))
+            _anneal(whole, problem, least)
+            ends.append((whole.fewest, whole.best_starts))
+    fewest, best_starts = min(ends)
+    return None if fewest == DOES_NOT_FIT else due_times(problem, best_starts)
+
+
+def _starts(whole: _BlockSearch, short: _BlockSearch) -> list[DueBlock]:
+    """Return the block with which each search begins: the best one, or that of each family for which there is room."""
+    families = short.blocks.families
+    if len(families) == 1:
+        return [whole.best]
+    best = [(min(map(short.ticks_of, family)), min(family, key=short.ticks_of)) for family in families]
+    return [block for ticks, block in sorted(best, key=itemgetter(0)) if ticks < DOES_NOT_FIT] or [whole.best]
+
+
+def _anneal(whole: _BlockSearch, problem: OrderProblem, least: int) -> None:
+    """Move ops of the best lists, where that does not take too long."""
+    if problem.is_repeated or problem.num_ranks * problem.num_microbatches > _MOST_CELLS:
+        return
+    num_ops = problem.num_microbatches * len(problem.kinds)
     num_moves = int((_MOVED_OPS if machine_code.has_numba() else _PLAIN_OPS) / num_ops)
-    if problem.num_ranks * problem.num_microbatches <= _MOST_CELLS and not problem.is_repeated:
-        for warmth, critical_share in _ANNEALINGS:
-            if whole.fewest > least:
-                whole.anneal(min(_MOST_MOVES, num_moves), warmth, critical_share, least)
-    return due_times(problem, whole.best_starts)
+    for warmth, critical_share in _ANNEALINGS:
+        if least < whole.fewest < DOES_NOT_FIT:
+            whole.anneal(min(_MOST_MOVES, num_moves), warmth, critical_share, least)
 
 
 def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
@@ -85,10 +109,8 @@ def _first_blocks(short: _BlockSearch, *, is_whole: bool) -> Iterator[DueBlock]:
     yield blocks[-1]
 
 
-def _search(whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int) -> None:
+def _search(whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int, draw: Random) -> None:
     """Change the best block at random, for a short batch, and try what is better there for the whole one."""
-    draw = Random(0)
-    short.learn(whole.best)
     for count in range(num_tries):
         block = short.blocks.changed(short.best, draw, shifts_ops=count > num_tries // 3)
         fewest = short.fewest
@@ -111,9 +133,10 @@ class _BlockSearch:
         self._num_microbatches, self._is_repeated = problem.num_microbatches, problem.is_repeated
         self._num_ops = problem.num_microbatches * len(problem.kinds)
         arrays, messages = due_arrays(problem), message_arrays(problem)
-        in_turn = due_arrays(problem, is_w_due=True)
-        self._lists: _Lists = arrays, in_turn, due_state(problem), messages, message_state(problem, messages)
-        self._state = self._lists[2]
+        due = due_arrays(problem, is_w_due=True)
+        all_arrays = [arrays, due, due._replace(is_filling=[0] * len(problem.kinds))]
+        self._lists: _Lists = all_arrays, due_state(problem), messages, message_state(problem, messages)
+        self._state = self._lists[1]
         sizes = list(map(max, messages.sent, messages.received))
         self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
@@ -123,6 +146,11 @@ class _BlockSearch:
     def ranked(self) -> list[DueBlock]:
         """The blocks that are tried first, the best one first."""
         return sorted(self.blocks.first, key=self.ticks_of)
+
+    def begin(self, block: DueBlock) -> None:
+        """Forget all others but one block."""
+        self.fewest = DOES_NOT_FIT
+        self.learn(block)
 
     def learn(self, block: DueBlock) -> int:
         """Return what the lists of a block take [ticks], and keep it if none is better."""
@@ -136,8 +164,8 @@ class _BlockSearch:
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
         in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops)
-        arrays, _, _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
-        state = order_state(self._lists[0], self.best_starts, self._num_microbatches)
+        (arrays, *_), _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
+        state = order_state(self._lists[0][0], self.best_starts, self._num_microbatches)
         state = OrderState(*map(_in_numpy, state)) if in_arrays else state
         loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
         options = num_moves, warmth * self.blocks.unit, critical_share, least
@@ -147,11 +175,11 @@ class _BlockSearch:
     def ticks_of(self, block: DueBlock) -> int:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
         in_arrays = machine_code.is_hot(_STEPS * self._num_ops)
-        filling, in_turn, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
-        arrays = in_turn if block.lags else filling
+        all_arrays, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
+        arrays = all_arrays[1 + block.is_w_in_turn if block.lags else 0]
         limits: Any = arrays.limits
         if any(self._largest_messages):
-            pairs = zip(self._lists[0].limits, self._largest_messages, strict=True)
+            pairs = zip(self._lists[0][0].limits, self._largest_messages, strict=True)
             limits = [limit - int(block.reserve * size) for limit, size in pairs]
         by_kind, by_microbatch, lags = self.blocks.dues(block)
         dues: Any = None if in_arrays else [due + later for due in by_kind for later in by_microbatch]
@@ -173,10 +201,9 @@ class _BlockSearch:
 
     def _in_numpy(self) -> _Lists:
         if not hasattr(self, "_arrays"):
-            arrays, in_turn, state, messages, messages_state = self._lists
+            all_arrays, state, messages, messages_state = self._lists
             self._arrays = (
-                DueArrays(*map(_in_numpy, arrays)),
-                DueArrays(*map(_in_numpy, in_turn)),
+                [DueArrays(*map(_in_numpy, arrays)) for arrays in all_arrays],
                 DueState(*map(_in_numpy, state)),
                 MessageArrays(*map(_in_numpy, messages)),
                 MessageState(*map(_in_numpy, messages_state)),

@@ -1,0 +1,108 @@
+"""When the first W of each stage is due, where gradients are larger than what a micro-batch saves.
+
+A stage holds its gradients from its first W on, and until its Step. Before that W its rank has room for more:
+
+    gradients 2.5, limit 3.5     F0 F1 F2 I0 I1 I2 W0 W1 W2 F3 I3 W3        three micro-batches before W0, then one
+    two stages on a rank         .. all I of both .. W0 W1 .. Step of one stage, W0 W1 .. Step of the other
+
+A lag says how long after its I the first W of a stage is due, in intervals from micro-batch to micro-batch; the other
+W are due right after their own I, or that first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import NamedTuple, TypeAlias, final
+
+from pipesched.schedules import Compute, Phase
+from pipesched.simulator.optimum.order_kinds import is_phase
+from pipesched.simulator.optimum.order_problem import OrderProblem
+
+Lags: TypeAlias = tuple[float, ...]
+"""The lag of each stage; none: each W fills the time in which there is nothing else."""
+_SOONER = 1e-6
+"""How much sooner than the F of a micro-batch a W is due that is to come before it [intervals]."""
+_CHANGES = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
+
+
+class SplitStage(NamedTuple):
+    """The kinds of a stage whose backward is split."""
+
+    forward: int
+    input: int
+    weight: int
+
+
+@final
+class WeightLags:
+    """The lags that are tried for one problem.
+
+    Args:
+        stages: The stages whose backward is split, the first one first.
+        num_microbatches: Micro-batches.
+        num_ranks: Ranks; so many stages are a chunk.
+    """
+
+    def __init__(self, stages: Sequence[SplitStage], num_microbatches: int, num_ranks: int) -> None:
+        self._num_microbatches = float(num_microbatches)
+        self._chunks = [index // num_ranks for index in range(len(stages))]
+        self._num_chunks = len({*self._chunks})
+
+    def even(self, lag: float) -> Lags:
+        """Return the same lag for every stage."""
+        return (lag,) * len(self._chunks)
+
+    def at_the_end(self) -> Iterator[Lags]:
+        """Yield lags by which every W comes after the last I, those of one chunk after those of the others."""
+        for last in range(self._num_chunks):
+            yield tuple((3.0 if chunk == last else 2.0) * self._num_microbatches for chunk in self._chunks)
+
+    def before(self, microbatch: float, spans: Sequence[float]) -> Lags:
+        """Return lags by which the first W of a stage comes right before the F of a micro-batch.
+
+        Args:
+            microbatch: The micro-batch; with a fraction, between two.
+            spans: From the F of a micro-batch to its I, by stage [intervals].
+        """
+        return tuple(max(0.0, microbatch - span - _SOONER) for span in spans)
+
+    def of_one_chunk(self, lags: Lags) -> Iterator[Lags]:
+        """Yield lags for all chunks, and where there are several for each one alone."""
+        yield lags
+        for late in range(self._num_chunks if self._num_chunks > 1 else 0):
+            yield tuple(lag if chunk == late else 0.0 for lag, chunk in zip(lags, self._chunks, strict=True))
+
+    def drawn(self, draw: Random, spans: Sequence[float]) -> Lags:
+        """Return lags that are drawn: before one micro-batch, by stage, or by chunk."""
+        lag = draw.randint(0, int(self._num_microbatches)) + draw.choice((0.0, 0.5))
+        chance = draw.random()
+        if chance < 0.3:
+            return self.before(lag, spans)
+        lags = (0.0, lag, lag, lag / 2, 2 * self._num_microbatches, 3 * self._num_microbatches)
+        if chance < 0.5:
+            return tuple(draw.choice(lags) for _ in self._chunks)
+        of_chunks = [draw.choice(lags) for _ in range(self._num_chunks)]
+        return tuple(of_chunks[chunk] for chunk in self._chunks)
+
+    def changed(self, lags: Lags, draw: Random, spans: Sequence[float]) -> Lags:
+        """Return the same with one or all of them changed, others, or now and then none."""
+        chance = draw.random()
+        if chance < 0.1 and lags:
+            return ()
+        if chance < 0.4 or not lags:
+            return self.drawn(draw, spans)
+        more, only = draw.choice(_CHANGES), draw.randrange(len(lags)) if draw.random() < 0.7 else None
+        return tuple(lag if only not in {None, at} else max(0.0, lag + more) for at, lag in enumerate(lags))
+
+
+def split_stages(problem: OrderProblem) -> list[SplitStage]:
+    """Return the kinds of each stage that has I and W, the first stage first."""
+    places = problem.index_of
+    weights = {op.stage: kind for op, kind in places.items() if is_phase(op, Phase.BACKWARD_WEIGHT)}
+    return [
+        SplitStage(
+            places[Compute(Phase.FORWARD, stage, 0)], places[Compute(Phase.BACKWARD_INPUT, stage, 0)], weights[stage]
+        )
+        for stage in sorted(weights)
+    ]
