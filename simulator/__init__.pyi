@@ -24,6 +24,7 @@ from .network_options import Protocol as Protocol
 from .network_options import Sends as Sends
 from .network_options import is_usual as is_usual
 from .rounding import SAME as SAME
+from .rounding import differ as differ
 from .scenario import Engine as Engine
 from .scenario import Estimate as Estimate
 from .scenario import EvaluateScenario as EvaluateScenario

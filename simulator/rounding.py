@@ -1,4 +1,19 @@
 """How far times may differ that are the same but for rounding."""
 
+from __future__ import annotations
+
+from typing import Any
+
 SAME = 1e-9
 """Relative, of a makespan or a period: times nearer to each other than this are one, but for roundings."""
+
+_SUMMED = 1e-12
+"""Relative, of a time: by how much two sums may differ that are one time, but for roundings."""
+
+
+def differ(since_s: Any, until_s: Any) -> Any:
+    """Return whether a time is later than another one by more than roundings [s]; both may be arrays.
+
+    An op may begin a rounding after the one before it has ended, as a message that comes right then has its own sum.
+    """
+    return until_s - since_s > _SUMMED * abs(since_s)

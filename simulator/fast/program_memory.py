@@ -20,7 +20,7 @@ from typing import Any
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Message, Payload, machine_code, op_cells
-from pipesched.simulator import SimulationError
+from pipesched.simulator import SimulationError, differ
 from pipesched.simulator.fast.held_changes import write_changes
 from pipesched.simulator.fast.program import Program, SpanNumbers
 from pipesched.simulator.memory import (
@@ -71,7 +71,7 @@ class HeldBytes:
         """Return the most that so many hold together."""
         most, doubtful = self._peaks
         for number, following, total in doubtful:
-            if times_s[number] < times_s[following]:
+            if differ(times_s[number], times_s[following]):
                 most = total
                 break
         return num_pipelines * most + self._always_bytes(num_pipelines)
@@ -117,7 +117,7 @@ class HeldBytes:
         for now_s, next_s, held_bytes, is_inside in zip(
             since_s, [*since_s[1:], math.inf], self.totals, self.inside, strict=True
         ):
-            if now_s < next_s or is_inside:
+            if is_inside or differ(now_s, next_s):
                 yield now_s, held_bytes
 
     def _always_bytes(self, num_pipelines: int) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipesched.simulator import differ
+
 
 def measure_cases(  # noqa: C901 -- loops over numbers
     num_steps: int, num_channels: int, num_cases: int, dests: Any, firsts: Any, seconds: Any, takes: Any, cells: Any,
@@ -131,7 +133,7 @@ def go_through_together(
         if cell >= 0 and has_gaps and gaps[cell]:
             most = peaks[owners[step]]
             for case in range(num_cases):
-                if second[case] > first[case] and gaps[cell] > most[case]:
+                if gaps[cell] > most[case] and differ(first[case], second[case]):
                     most[case] = gaps[cell]
 
 
@@ -190,5 +192,5 @@ def sum_up(
         periods_s[first_case + case] = period_s if is_same else -1.0
 
 
-CASES_PARTS = (go_through_together, sum_up)
-"""What `measure_cases` calls, for numba."""
+CASES_PARTS = (differ, go_through_together, sum_up)
+"""What `measure_cases` calls, and `go_through_together`, for numba."""

@@ -94,7 +94,7 @@ def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> S
         states: States at the instants of that time, one after the other.
         size: Maps a state to the number that is compared.
     """
-    if len(states) == 1:
+    if len(states) < 2:
         return states
     largest = max(states, key=size)
     return states[-1:] if size(largest) <= size(states[-1]) else (largest, states[-1])

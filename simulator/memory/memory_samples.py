@@ -30,7 +30,7 @@ from pipesched.schedules import (
     paused_collector,
     too_many_objects,
 )
-from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError
+from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError, differ
 from pipesched.simulator.memory.instants import NEVER, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
 from pipesched.simulator.memory.lifetimes import Lifetime, lifetimes
@@ -185,7 +185,8 @@ def _samples(device: int, begin_s: float, lifetimes: Iterable[Lifetime], num_pip
     states, now_s, now_order = list[MemorySample](), *changes[0][:2]
     for time_s, order, kind, num_bytes in changes:
         if time_s != now_s or order != now_order:
-            states.append(MemorySample(device, now_s, tuple(held.values())))
+            if time_s == now_s or differ(now_s, time_s):
+                states.append(MemorySample(device, now_s, tuple(held.values())))
             if time_s != now_s:
                 yield from seen_at_once(states, _total_bytes)
                 states.clear()

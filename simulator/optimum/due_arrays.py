@@ -62,7 +62,7 @@ def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
         peaks=[peak for peak, _, _ in held],
         changes=[change for _, change, _ in held],
         lasting=[lasting for _, _, lasting in held],
-        limits=_limits(problem, held),
+        limits=[*problem.room.limits],
         op_places=[0, *accumulate(num_ops)],
     )
 
@@ -126,21 +126,6 @@ def recomputed_before(problem: OrderProblem) -> dict[int, int]:
         (index_of.get(Compute(Phase.RECOMPUTE, op.stage, 0)), i) for op, i in index_of.items() if is_phase(op, *phases)
     )
     return {kind: rebuilt for rebuilt, kind in pairs if rebuilt is not None}
-
-
-def _limits(problem: OrderProblem, held: list[tuple[int, int, int]]) -> list[int]:
-    """Return what ranks may hold; at least one micro-batch after the other."""
-    limits, num_kinds = list[int](), len(problem.kinds)
-    for rank, kinds in enumerate(problem.of_rank):
-        now = least = 0
-        forwards = [kind for kind in kinds if is_phase(problem.kinds[kind].op, Phase.FORWARD)]
-        backwards = [kind for kind in kinds if is_phase(problem.kinds[kind].op, Phase.BACKWARD, Phase.BACKWARD_INPUT)]
-        way = [*forwards, *sorted(backwards, key=lambda kind: -problem.kinds[kind].op.stage)]
-        for load in [kind + num_kinds for kind in way] + (way if problem.num_microbatches > 1 else []):
-            peak, _, lasting = held[load]
-            now, least = now + lasting, max(least, now + peak)
-        limits.append(max(least, problem.room.limits[rank]))
-    return limits
 
 
 def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ one that is due first. A forward may pass others that are due before it, if afte
 its turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of
 all can always go on. W and Steps, for which no other rank waits, fill the time in which there is nothing else, or
 make room; the first W of a stage, which leaves its gradients, may have to wait for others that do. Where W have due
-dates, too, that one may come long after its I.
+dates, too, each has a place in that order, and fills time all the same, or is done in its turn.
 """
 
 from __future__ import annotations

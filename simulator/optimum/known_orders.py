@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
@@ -26,8 +25,6 @@ from pipesched.simulator.optimum.orderable_lists import is_split, orderable, rec
 
 PLANNER = "list planner"
 """The name of the order that `planned_times` makes."""
-_PLANS = 3
-"""How often it makes one that holds less."""
 
 
 class KnownOrder(NamedTuple):
@@ -62,24 +59,15 @@ def known_orders(
 
 
 def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -> Iterator[KnownOrder]:
-    """Yield the planner's order, if it finds one that holds no more than it may.
-
-    One that is above a limit all the same, as a state that lasts no longer than times are rounded counts, is made anew
-    in less room.
-    """
+    """Yield the planner's order, if it finds one that holds no more than it may."""
+    times = planned_times(problem)
+    if times is None:
+        return
+    starts = tightened_times(problem, times)
     name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
-    for _ in range(_PLANS):
-        times = planned_times(problem)
-        if times is None:
-            return
-        starts = tightened_times(problem, times)
-        lists = schedule_of_times(problem, schedule, starts, name)
-        above = () if excess is None else excess(lists)
-        if not any(above):
-            yield KnownOrder(lists, starts, objective_ticks(problem, starts))
-            return
-        limits = tuple(limit - more for limit, more in zip(problem.room.limits, above, strict=True))
-        problem = replace(problem, room=replace(problem.room, limits=limits))
+    lists = schedule_of_times(problem, schedule, starts, name)
+    if excess is None or not any(excess(lists)):
+        yield KnownOrder(lists, starts, objective_ticks(problem, starts))
 
 
 def orders_of_choices(

@@ -16,7 +16,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Recv, Schedule, Send, Timeline, occupies_device
 from pipesched.schedules.transforms import with_steps
-from pipesched.simulator import NetworkOptions
+from pipesched.simulator import NetworkOptions, differ
 from pipesched.simulator.engine import require_simulable
 from pipesched.simulator.fast import (
     Case,
@@ -210,7 +210,7 @@ def _peak_bytes(held: HeldBytes, times_s: NDArray[np.float64]) -> list[int]:
     """Return the most that a device holds in some cases, of one pipeline."""
     import numpy as np
 
-    is_held = np.vstack([times_s[:-1] < times_s[1:], np.ones((1, times_s.shape[1]), bool)])
+    is_held = np.vstack([differ(times_s[:-1], times_s[1:]), np.ones((1, times_s.shape[1]), bool)])
     is_held |= np.array(held.inside)[:, None]
     peaks: list[int] = np.where(is_held, np.array(held.totals)[:, None], 0).max(axis=0).tolist()
     return peaks

@@ -1,5 +1,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +66,27 @@ def test_two_stages_hold_what_was_worked_out_by_hand():
             [(0.0, 0), (1.0, 10), (2.0, 20), (5.0, 10), (8.0, 0)],
             [(0.0, 0), (4.5, 10), (7.5, 20)],
         ),
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "zbv", "interleaved"])
+def test_ops_that_begin_a_rounding_late_hold_no_more(name, seed):
+    """All times are whole seconds; a message that has its own sum comes a rounding after an op has ended."""
+    schedule = lower(build(name, 4, 8, 2 if name == "interleaved" else None))
+    cost = StageCost(1.0, 2.0, 1.0, 1.0, step_s=1.0, output_bytes=300, saved_bytes=100, weight_bytes=70)
+    costs = StageCosts((cost,) * schedule.num_stages)
+    exact = simulate_lists(schedule, costs, flat(4, Link(1.0)))
+    draw = Random(seed)
+
+    def late(time_s: float) -> float:
+        return time_s * (1 + draw.choice((0, 1, 3)) * 2**-52)
+
+    spans = [replace(span, start_s=late(span.start_s)) if span.end_s > span.start_s else span for span in exact.spans]
+    rounded = replace(exact, spans=tuple(spans))
+    assert rounded.spans != exact.spans
+    assert {device: peak.total_bytes for device, peak in peak_memory(memory(rounded, costs, schedule)).items()} == {
+        device: peak.total_bytes for device, peak in peak_memory(memory(exact, costs, schedule)).items()
     }
 
 
