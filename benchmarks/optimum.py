@@ -38,8 +38,11 @@ SECONDS, LARGE_SECONDS, PROFILE_SECONDS, WORKERS = 8.0, 3.0, 1.5, 2
 SPLIT = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
 WHOLE = pipesched.DeviceCost(1.0, backward_s=2.0)
 WITH_BYTES = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, output_bytes=10**8)
-SPLIT_SCHEDULES = ("zb_h1", "zb_h2", "interleaved_zb", "zbv", "v_half", "v_min")
-WHOLE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "looped_bfs", "hanayo")
+SPLIT_SCHEDULES = ("zb_h1", "zb_h2", "zb_auto", "interleaved_zb", "zbv", "v_half", "v_min", "dualpipe_v")
+WHOLE_SCHEDULES = ("naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "looped_bfs", "hanayo")
+UNFLUSHED = ("pipedream", "pipedream_2bw", "vanilla_1f1b", "stale_weights", "spectrain", "xpipe", "pipeoptim")
+UNORDERED = ("avgpipe", "data_parallel", "chimera", "gems", "dualpipe", "1f1b_rr", "wpipe", "hybrid")
+"""Schedules with replicas, versions, overlap or shared devices, whose ops are not ordered anew."""
 REPEATED = (("1f1b", 4, 8), ("zb_h1", 4, 8), ("zb_h2", 4, 8), ("zbv", 4, 8), ("v_half", 4, 8), ("v_min", 4, 8))
 RECOMPUTED = (("1f1b", 4, 8, 1.2), ("1f1b", 4, 8, 2), ("1f1b", 4, 8, 3), ("zb_h1", 4, 8, 2), ("v_min", 4, 8, 1.2))
 """Schedule, p, m and the most micro-batches in flight."""
@@ -136,6 +139,34 @@ def repeated() -> Iterator[str]:
         )
 
 
+def unflushed() -> Iterator[str]:
+    yield "| p | m | schedule | in flight | period | bound | above | in flight of the best | its period |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    cluster = flat(4, pipesched.Link(latency_s=1.0))
+    for name in UNFLUSHED:
+        case = Case(name, 4, 32, None, WHOLE)
+        own, best = case.optimum(cluster=cluster), case.optimum(cluster=cluster, in_flight=8)
+        seconds, least = {row["name"]: row["period_s"] for row in own.to_rows()}, own.least
+        yield (
+            f"| 4 | 32 | {name} | {least.in_flight:.4g} | {seconds[name]:.4g} s | {least.bound_s:.4g} s | "
+            f"{least.gap_of(seconds[name]):.1%} | {best.least.in_flight:.4g} | {best.period_s:.4g} s |"
+        )
+
+
+def unordered() -> Iterator[str]:
+    yield "| p | m | schedule | makespan | simple bound | above |"
+    yield "|---|---|---|---|---|---|"
+    for name, (p, m) in product(UNORDERED, ((4, 8), (8, 32))):
+        case = Case(name, p, m, None, replace(SPLIT, backward_s=2.0))
+        result = pipesched.simulate(name, case.costs, **case.counts, bound_seconds=0)
+        least = result.least
+        assert least is not None
+        yield (
+            f"| {p} | {m} | {name} | {result.makespan_s:.4g} s | {least.bound_s:.4g} s | "
+            f"{least.gap_of(result.makespan_s):.1%} |"
+        )
+
+
 def in_bytes() -> Iterator[str]:
     yield "| p | m | ops of | memory | makespan | bound | best order | above | planner above it |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -204,6 +235,16 @@ def report() -> Iterator[str]:
     yield from table(of_profiles(), better)
     yield from ("", "A batch that is repeated without a pause, F, I and W of 1 s, or B of 2 s:", "")
     yield from repeated()
+    yield ""
+    yield "Without a flush, F of 1 s, B of 2 s and messages of 1 s: the period of a micro-batch with as many in flight as the"
+    yield "schedule has, and with up to 8:"
+    yield ""
+    yield from unflushed()
+    yield ""
+    yield "Schedules with replicas, versions, overlap or shared devices have the simple bound of each device alone;"
+    yield "F, I and W of 1 s, or B of 2 s:"
+    yield ""
+    yield from unordered()
     yield ""
     yield "Devices of so many bytes, of which weights, gradients and each micro-batch take 1 GB; F, I and W as above:"
     yield ""
