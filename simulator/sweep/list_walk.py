@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipesched.schedules import op_cells
+from pipesched.simulator import ROUNDING
 
 F, B, I, W, R, STEP = (  # noqa: E741
     op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.STEP,
@@ -134,7 +135,8 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
         way_channels: Of activations and gradients of each stage the channel.
         rows_s: Rows [s].
         kept_s: When ranks and channels begin [s].
-        waits: Of each cell whether its rank waits in front of it; nothing where that is not asked for.
+        waits: Of each cell whether its rank waits in front of it, by more than roundings;
+            nothing where that is not asked for.
         begun_s: When each cell begins; nothing where that is not asked for [s].
         over_s: When it is over, likewise [s].
         dests: Of each step the row that it gives; nothing where steps are not asked for, as are the next.
@@ -230,7 +232,7 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
             if i == begins[rank]:
                 kept_s[rank] = start_s
             if has_waits:
-                waits[i] = second_s > first_s
+                waits[i] = second_s - first_s > ROUNDING * first_s
             if has_cells:
                 begun_s[i], over_s[i] = start_s, rows_s[row]
             if has_steps:

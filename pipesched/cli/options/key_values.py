@@ -33,8 +33,9 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
 
 def unknown_key(option: str, name: str, keys: Collection[str]) -> InputError:
     """Return the error of a key that is none of `keys`."""
-    expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
-    return InputError(f"{option}: got {name}, {guess(name, keys)}expected {expected}; check its spelling")
+    if not keys:
+        return InputError(f"{option}: got {name}, expected nothing, as nothing can be set here; leave it out")
+    return InputError(f"{option}: got {name}, {guess(name, keys)}expected one of {', '.join(keys)}; check its spelling")
 
 
 def long_key(name: str, keys: Collection[str]) -> str:

@@ -82,14 +82,19 @@ class SettingCondition:
         """Return whether it holds of a setting; it does not where it compares what the setting does not have.
 
         Raises:
-            ArgumentError: Something is divided by 0.
+            ArgumentError: Something is divided by 0, or what it says of a setting is neither true nor false.
         """
         try:
-            return bool(self._read(row))
+            value = self._read(row)
         except TypeError:
             return False
         except ArithmeticError as error:
             raise ArgumentError(f"where: got {shown(self.text)}, expected a condition: {error}; try another") from error
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentError(
+                f"where: got {shown(self.text)}, which is {shown(str(value))}, expected a condition; try {_EXAMPLE}"
+            )
+        return bool(value)
 
 
 def _is_known(node: ast.AST) -> bool:

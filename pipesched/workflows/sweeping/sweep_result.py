@@ -158,7 +158,7 @@ class SweepResult:
         over = total - refused - len(self.fitting)
         others = [f"{over} over memory"] if over else []
         others += [f"{refused} cannot be"] if refused else []
-        return ", ".join([f"{total} settings", *others])
+        return ", ".join([f"{total} setting{'s' if total > 1 else ''}", *others])
 
     def _refusals(self) -> list[str]:
         """Return a line for each kind of reason: reasons that differ in numbers alone are of a kind."""

@@ -237,8 +237,10 @@ def sweep_settings(
     """
     if by is not None:
         require_choice("by", by, sorted({*SweptOutcome.MEASURES} - {"fits", "reason"}))
-    if judge.limit_bytes is not None:
-        _require_judged(settings, judge)
+        if by == "s_per_sample" and settings.sizes[0] is None:
+            raise ArgumentError("by: got s_per_sample, expected samples of a micro-batch, too; try s_per_microbatch")
+    if judge.limit_bytes is not None or by == "peak_memory_bytes":
+        _require_judged(settings, judge, "by" if judge.limit_bytes is None else "limit_bytes")
     workers, threads = _shares(settings, num_workers)
     run = runner or make_joint_runner(workers)
     journal, outcomes, known = None, OutcomeTable(settings), set[int]()
@@ -304,7 +306,7 @@ def _work(block: SettingBlock) -> int:
     return block.length * (1 + len(block.numbers) // _LINKS_OF_LISTS)
 
 
-def _require_judged(settings: SettingTable, judge: SweepJudge) -> None:
+def _require_judged(settings: SettingTable, judge: SweepJudge, asked: str) -> None:
     """Refuse a limit that nothing can be held against; costs say of all settings what they hold, or of none."""
     for block in settings.blocks():
         setting = next(block.settings())
@@ -313,5 +315,5 @@ def _require_judged(settings: SettingTable, judge: SweepJudge) -> None:
         except REFUSED:
             continue
         if not has_bytes:
-            raise ArgumentError("limit_bytes: got costs that say no bytes, expected some; give costs with bytes")
+            raise ArgumentError(f"{asked}: got costs that say no bytes, expected some; give costs with bytes")
         return

@@ -40,6 +40,29 @@ def require_as_simulated(row, simulation):
     assert row["fits"] is simulation.fits
 
 
+@pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
+def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monkeypatch):
+    """Of costs in whole milliseconds many times are equal but for roundings, and so are what is held between them."""
+    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    costs = pipesched.DeviceCost(
+        1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, saved_bytes=10**6, output_bytes=8000
+    )
+    counts = {"num_ranks": [2, 4], "num_microbatches": [4, 8], "num_chunks": [1, 2]}
+    link = {"bandwidth_bytes_per_s": [1e6, 1e9]}
+    rows = pipesched.sweep(costs=costs, schedules=["1f1b", "interleaved", "zbv"], **counts, link=link).to_rows()
+    assert len(rows) == (1 + 2 + 1) * 2 * 2 * 2
+    for row in rows:
+        simulation = pipesched.simulate(
+            row["schedule"],
+            costs,
+            pipesched.flat(row["num_ranks"], pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"])),
+            num_ranks=row["num_ranks"],
+            num_microbatches=row["num_microbatches"],
+            num_chunks=row["num_chunks"],
+        )
+        require_as_simulated(row, simulation)
+
+
 def test_one_count_does_for_a_list_of_one():
     alone = pipesched.sweep(["1f1b"], COSTS, num_ranks=2, num_microbatches=4)
     assert alone.to_rows() == pipesched.sweep(["1f1b"], COSTS, num_ranks=[2], num_microbatches=[4]).to_rows()
