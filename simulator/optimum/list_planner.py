@@ -64,7 +64,8 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
     num_tries = min(_MOST_TRIES * (1 if len(starts) == 1 else 2), int(left / num_short_ops)) // max(1, len(starts))
     for walk, start in enumerate(starts):
         if min(ends)[0] > least:
-            whole.begin(start)
+            if start is not whole.best:
+                whole.begin(start)
             short.begin(start)
             _search(whole, short, least, num_tries, Random(walk))
             _anneal(whole, problem, least)
