@@ -23,7 +23,6 @@ from .network_options import NetworkOptions as NetworkOptions
 from .network_options import Protocol as Protocol
 from .network_options import Sends as Sends
 from .network_options import is_usual as is_usual
-from .rounding import ROUNDING as ROUNDING
 from .rounding import SAME as SAME
 from .rounding import differ as differ
 from .scenario import Engine as Engine

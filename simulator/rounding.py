@@ -7,7 +7,7 @@ from typing import Any
 SAME = 1e-9
 """Relative, of a makespan or a period: times nearer to each other than this are one, but for roundings."""
 
-ROUNDING = 1e-12
+_SUMMED = 1e-12
 """Relative, of a time: by how much two sums may differ that are one time, but for roundings."""
 
 
@@ -16,4 +16,4 @@ def differ(since_s: Any, until_s: Any) -> Any:
 
     An op may begin a rounding after the one before it has ended, as a message that comes right then has its own sum.
     """
-    return until_s - since_s > ROUNDING * abs(since_s)
+    return until_s - since_s > _SUMMED * abs(since_s)

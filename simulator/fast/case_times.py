@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeAlias, final
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import machine_code
-from pipesched.simulator import NetworkOptions, SimulationError, is_usual
+from pipesched.simulator import NetworkOptions, SimulationError, differ, is_usual
 from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, SEND, WAIT
 from pipesched.simulator.fast.program import Program, WorkTime
 from pipesched.simulator.fast.program_costs import duration_piece
-from pipesched.simulator.fast.step_times import CASES_PARTS, go_through, go_through_together
+from pipesched.simulator.fast.step_times import go_through, go_through_together
 
 Case: TypeAlias = tuple[StageCosts, Cluster]
 
@@ -124,7 +124,7 @@ class _Steps:
         dests, none = range(1, count), [-1] * (count - 1)  # they are of no cell, and nothing is asked for
         rows_s, nothing = np.zeros((count, len(cases))), np.empty((0, len(cases)))
         steps = (np.array(part, np.int32) for part in (dests, firsts, seconds, takes, none, none, none))
-        machine_code.compiled(go_through_together, CASES_PARTS[:1])(
+        machine_code.compiled(go_through_together, (differ,))(
             count - 1, len(cases), *steps, np.empty(0, np.int64), lasts_s, rows_s, nothing, nothing.astype(np.int64)
         )
         return rows_s

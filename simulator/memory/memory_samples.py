@@ -13,7 +13,7 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
@@ -31,7 +31,7 @@ from pipesched.schedules import (
     too_many_objects,
 )
 from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError, differ
-from pipesched.simulator.memory.instants import NEVER, seen_at_once
+from pipesched.simulator.memory.instants import NEVER, holds_inside, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
 from pipesched.simulator.memory.lifetimes import Lifetime, lifetimes
 
@@ -83,8 +83,9 @@ def memory(
     with paused_collector():
         begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
         by_device = sorted(lifetimes(timeline, costs, schedule, buffers=buffers).items())
+        short = _starts_of_short(timeline, begin_s)
         return tuple(
-            sample for device, holds in by_device for sample in _samples(device, begin_s, holds, num_pipelines)
+            sample for device, holds in by_device for sample in _samples(device, begin_s, holds, short, num_pipelines)
         )
 
 
@@ -171,8 +172,28 @@ def _lasts_from(span: Span, time_s: float) -> bool:
     return _taken_s(span) == time_s < span.end_s
 
 
-def _samples(device: int, begin_s: float, lifetimes: Iterable[Lifetime], num_pipelines: int) -> Iterator[MemorySample]:
-    """Add up the lifetimes; what changes at one instant changes in one sample, and the first is at `begin_s`."""
+def _starts_of_short(timeline: Timeline, begin_s: float) -> set[tuple[int, float]]:
+    """Return (device, time) of the starts of ops that take no longer than a rounding, and yet hold something inside."""
+    return {
+        (timeline.rank_to_device[span.rank], span.start_s)
+        for span in timeline.spans
+        if span.start_s < span.end_s
+        and not differ(span.start_s - begin_s, span.end_s - begin_s)
+        and holds_inside(span.op)
+    }
+
+
+def _samples(
+    device: int,
+    begin_s: float,
+    lifetimes: Iterable[Lifetime],
+    short: Container[tuple[int, float]],
+    num_pipelines: int,
+) -> Iterator[MemorySample]:
+    """Add up the lifetimes; what changes at one instant changes in one sample, and the first is at `begin_s`.
+
+    What is held between two ops for a rounding is in no sample; `short` are the starts of ops that take so little.
+    """
     changes = [(begin_s, 0, KINDS[0], 0)]
     for kind, num_bytes, since, until in lifetimes:
         if num_bytes and since < until:
@@ -185,7 +206,7 @@ def _samples(device: int, begin_s: float, lifetimes: Iterable[Lifetime], num_pip
     states, now_s, now_order = list[MemorySample](), *changes[0][:2]
     for time_s, order, kind, num_bytes in changes:
         if time_s != now_s or order != now_order:
-            if time_s == now_s or differ(now_s, time_s):
+            if time_s == now_s or differ(now_s - begin_s, time_s - begin_s) or (device, now_s) in short:
                 states.append(MemorySample(device, now_s, tuple(held.values())))
             if time_s != now_s:
                 yield from seen_at_once(states, _total_bytes)

@@ -99,9 +99,9 @@ class DueBlocks:
         self._num_kinds, self._has_messages = len(problem.kinds), has_messages
         self._way = _way(problem)
         self._passages = _passages(problem, self._way)
-        self._stages = split_stages(problem) if problem.room.has_large_gradients else []
-        self._lags = WeightLags(self._stages, problem.num_microbatches, problem.num_ranks)
         self._has_large_gradients = problem.room.has_large_gradients
+        self._stages = split_stages(problem) if self._has_large_gradients else []
+        self._lags = WeightLags(self._stages, problem.num_microbatches, problem.num_ranks)
         delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
         taken = [ticks[kind] for kind in self._way]
         self.unit = unit = max(1.0, sum(taken) / len(taken))
@@ -206,7 +206,7 @@ class DueBlocks:
         return replace(block, is_strict=not block.is_strict)
 
     def _with_other_lags(self, block: DueBlock, draw: Random) -> DueBlock:
-        if draw.random() < 0.2:
+        if block.lags and draw.random() < 0.2:
             return replace(block, is_w_in_turn=not block.is_w_in_turn)
         return replace(block, lags=self._lags.changed(block.lags, draw, self._spans))
 

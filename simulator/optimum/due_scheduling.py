@@ -35,9 +35,9 @@ class DueArrays(NamedTuple):
         follower_places: Where a kind's followers begin, and where the last ones end.
         urgent: Forwards and backwards, which have due dates, one rank's behind the other's; W, too, where they have.
         urgent_places: Where a rank's begin, and where the last ones end.
-        is_filling: Whether one with a due date waits for time in which there is nothing else, by kind.
-        others: What has none, likewise.
+        others: What has no due date, likewise.
         other_places: Where a rank's begin, and where the last ones end.
+        is_filling: Whether an op with a due date waits for time in which there is nothing else, by kind.
         peaks: What an op holds beside what was held before, at most, by load (`load_of`).
         changes: What it leaves, likewise.
         lasting: What it leaves when all of `others` that it allows have been done, likewise.
@@ -57,9 +57,9 @@ class DueArrays(NamedTuple):
     follower_places: Sequence[int]
     urgent: Sequence[int]
     urgent_places: Sequence[int]
-    is_filling: Sequence[int]
     others: Sequence[int]
     other_places: Sequence[int]
+    is_filling: Sequence[int]
     peaks: Sequence[int]
     changes: Sequence[int]
     lasting: Sequence[int]

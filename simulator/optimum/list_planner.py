@@ -3,8 +3,9 @@
 Lists that take what is due first and fits (`due_scheduling`) have no needless gaps. Some blocks of due dates
 (`due_blocks`) are tried first, those of 1F1B, V-Min, V-Half and the like. From then on the best one is changed at
 random, with two micro-batches for each rank, as a block that is good for a short batch mostly is for a long one. Where
-ranks hold messages, too, only lists count that have room for all of them (`message_room`). In the end single ops of the
-best lists are moved (`order_annealing`). The same numbers are drawn every time.
+ranks hold messages, too, only lists count that have room for all of them (`message_room`). Then single ops of the best
+lists are moved (`order_annealing`). Where gradients are large, the best block of each family is changed so, as one
+seldom becomes another. The same numbers are drawn every time.
 """
 
 from __future__ import annotations
@@ -60,27 +61,28 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
     if not is_whole:  # the first blocks have been ranked by a short batch
         left -= len(short.blocks.first) * num_short_ops
     ends = [(whole.fewest, whole.best_starts)]
-    starts = _starts(whole, short)
-    num_tries = min(_MOST_TRIES * (1 if len(starts) == 1 else 2), int(left / num_short_ops)) // max(1, len(starts))
-    for walk, start in enumerate(starts):
+    num_tries = min(_MOST_TRIES, int(left / num_short_ops))
+    others = _other_starts(whole.best, short)
+    for number, start in enumerate([whole.best, *others]):
         if min(ends)[0] > least:
-            if start is not whole.best:
+            if number:
                 whole.begin(start)
             short.begin(start)
-            _search(whole, short, least, num_tries, Random(walk))
+            _search(whole, short, least, num_tries // max(1, len(others)) if number else num_tries, Random(number))
             _anneal(whole, problem, least)
             ends.append((whole.fewest, whole.best_starts))
     fewest, best_starts = min(ends)
     return None if fewest == DOES_NOT_FIT else due_times(problem, best_starts)
 
 
-def _starts(whole: _BlockSearch, short: _BlockSearch) -> list[DueBlock]:
-    """Return the block with which each search begins: the best one, or that of each family for which there is room."""
-    families = short.blocks.families
-    if len(families) == 1:
-        return [whole.best]
-    best = [(min(map(short.ticks_of, family)), min(family, key=short.ticks_of)) for family in families]
-    return [block for ticks, block in sorted(best, key=itemgetter(0)) if ticks < DOES_NOT_FIT] or [whole.best]
+def _other_starts(best: DueBlock, short: _BlockSearch) -> list[DueBlock]:
+    """Return the best block of each other family for which there is room, the best one first; none in plain Python."""
+    families = [family for family in short.blocks.families if best not in family]
+    if len(short.blocks.families) == 1 or not machine_code.has_numba():
+        return []
+    timed = [min(((short.ticks_of(block), at) for at, block in enumerate(family))) for family in families]
+    blocks = [(ticks, family[at]) for (ticks, at), family in zip(timed, families, strict=True) if ticks < DOES_NOT_FIT]
+    return [block for _, block in sorted(blocks, key=itemgetter(0))]
 
 
 def _anneal(whole: _BlockSearch, problem: OrderProblem, least: int) -> None:

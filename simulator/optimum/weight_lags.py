@@ -27,8 +27,9 @@ _CHANGES = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 
 
 class SplitStage(NamedTuple):
-    """The kinds of a stage whose backward is split."""
+    """A stage whose backward is split, and its kinds."""
 
+    stage: int
     forward: int
     input: int
     weight: int
@@ -46,8 +47,8 @@ class WeightLags:
 
     def __init__(self, stages: Sequence[SplitStage], num_microbatches: int, num_ranks: int) -> None:
         self._num_microbatches = float(num_microbatches)
-        self._chunks = [index // num_ranks for index in range(len(stages))]
-        self._num_chunks = len({*self._chunks})
+        self._chunks = [stage.stage // num_ranks for stage in stages]
+        self._num_chunks = max(self._chunks, default=-1) + 1
 
     def even(self, lag: float) -> Lags:
         """Return the same lag for every stage."""
@@ -102,7 +103,10 @@ def split_stages(problem: OrderProblem) -> list[SplitStage]:
     weights = {op.stage: kind for op, kind in places.items() if is_phase(op, Phase.BACKWARD_WEIGHT)}
     return [
         SplitStage(
-            places[Compute(Phase.FORWARD, stage, 0)], places[Compute(Phase.BACKWARD_INPUT, stage, 0)], weights[stage]
+            stage,
+            places[Compute(Phase.FORWARD, stage, 0)],
+            places[Compute(Phase.BACKWARD_INPUT, stage, 0)],
+            weights[stage],
         )
         for stage in sorted(weights)
     ]

@@ -210,7 +210,8 @@ def _peak_bytes(held: HeldBytes, times_s: NDArray[np.float64]) -> list[int]:
     """Return the most that a device holds in some cases, of one pipeline."""
     import numpy as np
 
-    is_held = np.vstack([differ(times_s[:-1], times_s[1:]), np.ones((1, times_s.shape[1]), bool)])
+    with np.errstate(invalid="ignore"):  # of times that are not finite
+        is_held = np.vstack([differ(times_s[:-1], times_s[1:]), np.ones((1, times_s.shape[1]), bool)])
     is_held |= np.array(held.inside)[:, None]
     peaks: list[int] = np.where(is_held, np.array(held.totals)[:, None], 0).max(axis=0).tolist()
     return peaks

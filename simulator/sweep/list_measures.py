@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from pipesched.simulator import differ
 from pipesched.simulator.fast import sum_up
 from pipesched.simulator.sweep.held_totals import hold
 from pipesched.simulator.sweep.list_walk import DONE, MESSAGE, NUM_KINDS, PAIR, begin_walk, walk
@@ -168,5 +169,5 @@ def find_lasts(
     return busy_s
 
 
-LIST_PARTS = (begin_walk, find_lasts, walk, sum_up, hold)
+LIST_PARTS = (differ, begin_walk, find_lasts, walk, sum_up, hold)
 """What `measure_lists` calls, for numba."""

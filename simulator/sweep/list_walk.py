@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipesched.schedules import op_cells
-from pipesched.simulator import ROUNDING
+from pipesched.simulator import differ
 
 F, B, I, W, R, STEP = (  # noqa: E741
     op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.STEP,
@@ -232,7 +232,7 @@ def walk(  # noqa: C901 -- one loop: calls would cost plain Python more than the
             if i == begins[rank]:
                 kept_s[rank] = start_s
             if has_waits:
-                waits[i] = second_s - first_s > ROUNDING * first_s
+                waits[i] = differ(first_s, second_s)
             if has_cells:
                 begun_s[i], over_s[i] = start_s, rows_s[row]
             if has_steps:

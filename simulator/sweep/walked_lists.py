@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, final
 
@@ -63,6 +63,16 @@ class CaseColumns:
 
 
 _COLUMNS = tuple(CaseColumns.__slots__)
+_OF_CASES = _COLUMNS[:5]
+"""Those of which each case has its own."""
+
+
+def _in_each(columns: CaseColumns, num_cases: int) -> CaseColumns:
+    """Return the same of so many cases."""
+    import numpy as np
+
+    of_cases = {name: np.repeat(np.asarray(getattr(columns, name)), num_cases, axis=0) for name in _OF_CASES}
+    return replace(columns, **of_cases)
 
 
 def walkable(schedule: Schedule) -> bool:
@@ -137,9 +147,10 @@ class WalkedLists:
             columns = {name: [of for single in singles for of in getattr(single, name)] for name in _COLUMNS}
             return CaseColumns(**columns)
         walked, room = self._walked(costs, cluster, devices, links, with_bytes, with_cells, has_steps=num_cases > 1)
-        if num_cases == 1 or not walked.are_known[0]:
+        if num_cases == 1 or links is None:
             return walked
-        assert links is not None, "there are several"
+        if not walked.are_known[0]:
+            return _in_each(walked, num_cases)
         return self._in_cases(walked, room, costs, links, num_threads)
 
     def _walked(

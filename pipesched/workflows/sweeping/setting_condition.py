@@ -25,7 +25,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.USub: operator.neg,
-    ast.Not: operator.not_,
+    ast.Not: lambda value: not _truth(value),
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -85,16 +85,27 @@ class SettingCondition:
             ArgumentError: Something is divided by 0, or what it says of a setting is neither true nor false.
         """
         try:
-            value = self._read(row)
+            return _truth(self._read(row))
         except TypeError:
             return False
         except ArithmeticError as error:
             raise ArgumentError(f"where: got {shown(self.text)}, expected a condition: {error}; try another") from error
-        if value is not None and not isinstance(value, bool):
+        except _NoConditionError as error:
             raise ArgumentError(
-                f"where: got {shown(self.text)}, which is {shown(str(value))}, expected a condition; try {_EXAMPLE}"
-            )
+                f"where: got {shown(self.text)}, which says {shown(str(error))} of a setting, expected a condition; "
+                f"try {_EXAMPLE}"
+            ) from None
+
+
+class _NoConditionError(Exception):
+    """What is neither true nor false."""
+
+
+def _truth(value: object) -> bool:
+    """Return a value that is true or false; what a setting does not have is false."""
+    if value is None or isinstance(value, bool):
         return bool(value)
+    raise _NoConditionError(value)
 
 
 def _is_known(node: ast.AST) -> bool:
@@ -123,7 +134,7 @@ def _reader(node: ast.expr) -> _Reader:
             return lambda row: apply(first(row), second(row))
         case ast.BoolOp(op=op, values=parts):
             readers, decides = [_reader(part) for part in parts], all if isinstance(op, ast.And) else any
-            return lambda row: decides(reader(row) for reader in readers)
+            return lambda row: decides(_truth(reader(row)) for reader in readers)
         case ast.Compare(left=left, ops=ops, comparators=others):
             return _comparison([_OPERATORS[type(op)] for op in ops], [_reader(item) for item in (left, *others)])
     raise AssertionError("it was read")

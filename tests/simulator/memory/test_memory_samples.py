@@ -90,6 +90,40 @@ def test_ops_that_begin_a_rounding_late_hold_no_more(name, seed):
     }
 
 
+def test_ops_that_take_less_than_a_rounding_hold_what_ops_of_no_time_do():
+    schedule = lower(build("zbv", 2, 4))
+
+    def peaks(input_s: float) -> dict[int, int]:
+        cost = StageCost(1.0, None, input_s, 1.0, output_bytes=300, saved_bytes=100, weight_bytes=70)
+        costs = StageCosts((cost,) * schedule.num_stages)
+        samples = memory(simulate_lists(schedule, costs, flat(2, Link(1.0))), costs, schedule)
+        return {device: peak.total_bytes for device, peak in peak_memory(samples).items()}
+
+    assert peaks(0.0) == peaks(1e-14) == peaks(1e-12)
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 5.0, 1.7e9])
+def test_peaks_are_the_same_whenever_a_timeline_begins(begin_s):
+    schedule = lower(build("1f1b", 4, 8))
+    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100, weight_bytes=1000),) * 4)
+    timeline = simulate_lists(schedule, costs, flat(4, Link(1e-3)))
+    spans = tuple(
+        replace(
+            span,
+            posted_s=span.posted_s + begin_s,
+            start_s=span.start_s + begin_s,
+            end_s=span.end_s + begin_s,
+        )
+        for span in timeline.spans
+    )
+    samples = memory(replace(timeline, spans=spans), costs, schedule)
+    assert samples[0].time_s == begin_s
+    expected = peak_memory(memory(timeline, costs, schedule))
+    assert {device: peak.total_bytes for device, peak in peak_memory(samples).items()} == {
+        device: peak.total_bytes for device, peak in expected.items()
+    }
+
+
 def test_the_peak_says_when_and_of_what():
     schedule = build("1f1b", 2, 2)
     peaks = peak_memory(memory(simulate_lists(schedule, TWO, CLUSTER), TWO, schedule))

@@ -41,6 +41,18 @@ def require_as_simulated(row, simulation):
 
 
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
+@pytest.mark.parametrize("name", ["chimera", "gems"])
+def test_lists_that_are_simulated_have_a_row_for_every_link(name, break_even, monkeypatch):
+    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    link = {"bandwidth_bytes_per_s": [8.0, 16.0, 32.0]}
+    rows = pipesched.sweep(costs=COSTS, schedules=[name], num_ranks=[4], num_microbatches=[8], link=link).to_rows()
+    assert sorted(row["bandwidth_bytes_per_s"] for row in rows) == link["bandwidth_bytes_per_s"]
+    for row in rows:
+        cluster = pipesched.flat(4, pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"]))
+        require_as_simulated(row, pipesched.simulate(name, COSTS, cluster, num_ranks=4, num_microbatches=8))
+
+
+@pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monkeypatch):
     """Of costs in whole milliseconds many times are equal but for roundings, and so are what is held between them."""
     monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
