@@ -32,6 +32,8 @@ _LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 85_000, 8000
 _MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((1.0, 0.9), (1.0, 0.6), (0.5, 0.6))
 """Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
 of its moves is on the critical path."""
+_MORE = 2
+"""How much more is tried of the best block where there are several families, and as much of all others together."""
 _MOST_CELLS = 256
 """Micro-batches times ranks above which that would take too long."""
 _STEPS = 10
@@ -62,13 +64,15 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
         left -= len(short.blocks.first) * num_short_ops
     ends = [(whole.fewest, whole.best_starts)]
     num_tries = min(_MOST_TRIES, int(left / num_short_ops))
-    others = _other_starts(whole.best, short)
+    others = list[DueBlock]()
+    if len(short.blocks.families) > 1 and machine_code.has_numba():
+        num_tries, others = _MORE * num_tries, _other_starts(whole.best, short)
     for number, start in enumerate([whole.best, *others]):
         if min(ends)[0] > least:
             if number:
                 whole.begin(start)
             short.begin(start)
-            _search(whole, short, least, num_tries // max(1, len(others)) if number else num_tries, Random(number))
+            _search(whole, short, least, num_tries // len(others) if number else num_tries, Random(number))
             _anneal(whole, problem, least)
             ends.append((whole.fewest, whole.best_starts))
     fewest, best_starts = min(ends)
@@ -76,10 +80,8 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
 
 
 def _other_starts(best: DueBlock, short: _BlockSearch) -> list[DueBlock]:
-    """Return the best block of each other family for which there is room, the best one first; none in plain Python."""
+    """Return the best block of each other family for which there is room, the best one first."""
     families = [family for family in short.blocks.families if best not in family]
-    if len(short.blocks.families) == 1 or not machine_code.has_numba():
-        return []
     timed = [min(((short.ticks_of(block), at) for at, block in enumerate(family))) for family in families]
     blocks = [(ticks, family[at]) for (ticks, at), family in zip(timed, families, strict=True) if ticks < DOES_NOT_FIT]
     return [block for _, block in sorted(blocks, key=itemgetter(0))]
