@@ -145,6 +145,7 @@ class DueBlocks:
 
     @property
     def _usual(self) -> list[DueBlock]:
+        """The family that is tried whatever gradients hold."""
         num_passages = self._passages[-1] + 1
         gaps, shifts = (0.0,) * num_passages, (0.0,) * len(self._way)
         of_passages = [tuple(stretch[i % 2] for i in range(num_passages)) for stretch in _STRETCHES]

@@ -24,6 +24,7 @@ Lags: TypeAlias = tuple[float, ...]
 _SOONER = 1e-6
 """How much sooner than the F of a micro-batch a W is due that is to come before it [intervals]."""
 _CHANGES = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
+"""By how much a lag is changed [intervals]."""
 
 
 class SplitStage(NamedTuple):
