@@ -1,6 +1,8 @@
 # Everything runs in .venv, made here; nothing else is needed on the machine but Python 3.11 or newer.
 PYTHON ?= python3
 BIN := .venv/bin
+# tests run at once: they wait for processes half of the time, so more than there are cores
+WORKERS ?= 4
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check format generated examples docs faults install clean
@@ -18,7 +20,7 @@ demo: install
 	$(BIN)/pipesched verify gpt --schedule gpipe,1f1b -p 2 -m 8 --microbatch-size 2 --rounds 3 --iterations 1 --out out
 
 test: install check
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 check: install
 	$(BIN)/ruff check .
