@@ -16,6 +16,7 @@ from typing import NoReturn
 from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, ending
 from pipesched.executor.launch import (
+    DrainPage,
     GuardedRank,
     ProgressPage,
     RunSpec,
@@ -115,7 +116,9 @@ def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
             spec, _ = going_on(spec)
         guarded = GuardedRank(spec.timeout_s)
-        return run_rank(_patient(spec), RankListener(guarded.at, is_asked=is_asked), guarded=guarded)
+        return run_rank(
+            _patient(spec), RankListener(guarded.at, is_asked=is_asked, gate=guarded.gate(is_asked)), guarded=guarded
+        )
 
 
 def _has_checkpoints(spec: RunSpec) -> bool:
@@ -135,7 +138,14 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
 
 
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
-    from pipesched.executor.runs import pause_file, phase_line, phases_file, scores_file, scores_line
+    from pipesched.executor.runs import (
+        drain_file,
+        pause_file,
+        phase_line,
+        phases_file,
+        scores_file,
+        scores_line,
+    )
 
     at, meet = ProgressPage.open(folder / "progress").writer(number), f"file://{folder}/store"
     if not isinstance(spec.job, Train):
@@ -155,7 +165,14 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
             signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
         return run_rank(
             spec,
-            RankListener(at, on_scores, keeps_scores=True, on_phase=on_phase, is_asked=pause_file(folder).exists),
+            RankListener(
+                at,
+                on_scores,
+                keeps_scores=True,
+                on_phase=on_phase,
+                is_asked=pause_file(folder).exists,
+                gate=DrainPage.open(drain_file(folder)).gate(number) if _has_checkpoints(spec) else None,
+            ),
             meet,
         )
 

@@ -3,6 +3,12 @@ from .control import all_gather as all_gather
 from .control import gather_texts as gather_texts
 from .control import group_beside as group_beside
 from .control import share as share
+from .early_drain import DrainPage as DrainPage
+from .early_drain import Gate as Gate
+from .early_drain import LeaveRequest as LeaveRequest
+from .early_drain import LocalGate as LocalGate
+from .early_drain import Onlooker as Onlooker
+from .early_drain import ending_early as ending_early
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from pipesched.schedules import GeneratedOps, Op, Schedule, computes
 
@@ -50,7 +50,7 @@ def ending_early(lists: Schedule, begun: Callable[[], int], shorter: Callable[[i
     Args:
         lists: Lists of a part of the run.
         begun: Returns the micro-batch of the run that is number 0 of them.
-        shorter: Makes lists of so many micro-batches less.
+        shorter: Makes lists of so many micro-batches instead.
         gate: Says where they end.
     """
     rank_lists = [GeneratedOps(partial(_read, lists, rank, begun, shorter, gate)) for rank in range(lists.num_ranks)]
@@ -74,7 +74,11 @@ def _read(
 
 @final
 class Onlooker(Gate):
-    """The gate of who reads lists only to see what is in them, and so is not waited for."""
+    """The gate of who reads lists only to see what is in them: nobody is behind or ahead of that.
+
+    Args:
+        gate: The gate of who runs them.
+    """
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -107,9 +111,9 @@ class LeaveRequest:
             self._asked_s = time.monotonic()
         return self._asked_s is not None and time.monotonic() - self._asked_s >= GRACE_S
 
-    def end_beyond(self, microbatch: int, num_more: int = 0) -> int:
-        """Return the end of the first step beyond a micro-batch, or so many later, that ends no part by itself."""
-        steps = max(self._begun, microbatch // self._per_step) + 1 + num_more
+    def end_beyond(self, microbatch: int) -> int:
+        """Return the end of the first step beyond a micro-batch that ends no part by itself."""
+        steps = max(self._begun, microbatch // self._per_step) + 1
         return self._per_step * (steps + (steps % self._every == 0))
 
 
@@ -140,19 +144,110 @@ class LocalGate(Gate):
 
 
 class DrainTalk(NamedTuple):
-    """What is said of where lists end: micro-batches, 0 for none.
+    """What is said to all of where lists end: a micro-batch, or 0.
 
     Attributes:
-        proposed: What is proposed.
-        decided: What is decided.
+        proposed: Who comes to it waits.
+        decided: Who comes to it is at the end.
     """
 
     proposed: int = 0
     decided: int = 0
 
     def answer(self, read: int, request: LeaveRequest) -> DrainTalk:
-        """Return what is said next, where all have seen what is proposed, and have read so far."""
-        if read < self.proposed:  # who has come to it since waits
+        """Return what is said next.
+
+        Args:
+            read: How far all have read, who know what is proposed.
+            request: Says where lists may end.
+        """
+        if read < self.proposed:
             return self._replace(decided=self.proposed)
-        more = 0 if not self.proposed else 
-        return self._replace(proposed=request.end_beyond(read))
+        missed = read - self.proposed if self.proposed else 0
+        return self._replace(proposed=request.end_beyond(read + 2 * missed))
+
+
+@final
+class DrainPage:
+    """What those who run lists, and who decides where these end, tell each other in memory that they share.
+
+    Each number is written by one process, by one store.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._cells = memoryview(memory).cast("q")
+
+    @classmethod
+    def open(cls, path: Path) -> DrainPage:
+        """Return the page that a process has created in a file."""
+        with path.open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), 0))
+
+    @classmethod
+    def create(cls, path: Path, num_ranks: int) -> DrainPage:
+        """Return a page in a file, where all processes of this machine find it."""
+        path.write_bytes(bytes((_FIRST_RANK + num_ranks) * _BYTES))
+        return cls.open(path)
+
+    @classmethod
+    def of_one(cls) -> DrainPage:
+        """Return a page without a name for one rank, which this process shares with those that it forks."""
+        return cls(mmap.mmap(-1, (_FIRST_RANK + 1) * _BYTES))
+
+    def gate(self, number: int, is_asked: Callable[[], bool] = lambda: False) -> Gate:
+        """Return the gate of the rank in the process of this number.
+
+        Args:
+            number: Of the process.
+            is_asked: Returns whether the rank is told that the run is to leave.
+        """
+        return _RankGate(self._cells, _FIRST_RANK + number, is_asked)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a rank was told that the run is to leave."""
+        return bool(self._cells[_ASKED])
+
+    @property
+    def read(self) -> int:
+        """How far ranks have read."""
+        return max(self._cells[_FIRST_RANK:])
+
+    @property
+    def talk(self) -> DrainTalk:
+        """What was said to them."""
+        return DrainTalk(self._cells[_PROPOSED], self._cells[_DECIDED])
+
+    def say(self, talk: DrainTalk) -> None:
+        """Say it to them."""
+        self._cells[_DECIDED] = talk.decided
+        self._cells[_PROPOSED] = talk.proposed
+
+
+_PROPOSED, _DECIDED, _ASKED, _FIRST_RANK = range(4)
+
+
+@final
+class _RankGate(Gate):
+    def __init__(self, cells: memoryview, own: int, is_asked: Callable[[], bool]) -> None:
+        self._cells, self._own, self._is_asked = cells, own, is_asked
+
+    @property
+    def end(self) -> int | None:
+        return self._cells[_DECIDED] or None
+
+    def reach(self, microbatch: int) -> int | None:
+        cells = self._cells
+        if microbatch > cells[self._own]:
+            if self._is_asked():
+                cells[_ASKED] = 1
+            self._wait(microbatch)
+            if not cells[_DECIDED]:
+                cells[self._own] = microbatch
+                self._wait(microbatch)  # what was proposed by then may have been so without seeing it
+        return self.end
+
+    def _wait(self, microbatch: int) -> None:
+        cells = self._cells
+        while 0 < cells[_PROPOSED] <= microbatch and not cells[_DECIDED]:
+            time.sleep(_LOOK_S)

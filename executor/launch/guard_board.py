@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import NamedTuple, final
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from pipesched.executor import NOBODY
+from pipesched.executor.launch.early_drain import DrainTalk, LeaveRequest
 from pipesched.executor.launch.verdict_store import VERDICT, EndingCause, board_name, node_number
 
 _PATIENCE = timedelta(seconds=5)
 """How long one answer of the store may take: it is there before any rank is."""
 _ASKED = "stacks"
+_DRAIN = "drain"
 
 
 class Sighting(NamedTuple):
@@ -30,6 +32,9 @@ class Sighting(NamedTuple):
         waits_s: For how long [s].
         is_stopped: Whether its process is stopped by a signal.
         text: The op, as its list has it; empty before the first one.
+        is_asked: Whether the rank was told that the run is to leave.
+        proposed: What it has heard of where lists end early.
+        read: How far it has read them, knowing that.
     """
 
     number: int = 0
@@ -40,6 +45,9 @@ class Sighting(NamedTuple):
     waits_s: float = 0.0
     is_stopped: bool = False
     text: str = ""
+    is_asked: bool = False
+    proposed: int = 0
+    read: int = 0
 
 
 @final
@@ -73,6 +81,23 @@ class GuardBoard:
     def verdict(self) -> EndingCause | None:
         """Return why the run has ended; None as long as nobody has said so."""
         return EndingCause.of(self._store.compare_set(VERDICT, "", ""))
+
+    def talk_of_drain(self, talk: DrainTalk, sightings: Collection[Sighting], request: LeaveRequest) -> None:
+        """Say where lists end early, if the run is to leave and all have heard what was said last.
+
+        Args:
+            talk: What was said last, as far as the guard that calls this has heard.
+            sightings: Where all ranks are.
+            request: Says how soon the run is drained.
+        """
+        is_late = request.is_late(is_asked=any(sighting.is_asked for sighting in sightings))
+        if is_late and not talk.decided and all(sighting.proposed == talk.proposed for sighting in sightings):
+            answer = talk.answer(max(sighting.read for sighting in sightings), request)
+            self._store.set(_DRAIN, json.dumps(answer))
+
+    def drain_talk(self) -> DrainTalk:
+        """Return what was said last of where lists end early."""
+        return DrainTalk(*json.loads(self._texts({0: _DRAIN}).get(0, "[]")))
 
     def ask_for_stacks(self) -> None:
         """Let all guards write the stacks of their ranks."""

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import final
 
 from pipesched.executor import STOP_SIGNALS, ExecutionError, PeerLost
+from pipesched.executor.launch.early_drain import DrainPage, Gate, LeaveRequest
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_guard import (
     FAILED,
@@ -55,7 +56,16 @@ class GuardedRank:
         self._page = ProgressPage.of_one()
         self.at: Callable[[int, Op], None] = self._page.writer(0)
         """Notes the op that this rank is at, and its position."""
+        self._drain_page = DrainPage.of_one()
         self._is_done = False
+
+    def gate(self, is_asked: Callable[[], bool]) -> Gate:
+        """Return what says where lists end early.
+
+        Args:
+            is_asked: Returns whether this rank is told that the run is to leave.
+        """
+        return self._drain_page.gate(0, is_asked)
 
     def done(self) -> None:
         """Note that the list is over: whoever ends the rank from now on does not end the run."""
@@ -63,7 +73,13 @@ class GuardedRank:
 
     @contextmanager
     def guarded(
-        self, rank: int, num_ranks: int, ops_of: Callable[[int], Iterable[Op]], *, is_on_cpus: bool
+        self,
+        rank: int,
+        num_ranks: int,
+        ops_of: Callable[[int], Iterable[Op]],
+        *,
+        is_on_cpus: bool,
+        request: LeaveRequest | None = None,
     ) -> Iterator[None]:
         """Be guarded meanwhile; before there are threads, as this forks.
 
@@ -72,6 +88,7 @@ class GuardedRank:
             num_ranks: Ranks of the run.
             ops_of: Returns the lowered list of a rank.
             is_on_cpus: Whether ranks compute on CPUs.
+            request: Says how soon a run that is told to leave is drained; None: it drains itself.
         """
         own, guards = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         bell, ring = socket.socketpair()
@@ -84,7 +101,7 @@ class GuardedRank:
             for socket_ in (own, bell, ring):
                 socket_.close()
             about = (rank, pid, self._agent, self._page, stacks, guards, num_ranks, ops_of, self._timeout_s)
-            be_guard(Guarded(*about, is_on_cpus=is_on_cpus))
+            be_guard(Guarded(*about, is_on_cpus=is_on_cpus, drain_page=self._drain_page, request=request))
         guards.close()
         start_is_over()
         before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn, final
 
 from pipesched.executor import NOBODY, failed
+from pipesched.executor.launch.early_drain import DrainPage, LeaveRequest
 from pipesched.executor.launch.guard_board import GuardBoard, Sighting
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.standstill import RankState, Stillness, is_stopped_at, state_of
@@ -74,6 +75,8 @@ class Guarded:
         ops_of: Returns the lowered list of a rank.
         timeout_s: How long one message may keep a rank waiting.
         is_on_cpus: Whether what was posted has been sent.
+        drain_page: Where it learns where its lists end early.
+        request: Says how soon a run that is told to leave is drained; None: it drains itself.
     """
 
     rank: int
@@ -86,6 +89,8 @@ class Guarded:
     ops_of: Callable[[int], Iterable[Op]]
     timeout_s: float
     is_on_cpus: bool
+    drain_page: DrainPage
+    request: LeaveRequest | None
 
 
 def be_guard(guarded: Guarded) -> NoReturn:
@@ -239,17 +244,26 @@ class _Guard:
             self._end()
 
     def _exchanged(self, board: GuardBoard) -> EndingCause | None:
+        if self._guarded.request is not None:
+            self._guarded.drain_page.say(board.drain_talk())
         board.write(self._guarded.rank, self._seen())
         verdict = board.verdict()
         if verdict is not None:
             return verdict
         self._write_stacks(board)
-        return self._judged(board) if self._guarded.rank == 0 and self._lost is None else None
+        if self._guarded.rank > 0 or self._lost is not None:
+            return None
+        ranks = range(self._guarded.num_ranks)
+        sightings = {rank: Sighting() for rank in ranks} | board.read(ranks)
+        if self._guarded.request is not None:
+            board.talk_of_drain(self._guarded.drain_page.talk, sightings.values(), self._guarded.request)
+        return self._judged(board, sightings)
 
     def _seen(self) -> Sighting:
         where = self._guarded.page.read(0)
         state = state_of(self._guarded.rank, where, is_stopped=is_stopped_at(where))
         self._count += 1
+        page = self._guarded.drain_page
         return Sighting(
             self._count,
             where.place,
@@ -259,6 +273,9 @@ class _Guard:
             state.waits_s,
             state.is_stopped,
             where.text,
+            page.is_asked,
+            page.talk.proposed,
+            page.read,
         )
 
     def _write_stacks(self, board: GuardBoard, *, is_over: bool = False) -> None:
@@ -270,10 +287,8 @@ class _Guard:
             own = {0: StackFile(self._guarded.pid, Path(f"/proc/self/fd/{self._guarded.stacks}"))}
             board.write_stacks(self._guarded.rank, stacks_in(own).get(0, ""))
 
-    def _judged(self, board: GuardBoard) -> EndingCause | None:
+    def _judged(self, board: GuardBoard, sightings: Mapping[int, Sighting]) -> EndingCause | None:
         """Return at which rank all stand still, with a report; None if they move."""
-        ranks = range(self._guarded.num_ranks)
-        sightings = {rank: Sighting() for rank in ranks} | board.read(ranks)
         places = {rank: self._place(rank, sighting) for rank, sighting in sightings.items()}
         is_one_stopped = any(sighting.is_stopped for sighting in sightings.values())
         if not self._stillness.is_over([*places.values()], lambda: is_one_stopped):

@@ -58,7 +58,8 @@ class Measure:
 class CheckpointSettings:
     """When a training run writes checkpoints, where, and which one it goes on from.
 
-    A run without a flush is drained at each, and filled again: so `every` is part of what it computes.
+    A run without a flush is drained at each, and filled again: so `every` is part of what it computes, and so is a
+    drain more where it is told to leave and none comes soon.
 
     Attributes:
         folder: Folder of the checkpoints.

@@ -114,11 +114,11 @@ class Processes:
         self._timeout_s = timeout_s
         self._processes: list[Forked] = []
 
-    def run(self, on_move: Callable[[int], None]) -> None:
+    def run(self, on_look: Callable[[int], None]) -> None:
         """Start all and wait until they are over; whatever happens, none is left.
 
         Args:
-            on_move: Told now and then how many ops all ranks have begun; may raise to end the run.
+            on_look: Told now and then how many ops all ranks have begun; may raise to end the run.
 
         Raises:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
@@ -134,21 +134,18 @@ class Processes:
                 is_fresh=self._is_fresh,
             ) as self._processes,
         ):
-            self._watch(on_move)
+            self._watch(on_look)
 
-    def _watch(self, on_move: Callable[[int], None]) -> None:
-        seen, stillness = -1, Stillness(self._timeout_s)
+    def _watch(self, on_look: Callable[[int], None]) -> None:
+        stillness = Stillness(self._timeout_s)
         while True:
             codes = [process.poll() for process in self._processes]
             if any(code not in (None, 0) for code in codes):
                 raise self._blame()
             if all(code == 0 for code in codes):
                 return
-            done = num_begun(self._places())
-            if done != seen:
-                seen = done
-                on_move(done)
             places = self._places()
+            on_look(num_begun(places))
             if stillness.is_over(places, partial(_is_one_stopped, places), self._is_server_gone):
                 raise self._standstill()
             time.sleep(_POLL_S)

@@ -8,6 +8,7 @@ from .measuring_launcher import launch as launch
 from .rank_job import RankListener as RankListener
 from .rank_process import run_rank as run_rank
 from .training_launcher import OnRestart as OnRestart
+from .training_launcher import drain_file as drain_file
 from .training_launcher import launch_training as launch_training
 from .training_launcher import pause_file as pause_file
 from .training_launcher import phase_line as phase_line

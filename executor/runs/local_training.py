@@ -23,7 +23,7 @@ from pipesched.executor.core import (
     follow,
     lists_of,
 )
-from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.launch import LocalGate, RunSpec, Train
 from pipesched.executor.runs.held_out_looks import HeldOutLooks
 from pipesched.executor.runs.local_runner import local_ranks, run_local
 from pipesched.executor.runs.training_parts import TrainingParts
@@ -236,6 +236,8 @@ def _run_parts(
 ) -> bool:
     """Run a training run part by part, and write its checkpoints; return whether it ended early, as was asked for."""
     lists = None
+    request = parts.leave_request()
+    parts.gate = None if request is None else LocalGate(request, is_asked)
     parts.begin()
     with BackgroundWriter() as writer:
         for part in parts:
@@ -248,11 +250,11 @@ def _run_parts(
                 count_from(rank.stages, part.first_microbatch)
             run_local(ranks, training.batch(lists, part.first_microbatch))
             writer.check()
-            is_last = is_asked()
-            if is_last or parts.is_due(part.steps):
+            is_last, steps = is_asked(), parts.steps_after(part)
+            if is_last or parts.is_due(steps):
                 writer.wait()  # one copy of the weights at a time
                 states = {name: state for rank in ranks for name, state in parts.copy(rank.rank, rank.stages).items()}
-                writer.start(partial(_write, parts, part.steps, states, history.steps.copy()))
+                writer.start(partial(_write, parts, steps, states, history.steps.copy()))
             if is_last and len(history.steps) < parts.num_steps:
                 return True
     return False

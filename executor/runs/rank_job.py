@@ -12,7 +12,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from pipesched.executor import ending, starting
 from pipesched.executor.core import Batch, Stage, lists_of
-from pipesched.executor.launch import RankContext, RunSpec, references
+from pipesched.executor.launch import Gate, LeaveRequest, RankContext, RunSpec, references
 from pipesched.executor.training import AdvanceTrials, Scores, save_stages
 from pipesched.executor.transport import TensorShape
 from pipesched.schedules import Op, Schedule
@@ -36,6 +36,7 @@ class RankListener:
         keeps_scores: Whether `on_scores` keeps them; a run without checkpoints then does not, and ends without.
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
         is_asked: Returns whether a training run is to end after the next checkpoint; asked in every process.
+        gate: Says where its lists end early, if they have no flush; None: nowhere.
     """
 
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
@@ -43,6 +44,7 @@ class RankListener:
     keeps_scores: bool = False
     on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
     is_asked: Callable[[], bool] = lambda: False
+    gate: Gate | None = None
 
 
 class RankJob(ABC, Generic[_Result]):
@@ -80,6 +82,11 @@ class RankJob(ABC, Generic[_Result]):
     def ops_of(self, rank: int) -> Iterable[Op]:
         """Return the lowered list that `rank` works through, from the first op that the listener is told of."""
         return lists_of(self.lists, {rank})[rank]
+
+    @property
+    def leave_request(self) -> LeaveRequest | None:
+        """What says how soon a run that is told to leave is drained; None: it is not, or drains itself."""
+        return None
 
     def run(self, context: RankContext) -> _Result | None:
         """Do all of it; what came out is known to the first process, None elsewhere.

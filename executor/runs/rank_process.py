@@ -70,4 +70,6 @@ def _beside(
     process = int(os.environ["RANK"])
     if process >= len(ranks):
         return nullcontext()  # it is refused
-    return guarded.guarded(ranks[process], len(ranks), job.ops_of, is_on_cpus=spec.device == "cpu")
+    return guarded.guarded(
+        ranks[process], len(ranks), job.ops_of, is_on_cpus=spec.device == "cpu", request=job.leave_request
+    )

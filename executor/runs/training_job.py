@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pipesched.executor import ending, waiting_for
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
-from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather, gather_texts, group_beside
+from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, Train, all_gather, gather_texts, group_beside
 from pipesched.executor.runs.advance_phases import train_in_phases
 from pipesched.executor.runs.local_training import training_of
 from pipesched.executor.runs.rank_job import RankJob, RankListener
@@ -56,6 +56,8 @@ class TrainingJob(RankJob[Trained]):
         self._scores = array("d")  # micro-batch, loss and accuracy, in turn
         self._ahead: AdvanceTrials | None = None
         self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
+        if self._parts is not None:
+            self._parts.gate = listener.gate
         self._history = LossHistory(self._run.microbatches_per_step)
         self._is_paused = False
 
@@ -110,11 +112,11 @@ class TrainingJob(RankJob[Trained]):
                     rank = context.join(lists, stages, shapes, recorder, at, self.spec.compression)
                 count_from(stages, part.first_microbatch)
                 context.run(rank, self._training.batch(lists, part.first_microbatch))
-                num_ops, steps = num_ops + len(recorder), part.steps
+                num_ops, steps = num_ops + len(recorder), parts.steps_after(part)
                 writer.check()
                 asked = torch.tensor([int(self.listener.is_asked())])
                 is_last = bool(torch.cat(all_gather(asked, context.control)).any())
-                if is_last or parts.is_due(part.steps):
+                if is_last or parts.is_due(steps):
                     self._take_scores(context)
                     if self._history.diverged is not None:
                         return False
@@ -126,6 +128,10 @@ class TrainingJob(RankJob[Trained]):
                     break
             _settle(writer)
         return steps < parts.num_steps
+
+    @property
+    def leave_request(self) -> LeaveRequest | None:
+        return None if self._parts is None else self._parts.leave_request()
 
     def ops_of(self, rank: int) -> Iterable[Op]:
         return super().ops_of(rank) if self._parts is None else self._parts.ops_of(rank)

@@ -15,7 +15,7 @@ from torch import nn
 
 from pipesched.executor import RankFailed
 from pipesched.executor.core import lists_of
-from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.launch import DrainPage, RunSpec, Train
 from pipesched.executor.runs.advance_phases import lists_ahead
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.local_training import TrainingSetup, training_of
@@ -108,11 +108,14 @@ class _Training(WatchedJob[Trained]):
         self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
         if self._parts is not None:
             self.history.restore(self._parts.scores)
+            self._request = self._parts.leave_request()
 
     def begin(self, folder: Path) -> None:
         if self._parts is not None:
             self._require_fitting(self._parts)
             self._parts.begin()
+            self._drain_page = DrainPage.create(drain_file(folder), self.lists.num_ranks)
+            self._parts.gate = self._drain_page.gate(0)
         self.spec = replace(self.spec, save=self.spec.save or str(folder / "weights"))
         self._tails = [_Tail(scores_file(folder, number), self.history) for number in range(self.lists.num_ranks)]
         self._folder = folder
@@ -135,14 +138,17 @@ class _Training(WatchedJob[Trained]):
         phases = [self._lists] if self._job.advance is None else _phases(self._job, folder)
         return chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
 
-    def on_move(self, num_ops: int) -> None:  # noqa: ARG002 -- what is new is in the files
+    def on_look(self, num_ops: int) -> None:  # noqa: ARG002 -- what is new is in the files
         for tail in self._tails:
             tail.read()
-        if self._is_asked():
+        if self._is_asked() and self._parts is not None:
             pause_file(self._folder).touch()
+            talk = self._drain_page.talk
+            if self._request is not None and not talk.decided and self._request.is_late(is_asked=True):
+                self._drain_page.say(talk.answer(self._drain_page.read, self._request))
 
     def result(self, folder: Path) -> Trained:
-        self.on_move(0)
+        self.on_look(0)
         if len(self.history.steps) < self._job.num_steps:
             return replace(self.history.end(), is_paused=True)
         training = training_of(self.spec, torch.device("cpu"))
@@ -166,6 +172,11 @@ def scores_line(microbatch: int, scores: Scores) -> str:
 def pause_file(folder: Path) -> Path:
     """Return what is there when the run is to end after the next checkpoint."""
     return folder / "pause"
+
+
+def drain_file(folder: Path) -> Path:
+    """Return the page on which the launcher and the ranks agree where lists without a flush end early."""
+    return folder / "drain"
 
 
 def phases_file(folder: Path) -> Path:

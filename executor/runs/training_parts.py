@@ -1,7 +1,8 @@
 """The parts of a training run with checkpoints: the lists between two moments at which nothing is in flight.
 
     lists with a flush       a part is one pass of the lists; a checkpoint can be written after each
-    lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again
+    lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again;
+                             a run that is told to leave may be drained earlier (`early_drain`)
 
 So a run that goes on from a checkpoint computes what it would have computed without having been stopped.
 """
@@ -17,7 +18,7 @@ from typing import NamedTuple, final
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import Stage, lists_of
-from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.launch import Gate, LeaveRequest, Onlooker, RunSpec, Train, ending_early
 from pipesched.executor.training import (
     NO_OTHER,
     CheckpointIndex,
@@ -52,7 +53,7 @@ class TrainingPart(NamedTuple):
     Attributes:
         lists: Its lists; the same object as before where they are the same.
         first_microbatch: The run's micro-batch that is number 0 of them.
-        steps: Steps of the run that are taken when it is over.
+        steps: Steps of the run that are taken when it is over, unless it is drained early.
     """
 
     lists: Schedule
@@ -71,6 +72,7 @@ class TrainingParts:
     Attributes:
         num_steps: Steps of the whole run.
         scores: The scores of the steps before.
+        gate: Says where lists without a flush end early; None: nowhere.
 
     Raises:
         ExecutionError: The checkpoint is damaged, or of another run; or the folder has checkpoints of one; or the steps
@@ -94,6 +96,7 @@ class TrainingParts:
         require_no_checkpoints(self._folder, self._start)
         self._index: CheckpointIndex | None = None
         self.scores = ScoreTable()
+        self.gate: Gate | None = None
         self._is_dealt = False
         if self._start is not None:
             self._index = read_index(self._start)
@@ -110,18 +113,46 @@ class TrainingParts:
         next(iter(self), None)  # lists that cannot be made are refused before anything is written
 
     def __iter__(self) -> Iterator[TrainingPart]:
+        return self._parts(self.gate)
+
+    def _parts(self, gate: Gate | None) -> Iterator[TrainingPart]:
         steps, lists, size = len(self.scores), None, 0
+
+        def begun() -> int:
+            return steps
+
         while steps < self.num_steps:
             count = self._run.flush_steps or self._settings.every - steps % self._settings.every
             count = min(count, self.num_steps - steps)
             if lists is None or count != size or self._run.counts_run:
-                lists, size = self._run.part(steps, count), count
+                lists, size = self._lists(begun, count, gate), count
             yield TrainingPart(lists, steps * self._run.microbatches_per_step, steps + count)
             steps += count
 
+    def _lists(self, begun: Callable[[], int], count: int, gate: Gate | None) -> Schedule:
+        """Return the lists of so many steps, of the part that has begun after so many as `begun` says."""
+        run, per_step = self._run, self._run.microbatches_per_step
+        lists = run.part(begun(), count)
+        if gate is None or run.flush_steps is not None:
+            return lists
+        return ending_early(lists, lambda: begun() * per_step, lambda size: run.part(begun(), size // per_step), gate)
+
+    def leave_request(self) -> LeaveRequest | None:
+        """Return what says how soon the run is drained that is told to leave; None: its lists have a flush."""
+        if self._run.flush_steps is not None:
+            return None
+        return LeaveRequest(self._run.microbatches_per_step, self._settings.every, len(self.scores))
+
+    def steps_after(self, part: TrainingPart) -> int:
+        """Return the steps of the run that are taken now that a part is over."""
+        end = None if self.gate is None else self.gate.end
+        if end is None or self._run.flush_steps is not None or end <= part.first_microbatch:
+            return part.steps
+        return min(part.steps, end // self._run.microbatches_per_step)
+
     def ops_of(self, rank: int) -> Iterator[Op]:
-        """Yield the lowered list of `rank`, part by part."""
-        for part in self:
+        """Yield the lowered list of `rank`, part by part, as far as it is known where it ends."""
+        for part in self._parts(None if self.gate is None else Onlooker(self.gate)):
             yield from lists_of(part.lists, {rank})[rank]
 
     @property

@@ -202,7 +202,10 @@ def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkey
     specs = []
     monkeypatch.setattr("pipesched.executor.rank_command.run_rank", lambda spec, *_, **__: specs.append(spec))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setattr("pipesched.executor.rank_command.GuardedRank", lambda timeout_s: SimpleNamespace(at=None))
+    monkeypatch.setattr(
+        "pipesched.executor.rank_command.GuardedRank",
+        lambda timeout_s: SimpleNamespace(at=None, gate=lambda is_asked: None),
+    )
     for restart in (0, 1):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
         _run_unlaunched(a_job("1f1b", written))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipesched.executor.launch import CheckpointSettings
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
     from pipesched.profiles.models import Model
-    from pipesched.schedules.transforms import ScheduleSpec
+    from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
     from pipesched.workflows.training import TrainingForecast
 
 
@@ -130,7 +130,7 @@ def train(
         fork_client.prepare()
     runs = _train(forecasts, built, options, faults, log, costs.machines.limit_bytes(), checkpoints, export)
     results = list(runs)
-    _leave_if_paused(results, options.steps, checkpoints)
+    _leave_if_paused(results[0], forecasts[0].run, options.steps, checkpoints)
     outcomes = [
         summarize_training(forecast.run.name, forecast, trained, options.steps, target_loss)
         for forecast, trained in zip(forecasts, results, strict=True)
@@ -175,12 +175,17 @@ def _require_one_run(schedule_specs: Sequence[ScheduleSpec], options: TrainOptio
             raise InputError(f"--{name}: got {value} for {len(schedule_specs)} schedules, expected one; use --schedule")
 
 
-def _leave_if_paused(results: Sequence[Trained], num_steps: int, checkpoints: CheckpointSettings | None) -> None:
+def _leave_if_paused(
+    trained: Trained, run: TrainingRun, num_steps: int, checkpoints: CheckpointSettings | None
+) -> None:
     """End the command where the run has ended after a checkpoint, as it was told to."""
-    if checkpoints is not None and results[0].is_paused:
-        done = f"paused after {len(results[0].steps)} of {num_steps} steps"
-        complain(f"{done}; try --resume {checkpoints.folder} to go on")
-        raise typer.Exit(PAUSED)
+    if checkpoints is None or not trained.is_paused:
+        return
+    steps = len(trained.steps)
+    is_drained = run.flush_steps is None and steps % checkpoints.every > 0
+    how = ", drained before its time" if is_drained else ""
+    complain(f"paused after {steps} of {num_steps} steps{how}; try --resume {checkpoints.folder} to go on")
+    raise typer.Exit(PAUSED)
 
 
 def _steps_before(checkpoints: CheckpointSettings | None) -> list[str]:

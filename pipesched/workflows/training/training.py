@@ -135,7 +135,7 @@ def train(
             each, and filled again, so its losses depend on this.
         keep: How many of the newest checkpoints are kept; None: 3, or as before.
         resume: A checkpoint, or a folder of them, whose newest one the run goes on from: bit by bit as if it had never
-            been stopped.
+            been stopped, or, where a signal had it drained before its time, as if that had been its end.
         restarts: How often a run with checkpoints and processes of its own is started again from the newest one, where
             a rank fails; the result has the failures.
         export: A .safetensors file that gets the final weights of the whole model; not under torchrun.

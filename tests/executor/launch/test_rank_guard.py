@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
+from pipesched.executor.launch import DrainPage
 from pipesched.executor.launch.rank_guard import Guarded, _Guard
 from pipesched.executor.launch.start_watch import _watch_beside
 from pipesched.executor.launch.verdict_store import EndingCause
@@ -15,8 +16,8 @@ from pipesched.executor.launch.verdict_store import EndingCause
 def test_what_another_node_has_said_is_printed_once(monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("GROUP_RANK", "0")
-    nothing = dict.fromkeys(("rank", "pid", "agent", "page", "stacks", "connection", "num_ranks", "ops_of"))
-    guard = _Guard(Guarded(**nothing, timeout_s=1.0, is_on_cpus=True), -1, -1)
+    nothing = dict.fromkeys(("rank", "pid", "agent", "page", "stacks", "connection", "num_ranks", "ops_of", "request"))
+    guard = _Guard(Guarded(**nothing, timeout_s=1.0, is_on_cpus=True, drain_page=DrainPage.of_one()), -1, -1)
     for _ in range(2):
         guard._show(EndingCause(1, "rank 3 failed"))
     assert capsys.readouterr().err == "executor: rank 3 failed\n"
