@@ -2,7 +2,7 @@
 
 `fork_client` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
 which has nothing left to import; when one ends it tells how. A thread of its own does the imports, so that the launcher
-is listened to meanwhile; it is over before anything is forked, so what is forked is whole. CUDA is not touched before
+is listened to meanwhile; it is gone before anything is forked, so what is forked is whole. CUDA is not touched before
 the fork either. Where that is not enough, a rank is a fresh Python.
 
 It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders;
@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,9 @@ from pipesched.profiles.processes import adopt_orphans, can_fork, command, end_c
 
 _LOOK_S = 1.0
 """How often it looks whether the launcher is there: another process may hold its end of the connection open."""
+
+_ALONE_S, _POLL_S = 1.0, 0.001
+"""How long a thread may take to end that has nothing left to do, and how often is looked."""
 
 _TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 """What a terminal, or who stops a job, tells all processes; the launcher says what becomes of this one."""
@@ -57,7 +61,7 @@ class Server:
         self._load = load
         self._work: ModuleRunner | None = None
         self._loader: threading.Thread | None = None
-        self._is_loading = False
+        self._is_loading = self._is_alone = False
         self._asked: list[dict[str, Any]] = []  # processes that are not there yet
         self._pid = os.getpid()
         adopt_orphans()
@@ -155,10 +159,12 @@ class Server:
         Raises:
             RuntimeError: It could not be loaded, as has been said.
         """
-        if self._loader is not None and not self._is_loading:
+        if self._loader is not None and not self._is_loading and not self._is_alone:
             self._loader.join()
             if self._work is None:
                 raise RuntimeError("what the work needs could not be loaded")
+            _await_one_thread()
+            self._is_alone = True
         return not self._is_loading
 
     def _start(self, asked: dict[str, Any]) -> None:
@@ -223,6 +229,16 @@ class Server:
             finally:
                 # not sys.exit: gloo may hold tensors, and one freed while Python shuts down aborts the process
                 os._exit(code)
+
+
+def _await_one_thread() -> None:
+    """Wait until the system has ended a thread that Python has joined.
+
+    On its way out it may hold a lock of some library, for which what is forked meanwhile would wait forever.
+    """
+    until_s = time.monotonic() + _ALONE_S
+    while len([*Path("/proc/self/task").iterdir()]) > 1 and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
 
 
 def _redirect(log: str) -> None:

@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pipesched.executor.launch.fork_client import end_server, fork
 from pipesched.profiles.processes import can_fork
 from pipesched.schedules.builders import build
 from tests.executor.pipelines import job
-from tests.processes import eventually
+from tests.processes import eventually, run
 
 pytestmark = [
     pytest.mark.distributed,
@@ -140,3 +141,16 @@ def test_an_ended_server_leaves_no_process_and_the_next_one_holds_no_signal_back
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
     rank.kill()
     assert rank.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("lasts_s", "is_alone"), [(0.2, True), (30.0, False)])
+def test_a_thread_that_ends_is_awaited_before_a_fork_and_one_that_stays_is_not(lasts_s, is_alone):
+    program = f"""if True:
+        import threading, time
+        from pathlib import Path
+        from pipesched.executor.launch.fork_server import _await_one_thread
+        threading.Thread(target=time.sleep, args=({lasts_s},), daemon=True).start()
+        _await_one_thread()
+        print(len([*Path("/proc/self/task").iterdir()]) == 1)"""
+    done = run([sys.executable, "-c", program], env=environment(PYTHONPATH=str(Path(__file__).parents[3])))
+    assert done.stdout == f"{is_alone}\n"
