@@ -234,7 +234,7 @@ class Server:
 def _await_one_thread() -> None:
     """Wait until the system has ended a thread that Python has joined.
 
-    On its way out it may hold a lock of some library, for which what is forked meanwhile would wait forever.
+    On its way out it takes locks of MKL, for which what is forked meanwhile would wait forever at its first product.
     """
     until_s = time.monotonic() + _ALONE_S
     while len([*Path("/proc/self/task").iterdir()]) > 1 and time.monotonic() < until_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sized
 from enum import Enum
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 from pipesched.schedules import Compute, Phase, Step
 from pipesched.simulator.optimum.due_scheduling import DueArrays, DueState
@@ -59,9 +60,10 @@ def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
         is_filling=[int(is_phase(op, Phase.BACKWARD_WEIGHT)) for op in ops.values()],
         others=[*chain.from_iterable(others)],
         other_places=_places(others),
-        peaks=[peak for peak, _, _ in held],
-        changes=[change for _, change, _ in held],
-        lasting=[lasting for _, _, lasting in held],
+        peaks=[op_held.peak for op_held in held],
+        insides=[op_held.inside for op_held in held],
+        changes=[op_held.change for op_held in held],
+        lasting=[op_held.lasting for op_held in held],
         limits=[*problem.room.limits],
         op_places=[0, *accumulate(num_ops)],
     )
@@ -79,6 +81,7 @@ def message_arrays(problem: OrderProblem) -> MessageArrays:
     """Return a problem's messages as numbers."""
     room, kinds = problem.room, problem.kinds
     users, sent, received = ([value] * len(kinds) for value in (-1, 0, 0))
+    rebuilt = recomputed_before(problem)
     used = {}
     for index, kind in enumerate(kinds):
         if is_phase(kind.op, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT):
@@ -87,7 +90,10 @@ def message_arrays(problem: OrderProblem) -> MessageArrays:
         user_stage = stage + 1 if is_forward else stage - 1
         user = used.get((is_forward, user_stage))
         if user is not None:
-            users[maker], sent[maker] = user, (room.outputs if is_forward else room.handed)[stage]
+            users[maker], sent[maker] = user, room.handed[stage]
+            if is_forward:
+                is_rebuilt = Compute(Phase.RECOMPUTE, stage, 0) in problem.index_of
+                sent[maker] = room.handed[stage + 1] if is_rebuilt else room.outputs[stage]
             received[user] = room.arriving[min(stage, user_stage)]
     makers = [[kind for kind in of_rank if sent[kind]] for of_rank in problem.of_rank]
     return MessageArrays(
@@ -95,6 +101,7 @@ def message_arrays(problem: OrderProblem) -> MessageArrays:
         sent,
         received,
         [int(not is_phase(kind.op, Phase.FORWARD) and isinstance(kind.op, Compute)) for kind in kinds],
+        [int(kind in rebuilt) for kind in range(len(kinds))],
         [*chain.from_iterable(makers)],
         _places(makers),
     )
@@ -128,31 +135,42 @@ def recomputed_before(problem: OrderProblem) -> dict[int, int]:
     return {kind: rebuilt for rebuilt, kind in pairs if rebuilt is not None}
 
 
-def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> tuple[int, int, int]:
-    """Return what an op holds at most beside what is held, what it leaves, and that once what fills gaps is done, too.
+class _Held(NamedTuple):
+    """What an op holds beside what is held: at most before its end, then, and once what fills gaps is done, too."""
 
-    The gradients of a stage are held from the end of its first backward, or W, to its Step.
-    """
+    inside: int
+    change: int
+    lasting: int
+    left: int
+
+    @property
+    def peak(self) -> int:
+        """The most, its end included."""
+        return max(self.inside, self.left)
+
+
+def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> _Held:
+    """Return what an op holds; a stage holds its gradients from the end of its first backward, or W, to its Step."""
     room, is_last = problem.room, turn is _Turn.LAST
     gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
     if isinstance(op, Step):
-        return 0, -gradients if is_last else 0, 0
+        return _Held(0, -gradients if is_last else 0, 0, 0)
     taken = gradients if turn is _Turn.FIRST else 0
     given, given_at_once = gradients if is_last else 0, gradients if is_last and not has_step else 0
     saved, kept = room.saved[op.stage], room.kept[op.stage]
     waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
     match op.phase:
         case Phase.FORWARD:
-            return waiting, waiting, waiting
+            return _Held(waiting, waiting, waiting, waiting)
         case Phase.BACKWARD:
             left = taken - waiting
-            return max(saved - waiting, left), left - given_at_once, left - given
+            return _Held(saved - waiting, left - given_at_once, left - given, left)
         case Phase.BACKWARD_INPUT:
             left = kept - waiting
-            return max(saved, kept) - waiting, left, left if is_w_due else taken - waiting - given
+            return _Held(saved - waiting, left, left if is_w_due else taken - waiting - given, left)
         case _:
             left = taken - kept
-            return max(0, left), left - given_at_once, left - given if is_w_due else 0
+            return _Held(0, left - given_at_once, left - given if is_w_due else 0, left)
 
 
 def _places(rows: Iterable[Sized]) -> list[int]:

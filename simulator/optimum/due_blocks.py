@@ -9,7 +9,8 @@ On longer ways more is held. Micro-batches may come in rounds, of which the firs
                                                                due at       0 1   11 12 13  23 24 25
 
 A W has no due date, except where gradients are larger than what a micro-batch saves: in some blocks there the first W
-of a stage is due long after its I (`weight_lags`), and the first round has more micro-batches than others.
+of a stage, or B, is due long after it might be (`gradient_lags`), and the first round has more micro-batches than
+others.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from typing import final
 
 from pipesched.schedules import Compute, Phase
 from pipesched.simulator.optimum.due_arrays import recomputed_before
+from pipesched.simulator.optimum.gradient_lags import GradientLags, Lags, lagging_stages
 from pipesched.simulator.optimum.order_problem import OrderProblem
-from pipesched.simulator.optimum.weight_lags import Lags, WeightLags, split_stages
 
 _STRETCHES = ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (1.5, 1.0), (1.5, 1.5), (2.0, 2.0), (3.0, 1.0), (3.0, 3.0))
 """Stretches of odd and even passages that are tried first."""
@@ -63,7 +64,7 @@ class DueBlock:
         is_patient: Whether ranks leave out a W that would delay others.
         is_strict: Whether ranks wait for the forward or backward that is due first.
         shifts: How much later ops are due, in the order of the way.
-        lags: How much later than its I the first W of a stage is due [intervals], by stage.
+        lags: How much later the first W or B of a stage is due [intervals], by stage.
         is_w_in_turn: Whether a W with a lag is done in its turn, and does not wait until there is nothing else.
     """
 
@@ -100,8 +101,9 @@ class DueBlocks:
         self._way = _way(problem)
         self._passages = _passages(problem, self._way)
         self._has_large_gradients = problem.room.has_large_gradients
-        self._stages = split_stages(problem) if self._has_large_gradients else []
-        self._lags = WeightLags(self._stages, problem.num_microbatches, problem.num_ranks)
+        self._stages = lagging_stages(problem) if self._has_large_gradients else []
+        self._has_w = any(stage.gradients != stage.backward for stage in self._stages)
+        self._lags = GradientLags(self._stages, problem.num_microbatches, problem.num_ranks)
         delays = {(arc.before, arc.after): arc.ticks for arc in problem.arcs if not arc.distance}
         taken = [ticks[kind] for kind in self._way]
         self.unit = unit = max(1.0, sum(taken) / len(taken))
@@ -127,16 +129,19 @@ class DueBlocks:
         if not self._stages:
             return [usual, hasty]
         middle = [lags.even(part * self._num_microbatches) for part in (0.0, 0.5, 1.0)]
-        in_turn = product((1.0, 1.5, self._alone), (0.0, 1.0, 2.0))
-        return [
+        families = [
             usual,
             [replace(block, lags=late) for block in few for late in middle],
             [replace(block, lags=late) for block in few for late in lags.at_the_end()],
-            [replace(first, interval=by, lags=lags.even(lag), is_w_in_turn=True) for by, lag in in_turn],
             [block for block in hasty if block.haste == 1.0],
             [block for block in hasty if block.haste < 1.0],
-            [replace(block, is_w_in_turn=True) for block in hasty],
         ]
+        if self._has_w:
+            in_turn = product((1.0, 1.5, self._alone), (0.0, 1.0, 2.0))
+            turns = [replace(first, interval=by, lags=lags.even(lag), is_w_in_turn=True) for by, lag in in_turn]
+            families[3:3] = [turns]
+            families += [[replace(block, is_w_in_turn=True) for block in hasty]]
+        return families
 
     @property
     def _alone(self) -> float:
@@ -164,7 +169,7 @@ class DueBlocks:
         return blocks
 
     def _with_first_rounds(self, block: DueBlock) -> Iterator[DueBlock]:
-        """Yield a block with first rounds of their own, after which the first W come."""
+        """Yield a block with first rounds of their own, after which the gradients come."""
         for num_first in range(1, min(self._num_microbatches, _MOST_IN_FIRST) + 1):
             for size, interval, haste in _FIRST_ROUNDS:
                 rounds = replace(
@@ -175,9 +180,9 @@ class DueBlocks:
 
     @cached_property
     def _spans(self) -> list[float]:
-        """How much later than its F the I of a micro-batch is due on the shortest way, by split stage [intervals]."""
+        """How much later than its F the backward of a micro-batch is due on the shortest way, by stage [intervals]."""
         offsets = self._offsets(self._usual[0])
-        return [(offsets[stage.input] - offsets[stage.forward]) / self._interval for stage in self._stages]
+        return [(offsets[stage.backward] - offsets[stage.forward]) / self._interval for stage in self._stages]
 
     def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool) -> DueBlock:
         """Return a block with something changed at random, or now and then another one."""
@@ -207,7 +212,7 @@ class DueBlocks:
         return replace(block, is_strict=not block.is_strict)
 
     def _with_other_lags(self, block: DueBlock, draw: Random) -> DueBlock:
-        if block.lags and draw.random() < 0.2:
+        if self._has_w and block.lags and draw.random() < 0.2:
             return replace(block, is_w_in_turn=not block.is_w_in_turn)
         return replace(block, lags=self._lags.changed(block.lags, draw, self._spans))
 
@@ -241,22 +246,22 @@ class DueBlocks:
                 due += self._ticks[at - 1] * factor + self._delays[at] + gap
             last = max(last, due + block.shifts[at]) + _NEXT
             offsets[kind] = last
-        if block.lags:
+        if block.lags and self._has_w:
             for stage in self._stages:
-                offsets[stage.weight] = offsets[stage.input] + _NEXT / 2
+                offsets[stage.gradients] = offsets[stage.backward] + _NEXT / 2
         return offsets
 
     def dues(self, block: DueBlock) -> tuple[list[float], list[float], list[tuple[int, float]]]:
         """Return when the ops of micro-batch 0 are due, by kind, and how much later those of each micro-batch are.
 
-        Then, how much later than that a W of micro-batch 0 is due, with its kind. All are in what ops take in the mean.
+        Then, how much later a W or B of micro-batch 0 is due, with its kind. All are in what ops take in the mean.
         """
         interval, left_out = block.interval * self._interval, block.left_out
         size, fewer = block.round_size, max(0, left_out)
         num_first = size - left_out
         places = [k if k < num_first else (k - num_first) % size - fewer for k in range(self._num_microbatches)]
         later = [interval * (k - block.haste * place) for k, place in enumerate(places)]
-        lags = [(stage.weight, lag * interval) for stage, lag in zip(self._stages, block.lags, strict=False)]
+        lags = [(stage.gradients, lag * interval) for stage, lag in zip(self._stages, block.lags, strict=False)]
         return self._offsets(block), later, lags
 
 

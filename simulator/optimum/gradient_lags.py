@@ -1,12 +1,13 @@
-"""When the first W of each stage is due, where gradients are larger than what a micro-batch saves.
+"""When the first W, or B, of each stage is due, where gradients are larger than what a micro-batch saves.
 
 A stage holds its gradients from its first W on, and until its Step. Before that W its rank has room for more:
 
     gradients 2.5, limit 3.5     F0 F1 F2 I0 I1 I2 W0 W1 W2 F3 I3 W3        three micro-batches before W0, then one
     two stages on a rank         .. all I of both .. W0 W1 .. Step of one stage, W0 W1 .. Step of the other
 
-A lag says how long after its I the first W of a stage is due, in intervals from micro-batch to micro-batch; the other
-W are due right after their own I, or that first one.
+So it is with the first B of stages that share a rank. A lag says how much later than usual the first of a stage is due,
+in intervals from micro-batch to micro-batch: a W right after its I, a B in its turn. The others are due as they would
+be, or right after that first one.
 """
 
 from __future__ import annotations
@@ -16,37 +17,43 @@ from random import Random
 from typing import NamedTuple, TypeAlias, final
 
 from pipesched.schedules import Compute, Phase
-from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 Lags: TypeAlias = tuple[float, ...]
-"""The lag of each stage; none: each W fills the time in which there is nothing else."""
+"""The lag of each stage; none: a B is due as ever, and each W fills the time in which there is nothing else."""
 _SOONER = 1e-6
-"""How much sooner than the F of a micro-batch a W is due that is to come before it [intervals]."""
+"""How much sooner than the F of a micro-batch what is to come before it is due [intervals]."""
 _CHANGES = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 """By how much a lag is changed [intervals]."""
 
 
-class SplitStage(NamedTuple):
-    """A stage whose backward is split, and its kinds."""
+class LaggingStage(NamedTuple):
+    """A stage whose gradients may come later, and its kinds.
+
+    Attributes:
+        stage: The stage.
+        forward: F.
+        backward: What hands on the gradient of the input: I, or B.
+        gradients: What leaves those of the weights: W, or B.
+    """
 
     stage: int
     forward: int
-    input: int
-    weight: int
+    backward: int
+    gradients: int
 
 
 @final
-class WeightLags:
+class GradientLags:
     """The lags that are tried for one problem.
 
     Args:
-        stages: The stages whose backward is split, the first one first.
+        stages: The stages that may lag, the first one first.
         num_microbatches: Micro-batches.
         num_ranks: Ranks; so many stages are a chunk.
     """
 
-    def __init__(self, stages: Sequence[SplitStage], num_microbatches: int, num_ranks: int) -> None:
+    def __init__(self, stages: Sequence[LaggingStage], num_microbatches: int, num_ranks: int) -> None:
         self._num_microbatches = float(num_microbatches)
         self._chunks = [stage.stage // num_ranks for stage in stages]
         self._num_chunks = max(self._chunks, default=-1) + 1
@@ -56,16 +63,16 @@ class WeightLags:
         return (lag,) * len(self._chunks)
 
     def at_the_end(self) -> Iterator[Lags]:
-        """Yield lags by which every W comes after the last I, those of one chunk after those of the others."""
+        """Yield lags by which gradients come after the last forward, those of one chunk after those of the others."""
         for last in range(self._num_chunks):
             yield tuple((3.0 if chunk == last else 2.0) * self._num_microbatches for chunk in self._chunks)
 
     def before(self, microbatch: float, spans: Sequence[float]) -> Lags:
-        """Return lags by which the first W of a stage comes right before the F of a micro-batch.
+        """Return lags by which the gradients of a stage come right before the F of a micro-batch.
 
         Args:
             microbatch: The micro-batch; with a fraction, between two.
-            spans: From the F of a micro-batch to its I, by stage [intervals].
+            spans: From the F of a micro-batch to its backward, by stage [intervals].
         """
         return tuple(max(0.0, microbatch - span - _SOONER) for span in spans)
 
@@ -98,16 +105,17 @@ class WeightLags:
         return tuple(lag if only not in {None, at} else max(0.0, lag + more) for at, lag in enumerate(lags))
 
 
-def split_stages(problem: OrderProblem) -> list[SplitStage]:
-    """Return the kinds of each stage that has I and W, the first stage first."""
-    places = problem.index_of
-    weights = {op.stage: kind for op, kind in places.items() if is_phase(op, Phase.BACKWARD_WEIGHT)}
-    return [
-        SplitStage(
-            stage,
-            places[Compute(Phase.FORWARD, stage, 0)],
-            places[Compute(Phase.BACKWARD_INPUT, stage, 0)],
-            weights[stage],
+def lagging_stages(problem: OrderProblem) -> list[LaggingStage]:
+    """Return the stages that have W, and those that have B where there are several on a rank, the first stage first."""
+    kinds = {op: kind for op, kind in problem.index_of.items() if isinstance(op, Compute)}
+    phases = {Phase.BACKWARD_WEIGHT: Phase.BACKWARD_INPUT}
+    if len(problem.room.saved) > problem.num_ranks:
+        phases[Phase.BACKWARD] = Phase.BACKWARD
+    stages = [
+        LaggingStage(
+            op.stage, kinds[Compute(Phase.FORWARD, op.stage, 0)], kinds[Compute(phases[op.phase], op.stage, 0)], kind
         )
-        for stage in sorted(weights)
+        for op, kind in kinds.items()
+        if op.phase in phases
     ]
+    return sorted(stages)

@@ -63,8 +63,8 @@ def known_orders(
 def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -> Iterator[KnownOrder]:
     """Yield the planner's order, if it finds one that holds no more than it may.
 
-    One that is above a limit all the same, as the planner does not know of the outputs that R makes again, is made anew
-    in less room.
+    One that is above a limit all the same, as the planner lets an R wait for the gradient that its backward needs, is
+    made anew in less room.
     """
     name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
     for _ in range(_PLANS):

@@ -25,6 +25,7 @@ class MessageArrays(NamedTuple):
         received: What the rank that uses it holds of it, by the kind that uses it; 0 where that is the same rank.
         is_backward: 1 where a kind is a backward: it lets go of what it uses at its end, and others at their start, and
             with its last op a Step may come that takes no time.
+        begins_with_r: 1 where a kind is a backward with its R, which is over before that takes what it uses.
         makers: Kinds whose messages a rank holds, one rank's behind the other's.
         maker_places: Where a rank's begin, and where the last ones end.
     """
@@ -33,6 +34,7 @@ class MessageArrays(NamedTuple):
     sent: Sequence[int]
     received: Sequence[int]
     is_backward: Sequence[int]
+    begins_with_r: Sequence[int]
     makers: Sequence[int]
     maker_places: Sequence[int]
 
@@ -167,6 +169,8 @@ def messages_fit(  # noqa: C901 -- likewise
             if held + until_step > arrays.limits[rank] and (start > end or until_step > 0):
                 return False
             load = load_of(kind, microbatch, num_microbatches, num_kinds)
+            if messages.begins_with_r[kind] > 0 and held + arrays.insides[load] > arrays.limits[rank]:
+                return False
             used = messages.received[kind]
             for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
                 used += messages.sent[messages.makers[at]] if messages.users[messages.makers[at]] == kind else 0
@@ -177,7 +181,7 @@ def messages_fit(  # noqa: C901 -- likewise
                     held -= let_go_of(arrays, messages, state, starts, num_microbatches, *pair)
             if messages.is_backward[kind] == 0:
                 held -= used
-            if held + arrays.peaks[load] > arrays.limits[rank]:
+            if held + arrays.insides[load] > arrays.limits[rank]:
                 return False
             held += arrays.changes[load] + messages.sent[kind]
             if messages.is_backward[kind] > 0:
