@@ -53,6 +53,7 @@ from .quoting import printable as printable
 from .quoting import shortened as shortened
 from .quoting import shown as shown
 from .quoting import users_lines as users_lines
+from .repetition import moved as moved
 from .repetition import repeat as repeat
 from .schedule import MAX_CELLS as MAX_CELLS
 from .schedule import MAX_NUMBER as MAX_NUMBER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -39,15 +39,22 @@ def repeat(schedule: Schedule, times: int) -> Schedule:
 def _repeated(row: tuple[Op, ...], times: int, num_microbatches: int) -> Iterator[Op]:
     steps = Counter(op.stage for op in row if isinstance(op, Step))
     for batch in range(times):
+        before = Counter({stage: batch * count for stage, count in steps.items()})
         for op in row:
-            yield _moved(op, batch * num_microbatches, batch, steps)
+            yield moved(op, batch * num_microbatches, before.__getitem__)
 
 
-def _moved(op: Op, microbatches: int, batch: int, steps: Counter[int]) -> Op:
-    """Return `op` as it is in a later batch."""
+def moved(op: Op, microbatches: int, steps: Callable[[int], int]) -> Op:
+    """Return `op` as it is behind so many micro-batches.
+
+    Args:
+        op: The op.
+        microbatches: Micro-batches before.
+        steps: Returns the Steps of a stage before.
+    """
 
     def compute(part: Compute) -> Compute:
-        version = part.version + batch * steps[part.stage]
+        version = part.version + steps(part.stage)
         return Compute(part.phase, part.stage, part.microbatch + microbatches, version, part.lookahead)
 
     def post(op: Send | Recv) -> Send | Recv:

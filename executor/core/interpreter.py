@@ -82,6 +82,7 @@ class Rank:
         stages: The stages that the rank holds.
         at: Told each op and its position in `ops`, before it.
         probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
+        named: Returns an op as it is told of: its list may be a part of a longer run.
     """
 
     rank: int
@@ -92,6 +93,7 @@ class Rank:
     recorder: Recorder
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
     probe: Probe | None = None
+    named: Callable[[Op], Op] = lambda op: op
 
 
 def begin(rank: Rank) -> None:
@@ -132,7 +134,7 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
     except RunEnded:
         raise
     except (Exception, SystemExit) as error:  # a user's layer may raise anything, and may want to leave
-        raise failed(rank.rank, op, error) from error
+        raise failed(rank.rank, None if op is None else rank.named(op), error) from error
 
 
 def _execute(  # noqa: C901 -- one arm per word

@@ -248,6 +248,7 @@ def _run_parts(
                     follow(rank.stages, lists, rank.rank)
             for rank in ranks:
                 count_from(rank.stages, part.first_microbatch)
+            ranks = [replace(rank, named=part.named) for rank in ranks]
             run_local(ranks, training.batch(lists, part.first_microbatch))
             writer.check()
             is_last, steps = is_asked(), parts.steps_after(part)

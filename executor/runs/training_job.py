@@ -98,8 +98,11 @@ class TrainingJob(RankJob[Trained]):
         lists, num_ops, steps = None, 0, parts.num_steps
         recorder = Recorder(HostClock(), keeps=False)
 
+        def named(op: Op) -> Op:
+            return part.named(op)
+
         def at(index: int, op: Op) -> None:
-            self.listener.at(num_ops + index, op)
+            self.listener.at(num_ops + index, part.named(op))
 
         beside = group_beside()
         if context.is_first:  # all have what they go on from: only now is anything removed
@@ -110,6 +113,7 @@ class TrainingJob(RankJob[Trained]):
                     lists = part.lists
                     follow(stages, lists, context.rank)
                     rank = context.join(lists, stages, shapes, recorder, at, self.spec.compression)
+                    rank = replace(rank, named=named)
                 count_from(stages, part.first_microbatch)
                 context.run(rank, self._training.batch(lists, part.first_microbatch))
                 num_ops, steps = num_ops + len(recorder), parts.steps_after(part)

@@ -43,7 +43,7 @@ from pipesched.executor.training import (
     write_states,
 )
 from pipesched.profiles.io import costs_file_of
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Op, Schedule, moved
 from pipesched.schedules.transforms import TrainingRun
 
 
@@ -53,12 +53,18 @@ class TrainingPart(NamedTuple):
     Attributes:
         lists: Its lists; the same object as before where they are the same.
         first_microbatch: The run's micro-batch that is number 0 of them.
+        begun: Steps of the run before them.
         steps: Steps of the run that are taken when it is over, unless it is drained early.
     """
 
     lists: Schedule
     first_microbatch: int
+    begun: int
     steps: int
+
+    def named(self, op: Op) -> Op:
+        """Return an op of the lists as it would be in those of the whole run."""
+        return moved(op, self.first_microbatch, lambda stage: self.begun)  # noqa: ARG005 -- each steps as often
 
 
 @final
@@ -126,7 +132,7 @@ class TrainingParts:
             count = min(count, self.num_steps - steps)
             if lists is None or count != size or self._run.counts_run:
                 lists, size = self._lists(begun, count, gate), count
-            yield TrainingPart(lists, steps * self._run.microbatches_per_step, steps + count)
+            yield TrainingPart(lists, steps * self._run.microbatches_per_step, steps, steps + count)
             steps += count
 
     def _lists(self, begun: Callable[[], int], count: int, gate: Gate | None) -> Schedule:
@@ -151,9 +157,9 @@ class TrainingParts:
         return min(part.steps, end // self._run.microbatches_per_step)
 
     def ops_of(self, rank: int) -> Iterator[Op]:
-        """Yield the lowered list of `rank`, part by part, as far as it is known where it ends."""
+        """Yield the lowered list of `rank`, part by part, its ops as in a run without parts, as far as it is known."""
         for part in self._parts(None if self.gate is None else Onlooker(self.gate)):
-            yield from lists_of(part.lists, {rank})[rank]
+            yield from map(part.named, lists_of(part.lists, {rank})[rank])
 
     @property
     def goes_on(self) -> bool:

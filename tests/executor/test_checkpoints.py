@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import pipesched
+from pipesched.executor import RankFailed
 from pipesched.executor.rank_command import _run_unlaunched
 from pipesched.executor.runs import launch_training
 from pipesched.executor.training import checkpoint_folder, find_checkpoint, read_index
@@ -210,3 +211,18 @@ def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkey
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
         _run_unlaunched(a_job("1f1b", written))
     assert [spec.job.checkpoints.start for spec in specs] == [None, str(written / "step00000008")]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("scheme", ["1f1b", "pipedream"])
+def test_an_op_that_fails_is_named_as_in_a_run_without_checkpoints(scheme, tmp_path):
+    """Also by who only knows it from outside: micro-batches and versions are counted over all steps."""
+    for fault in ("raise", "kill"):
+        messages = []
+        for folder in (tmp_path / fault, None):
+            job = a_job(scheme, folder, steps=6, inject=(f"{fault}:rank=1,op=1F0,step=4",))
+            with pytest.raises(RankFailed) as error:
+                launch_training(job)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+        assert re.match(r"rank 1 failed at 1F(16|4)@\d \(micro-batch (16|4)\): ", messages[0])
