@@ -67,8 +67,8 @@ class ActivationRoom:
 
     @property
     def has_large_gradients(self) -> bool:
-        """Whether the gradients of a stage hold more than it saves of a micro-batch."""
-        return any(gradient > saved for gradient, saved in zip(self.gradients, self.saved, strict=True))
+        """Whether the gradients of a stage hold a third of what it saves of a micro-batch, or more."""
+        return any(3 * gradient >= saved > 0 for gradient, saved in zip(self.gradients, self.saved, strict=True))
 
     def most_held(self, ops: Iterable[Op]) -> int:
         """Return what a rank holds at once at least, at most, which works through these ops."""

@@ -8,9 +8,8 @@ On longer ways more is held. Micro-batches may come in rounds, of which the firs
     interval 4, rounds of 3, 1 less in the first, haste 3/4    micro-batch  0 1    2  3  4   5  6  7
                                                                due at       0 1   11 12 13  23 24 25
 
-A W has no due date, except where gradients are larger than what a micro-batch saves: in some blocks there the first W
-of a stage, or B, is due long after it might be (`gradient_lags`), and the first round has more micro-batches than
-others.
+A W has no due date, except where gradients are large: in some blocks there the first W of a stage, or B, is due long
+after it might be (`gradient_lags`), and the first round has more micro-batches than others.
 """
 
 from __future__ import annotations

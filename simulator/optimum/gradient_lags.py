@@ -1,4 +1,4 @@
-"""When the first W, or B, of each stage is due, where gradients are larger than what a micro-batch saves.
+"""When the first W, or B, of each stage is due, where gradients are large beside what a micro-batch saves.
 
 A stage holds its gradients from its first W on, and until its Step. Before that W its rank has room for more:
 
