@@ -20,6 +20,7 @@ from .choices import TrainerName as TrainerName
 from .errors import MAX_INT64 as MAX_INT64
 from .errors import MAX_PROCESSES as MAX_PROCESSES
 from .errors import ArgumentError as ArgumentError
+from .errors import refused_settings as refused_settings
 from .errors import require_at_least as require_at_least
 from .errors import require_callable as require_callable
 from .errors import require_choice as require_choice

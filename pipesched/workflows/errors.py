@@ -234,3 +234,10 @@ def require_path(path: object, name: str = "path") -> Path:
 def _shown(value: object) -> str:
     """Return a value as it is written, in one line; of a larger one its type alone: a list of ops fills a book."""
     return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
+
+
+def refused_settings(count: int, reason: str | None) -> ArgumentError:
+    """Return the error that says that none of so many settings can be, and why the first cannot."""
+    if count == 1:
+        return ArgumentError(f"the one setting cannot be: {reason}")
+    return ArgumentError(f"none of {count} settings can be; the first: {reason}")

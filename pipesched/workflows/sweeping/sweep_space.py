@@ -78,10 +78,9 @@ class SweepSpace:
             return table
         kept = self._kept(table)
         if not kept:
-            raise ArgumentError(
-                f"where: got {self.condition.text!r}, which holds of none of {self.num_settings:,} settings, expected "
-                "some; try another"
-            )
+            count = self.num_settings
+            what = "does not hold of the one setting" if count == 1 else f"holds of none of {count:,} settings"
+            raise ArgumentError(f"where: got {self.condition.text!r}, which {what}, expected some; try another")
         return SettingTable(table.orders, table.sizes, links, kept)
 
     def _orders(self) -> Iterator[SweptSetting]:

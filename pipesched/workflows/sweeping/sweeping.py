@@ -18,6 +18,7 @@ from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, 
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
+    refused_settings,
     require_choice,
     require_each_at_least,
     require_flag,
@@ -259,7 +260,7 @@ def sweep_settings(
         num_done += len(block.numbers)
         progress(num_done / len(settings))
     if not outcomes.can_be:
-        raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
+        raise refused_settings(len(outcomes), outcomes[0].reason)
     by = by or ("s_per_microbatch" if settings.sizes[0] is None else "s_per_sample")
     outcomes.put_in_order(by)
     return SweepResult(outcomes, by)

@@ -33,8 +33,8 @@ from pipesched.simulator.tuner import (
 from pipesched.workflows import (
     MAX_PROCESSES,
     AccountingChoice,
-    ArgumentError,
     EvaluatorChoice,
+    refused_settings,
     require_at_least,
     require_choice,
     require_each_at_least,
@@ -222,7 +222,7 @@ def search_problem(
     else:
         outcomes, evaluated = search_leading(problem, settings, who, num_leading, workers=workers, tick=progress)
     if all(outcome.seconds is None for outcome in outcomes):
-        raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
+        raise refused_settings(len(outcomes), outcomes[0].reason)
     result = TuneResult(problem, evaluator, ranked(outcomes, who), best_plain(outcomes), averages)
     if measures:
         return result
