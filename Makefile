@@ -1,7 +1,7 @@
 # Everything runs in .venv, made here; nothing else is needed on the machine but Python 3.11 or newer.
 PYTHON ?= python3
 BIN := .venv/bin
-# tests run at once: they wait for processes half of the time, so more than there are cores
+# tests at once: they wait for processes half of the time, so twice as many as two cores
 WORKERS ?= 4
 export OMP_NUM_THREADS ?= 1
 

@@ -7,7 +7,7 @@ from .early_drain import DrainPage as DrainPage
 from .early_drain import Gate as Gate
 from .early_drain import LeaveRequest as LeaveRequest
 from .early_drain import LocalGate as LocalGate
-from .early_drain import Onlooker as Onlooker
+from .early_drain import ReadOnlyGate as ReadOnlyGate
 from .early_drain import ending_early as ending_early
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder

@@ -30,16 +30,19 @@ _BYTES = 8
 
 
 class Gate(ABC):
-    """Says where the lists of a run end, before anybody reads beyond that; micro-batches are those of the run."""
+    """The place that says where the lists of a run end, before anybody has read beyond that.
+
+    Micro-batches are those of the run.
+    """
 
     @property
     @abstractmethod
     def end(self) -> int | None:
-        """The micro-batch before which they end; None: none is known."""
+        """The micro-batch before which the lists end; None: none is known."""
 
     @abstractmethod
     def reach(self, microbatch: int) -> int | None:
-        """Return the same for a reader who comes to a micro-batch; where somebody is about to say so, wait for it."""
+        """Return the end, for a reader that comes to a micro-batch; where one is proposed, wait for the decision."""
 
 
 def ending_early(lists: Schedule, begun: Callable[[], int], shorter: Callable[[int], Schedule], gate: Gate) -> Schedule:
@@ -73,8 +76,8 @@ def _read(
 
 
 @final
-class Onlooker(Gate):
-    """The gate of who reads lists only to see what is in them: nobody is behind or ahead of that.
+class ReadOnlyGate(Gate):
+    """The gate of a reader that runs nothing: it waits for no decision, and no decision waits for it.
 
     Args:
         gate: The gate of who runs them.
@@ -112,7 +115,10 @@ class LeaveRequest:
         return self._asked_s is not None and time.monotonic() - self._asked_s >= GRACE_S
 
     def end_beyond(self, microbatch: int) -> int:
-        """Return the end of the first step beyond a micro-batch that ends no part by itself."""
+        """Return the end of the first step beyond a micro-batch; of the next one, where a part ends there by itself.
+
+        Ranks that are about to begin the part behind that would not see that it is to be none.
+        """
         steps = max(self._begun, microbatch // self._per_step) + 1
         return self._per_step * (steps + (steps % self._every == 0))
 
@@ -143,22 +149,22 @@ class LocalGate(Gate):
         return self._end
 
 
-class DrainTalk(NamedTuple):
-    """What is said to all of where lists end: a micro-batch, or 0.
+class DrainAgreement(NamedTuple):
+    """The state of the agreement on where lists end: micro-batches, 0 for none.
 
     Attributes:
-        proposed: Who comes to it waits.
-        decided: Who comes to it is at the end.
+        proposed: A reader that comes to it waits.
+        decided: A reader that comes to it is at the end.
     """
 
     proposed: int = 0
     decided: int = 0
 
-    def answer(self, read: int, request: LeaveRequest) -> DrainTalk:
-        """Return what is said next.
+    def following(self, read: int, request: LeaveRequest) -> DrainAgreement:
+        """Return the state that follows: a decision, or a proposal further on.
 
         Args:
-            read: How far all have read, who know what is proposed.
+            read: How far the lists have been read, by readers that all know the proposal.
             request: Says where lists may end.
         """
         if read < self.proposed:
@@ -169,7 +175,7 @@ class DrainTalk(NamedTuple):
 
 @final
 class DrainPage:
-    """What those who run lists, and who decides where these end, tell each other in memory that they share.
+    """The agreement, and how far each rank has read, in memory that the ranks share with the process that decides.
 
     Each number is written by one process, by one store.
     """
@@ -214,14 +220,14 @@ class DrainPage:
         return max(self._cells[_FIRST_RANK:])
 
     @property
-    def talk(self) -> DrainTalk:
-        """What was said to them."""
-        return DrainTalk(self._cells[_PROPOSED], self._cells[_DECIDED])
+    def agreement(self) -> DrainAgreement:
+        """The agreement as the ranks see it."""
+        return DrainAgreement(self._cells[_PROPOSED], self._cells[_DECIDED])
 
-    def say(self, talk: DrainTalk) -> None:
-        """Say it to them."""
-        self._cells[_DECIDED] = talk.decided
-        self._cells[_PROPOSED] = talk.proposed
+    def write(self, agreement: DrainAgreement) -> None:
+        """Let the ranks see another state of the agreement."""
+        self._cells[_DECIDED] = agreement.decided
+        self._cells[_PROPOSED] = agreement.proposed
 
 
 _PROPOSED, _DECIDED, _ASKED, _FIRST_RANK = range(4)
@@ -244,7 +250,7 @@ class _RankGate(Gate):
             self._wait(microbatch)
             if not cells[_DECIDED]:
                 cells[self._own] = microbatch
-                self._wait(microbatch)  # what was proposed by then may have been so without seeing it
+                self._wait(microbatch)  # a proposal made by then may have been made without seeing it
         return self.end
 
     def _wait(self, microbatch: int) -> None:

@@ -34,8 +34,8 @@ from pipesched.profiles.processes import adopt_orphans, can_fork, command, end_c
 _LOOK_S = 1.0
 """How often it looks whether the launcher is there: another process may hold its end of the connection open."""
 
-_ALONE_S, _POLL_S = 1.0, 0.001
-"""How long a thread may take to end that has nothing left to do, and how often is looked."""
+_POLL_S = 0.001
+"""How often it looks whether a thread is gone."""
 
 _TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 """What a terminal, or who stops a job, tells all processes; the launcher says what becomes of this one."""
@@ -163,7 +163,7 @@ class Server:
             self._loader.join()
             if self._work is None:
                 raise RuntimeError("what the work needs could not be loaded")
-            _await_one_thread()
+            _await_end(self._loader)
             self._is_alone = True
         return not self._is_loading
 
@@ -231,13 +231,12 @@ class Server:
                 os._exit(code)
 
 
-def _await_one_thread() -> None:
-    """Wait until the system has ended a thread that Python has joined.
+def _await_end(thread: threading.Thread) -> None:
+    """Wait until a thread is gone, which it may not be yet when Python has joined it.
 
     On its way out it takes locks of MKL, for which what is forked meanwhile would wait forever at its first product.
     """
-    until_s = time.monotonic() + _ALONE_S
-    while len([*Path("/proc/self/task").iterdir()]) > 1 and time.monotonic() < until_s:
+    while Path(f"/proc/self/task/{thread.native_id}").exists():
         time.sleep(_POLL_S)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, final
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from pipesched.executor import NOBODY
-from pipesched.executor.launch.early_drain import DrainTalk, LeaveRequest
+from pipesched.executor.launch.early_drain import DrainAgreement, LeaveRequest
 from pipesched.executor.launch.verdict_store import VERDICT, EndingCause, board_name, node_number
 
 _PATIENCE = timedelta(seconds=5)
@@ -33,8 +33,8 @@ class Sighting(NamedTuple):
         is_stopped: Whether its process is stopped by a signal.
         text: The op, as its list has it; empty before the first one.
         is_asked: Whether the rank was told that the run is to leave.
-        proposed: What it has heard of where lists end early.
-        read: How far it has read them, knowing that.
+        proposed: The micro-batch that it knows to be proposed as the end of all lists.
+        read: How far it has read lists, knowing that.
     """
 
     number: int = 0
@@ -82,22 +82,22 @@ class GuardBoard:
         """Return why the run has ended; None as long as nobody has said so."""
         return EndingCause.of(self._store.compare_set(VERDICT, "", ""))
 
-    def talk_of_drain(self, talk: DrainTalk, sightings: Collection[Sighting], request: LeaveRequest) -> None:
-        """Say where lists end early, if the run is to leave and all have heard what was said last.
+    def agree_on_drain(self, agreement: DrainAgreement, sightings: Collection[Sighting], request: LeaveRequest) -> None:
+        """Write the next state of the agreement on an early drain, if the run is to leave and all guards know the last.
 
         Args:
-            talk: What was said last, as far as the guard that calls this has heard.
+            agreement: The last, as far as the guard that calls this knows it.
             sightings: Where all ranks are.
             request: Says how soon the run is drained.
         """
         is_late = request.is_late(is_asked=any(sighting.is_asked for sighting in sightings))
-        if is_late and not talk.decided and all(sighting.proposed == talk.proposed for sighting in sightings):
-            answer = talk.answer(max(sighting.read for sighting in sightings), request)
-            self._store.set(_DRAIN, json.dumps(answer))
+        if is_late and not agreement.decided and all(sighting.proposed == agreement.proposed for sighting in sightings):
+            following = agreement.following(max(sighting.read for sighting in sightings), request)
+            self._store.set(_DRAIN, json.dumps(following))
 
-    def drain_talk(self) -> DrainTalk:
-        """Return what was said last of where lists end early."""
-        return DrainTalk(*json.loads(self._texts({0: _DRAIN}).get(0, "[]")))
+    def drain_agreement(self) -> DrainAgreement:
+        """Return the last state of the agreement on an early drain."""
+        return DrainAgreement(*json.loads(self._texts({0: _DRAIN}).get(0, "[]")))
 
     def ask_for_stacks(self) -> None:
         """Let all guards write the stacks of their ranks."""

@@ -245,7 +245,7 @@ class _Guard:
 
     def _exchanged(self, board: GuardBoard) -> EndingCause | None:
         if self._guarded.request is not None:
-            self._guarded.drain_page.say(board.drain_talk())
+            self._guarded.drain_page.write(board.drain_agreement())
         board.write(self._guarded.rank, self._seen())
         verdict = board.verdict()
         if verdict is not None:
@@ -256,7 +256,7 @@ class _Guard:
         ranks = range(self._guarded.num_ranks)
         sightings = {rank: Sighting() for rank in ranks} | board.read(ranks)
         if self._guarded.request is not None:
-            board.talk_of_drain(self._guarded.drain_page.talk, sightings.values(), self._guarded.request)
+            board.agree_on_drain(self._guarded.drain_page.agreement, sightings.values(), self._guarded.request)
         return self._judged(board, sightings)
 
     def _seen(self) -> Sighting:
@@ -274,7 +274,7 @@ class _Guard:
             state.is_stopped,
             where.text,
             page.is_asked,
-            page.talk.proposed,
+            page.agreement.proposed,
             page.read,
         )
 

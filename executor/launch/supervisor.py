@@ -114,11 +114,11 @@ class Processes:
         self._timeout_s = timeout_s
         self._processes: list[Forked] = []
 
-    def run(self, on_look: Callable[[int], None]) -> None:
+    def run(self, on_progress: Callable[[int], None]) -> None:
         """Start all and wait until they are over; whatever happens, none is left.
 
         Args:
-            on_look: Told now and then how many ops all ranks have begun; may raise to end the run.
+            on_progress: Told now and then how many ops all ranks have begun; may raise to end the run.
 
         Raises:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
@@ -134,9 +134,9 @@ class Processes:
                 is_fresh=self._is_fresh,
             ) as self._processes,
         ):
-            self._watch(on_look)
+            self._watch(on_progress)
 
-    def _watch(self, on_look: Callable[[int], None]) -> None:
+    def _watch(self, on_progress: Callable[[int], None]) -> None:
         stillness = Stillness(self._timeout_s)
         while True:
             codes = [process.poll() for process in self._processes]
@@ -145,7 +145,7 @@ class Processes:
             if all(code == 0 for code in codes):
                 return
             places = self._places()
-            on_look(num_begun(places))
+            on_progress(num_begun(places))
             if stillness.is_over(places, partial(_is_one_stopped, places), self._is_server_gone):
                 raise self._standstill()
             time.sleep(_POLL_S)

@@ -37,7 +37,7 @@ class WatchedJob(ABC, Generic[_Result]):
         """Return the lowered list of a rank, as far as it is known."""
 
     @abstractmethod
-    def on_look(self, num_ops: int) -> None:
+    def on_progress(self, num_ops: int) -> None:
         """Be told now and then how many ops all ranks have begun."""
 
     @abstractmethod
@@ -66,5 +66,5 @@ def run_watched(job: WatchedJob[_Result]) -> _Result:
             threads=spec.threads,
             timeout_s=spec.timeout_s,
             device=spec.device,
-        ).run(job.on_look)
+        ).run(job.on_progress)
         return job.result(folder)

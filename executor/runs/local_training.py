@@ -174,7 +174,7 @@ def train_locally(
         training: What they train.
         on_step: Told of each step.
         held_out_every: Steps from one look at the held-out samples to the next; None: only the end is judged.
-        is_asked: Returns whether the run is to end after the next checkpoint, of a run that has any.
+        is_asked: Returns whether the run is to end after a checkpoint, of a run that has any.
         export: File that gets the final weights of the whole model; None: none.
 
     Raises:

@@ -44,7 +44,7 @@ class _Measuring(WatchedJob[Measured]):
     def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:  # noqa: ARG002
         return self._ops[rank]
 
-    def on_look(self, num_ops: int) -> None:
+    def on_progress(self, num_ops: int) -> None:
         self._tick(num_ops / self._total)
 
     def result(self, folder: Path) -> Measured:

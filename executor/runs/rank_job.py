@@ -35,7 +35,7 @@ class RankListener:
         on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
         keeps_scores: Whether `on_scores` keeps them; a run without checkpoints then does not, and ends without.
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
-        is_asked: Returns whether a training run is to end after the next checkpoint; asked in every process.
+        is_asked: Returns whether a training run is to end after a checkpoint; asked in every process.
         gate: Says where its lists end early, if they have no flush; None: nowhere.
     """
 

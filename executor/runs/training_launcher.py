@@ -51,7 +51,7 @@ def launch_training(
     Args:
         spec: Specification of the run.
         on_step: Told of each step, soon after it was; may raise to end the run.
-        is_asked: Returns whether the run is to end after the next checkpoint, of a run that has any.
+        is_asked: Returns whether the run is to end after a checkpoint, of a run that has any.
         export: File that gets the final weights of the whole model; None: none.
         restarts: How often a run with checkpoints is started again from the newest one, where a rank fails.
         on_restart: Told why, and after how many steps.
@@ -118,7 +118,7 @@ class _Training(WatchedJob[Trained]):
             self._parts.gate = self._drain_page.gate(0)
         self.spec = replace(self.spec, save=self.spec.save or str(folder / "weights"))
         self._tails = [_Tail(scores_file(folder, number), self.history) for number in range(self.lists.num_ranks)]
-        self._folder = folder
+        self._folder, self._num_ops = folder, 0
         super().begin(folder)
 
     def _require_fitting(self, parts: TrainingParts) -> None:
@@ -138,17 +138,23 @@ class _Training(WatchedJob[Trained]):
         phases = [self._lists] if self._job.advance is None else _phases(self._job, folder)
         return chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
 
-    def on_look(self, num_ops: int) -> None:  # noqa: ARG002 -- what is new is in the files
+    def on_progress(self, num_ops: int) -> None:
+        if num_ops != self._num_ops:
+            self._num_ops = num_ops
+            self._read_tails()
+        if self._is_asked() and self._parts is not None:
+            if not pause_file(self._folder).exists():
+                pause_file(self._folder).touch()
+            agreement = self._drain_page.agreement
+            if self._request is not None and not agreement.decided and self._request.is_late(is_asked=True):
+                self._drain_page.write(agreement.following(self._drain_page.read, self._request))
+
+    def _read_tails(self) -> None:
         for tail in self._tails:
             tail.read()
-        if self._is_asked() and self._parts is not None:
-            pause_file(self._folder).touch()
-            talk = self._drain_page.talk
-            if self._request is not None and not talk.decided and self._request.is_late(is_asked=True):
-                self._drain_page.say(talk.answer(self._drain_page.read, self._request))
 
     def result(self, folder: Path) -> Trained:
-        self.on_look(0)
+        self._read_tails()
         if len(self.history.steps) < self._job.num_steps:
             return replace(self.history.end(), is_paused=True)
         training = training_of(self.spec, torch.device("cpu"))
@@ -170,7 +176,7 @@ def scores_line(microbatch: int, scores: Scores) -> str:
 
 
 def pause_file(folder: Path) -> Path:
-    """Return what is there when the run is to end after the next checkpoint."""
+    """Return what is there when the run is to end after a checkpoint."""
     return folder / "pause"
 
 

@@ -4,7 +4,8 @@
     lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again;
                              a run that is told to leave may be drained earlier (`early_drain`)
 
-So a run that goes on from a checkpoint computes what it would have computed without having been stopped.
+So a run that goes on from a checkpoint computes what it would have computed without having been stopped, or, if it was
+drained early, what it would have computed with a checkpoint there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple, final
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import Stage, lists_of
-from pipesched.executor.launch import Gate, LeaveRequest, Onlooker, RunSpec, Train, ending_early
+from pipesched.executor.launch import Gate, LeaveRequest, ReadOnlyGate, RunSpec, Train, ending_early
 from pipesched.executor.training import (
     NO_OTHER,
     CheckpointIndex,
@@ -152,14 +153,16 @@ class TrainingParts:
     def steps_after(self, part: TrainingPart) -> int:
         """Return the steps of the run that are taken now that a part is over."""
         end = None if self.gate is None else self.gate.end
-        if end is None or self._run.flush_steps is not None or end <= part.first_microbatch:
+        if end is None or end <= part.first_microbatch:
             return part.steps
         return min(part.steps, end // self._run.microbatches_per_step)
 
     def ops_of(self, rank: int) -> Iterator[Op]:
-        """Yield the lowered list of `rank`, part by part, its ops as in a run without parts, as far as it is known."""
-        for part in self._parts(None if self.gate is None else Onlooker(self.gate)):
+        """Yield the lowered list of `rank`, part by part, its ops as in a run without parts."""
+        for part in self._parts(None if self.gate is None else ReadOnlyGate(self.gate)):
             yield from map(part.named, lists_of(part.lists, {rank})[rank])
+            if self.steps_after(part) < part.steps:
+                return
 
     @property
     def goes_on(self) -> bool:

@@ -245,8 +245,8 @@ class DueBlocks:
                 due += self._ticks[at - 1] * factor + self._delays[at] + gap
             last = max(last, due + block.shifts[at]) + _NEXT
             offsets[kind] = last
-        if block.lags and self._has_w:
-            for stage in self._stages:
+        for stage in self._stages if block.lags else ():
+            if stage.gradients != stage.backward:
                 offsets[stage.gradients] = offsets[stage.backward] + _NEXT / 2
         return offsets
 
@@ -260,8 +260,15 @@ class DueBlocks:
         num_first = size - left_out
         places = [k if k < num_first else (k - num_first) % size - fewer for k in range(self._num_microbatches)]
         later = [interval * (k - block.haste * place) for k, place in enumerate(places)]
-        lags = [(stage.gradients, lag * interval) for stage, lag in zip(self._stages, block.lags, strict=False)]
-        return self._offsets(block), later, lags
+        return self._offsets(block), later, [(kind, lag * interval) for kind, lag in self._lags_of(block)]
+
+    def _lags_of(self, block: DueBlock) -> Iterator[tuple[int, float]]:
+        """Yield the lags of a block, by kind; a B lags no less than that of the next stage, for which it waits."""
+        most = 0.0
+        for stage, lag in reversed([*zip(self._stages, block.lags, strict=False)]):
+            if stage.gradients == stage.backward:
+                most = max(most, lag)
+            yield stage.gradients, max(most, lag)
 
 
 def _changed_shifts(shifts: Sequence[float], draw: Random) -> tuple[float, ...]:

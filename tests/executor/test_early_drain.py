@@ -12,7 +12,7 @@ import pytest
 
 from pipesched.executor.core import lists_of
 from pipesched.executor.launch import DrainPage, LeaveRequest, LocalGate, early_drain, ending_early, job_to_json
-from pipesched.executor.launch.early_drain import DrainTalk, Onlooker
+from pipesched.executor.launch.early_drain import DrainAgreement, ReadOnlyGate
 from pipesched.executor.runs import launch_training
 from pipesched.executor.training import checkpoint_folder, find_checkpoint, read_index
 from pipesched.schedules.builders import CATALOGUE
@@ -162,25 +162,27 @@ def test_nobody_comes_to_what_is_decided(num_ranks, tmp_path):
         for reader in readers:
             reader.start()
         time.sleep(0.002)
-        while not page.talk.decided:
-            page.say(page.talk.answer(page.read, request) if request.is_late(is_asked=True) else page.talk)
+        while not page.agreement.decided:
+            page.write(
+                page.agreement.following(page.read, request) if request.is_late(is_asked=True) else page.agreement
+            )
             time.sleep(0.002)
         for reader in readers:
             reader.join(processes.PATIENCE_S)
-        assert page.talk.decided % 3 == 0
-        assert set(come_to.values()) == {page.talk.decided - 1}
+        assert page.agreement.decided % 3 == 0
+        assert set(come_to.values()) == {page.agreement.decided - 1}
 
 
-def test_what_is_proposed_is_further_where_somebody_came_to_it_before_he_knew():
+def test_a_proposal_is_further_on_where_one_before_was_too_late():
     request = LeaveRequest(4, 5, 2)
-    assert DrainTalk().answer(0, request) == DrainTalk(proposed=12), "the run begins with two steps"
-    assert DrainTalk(12).answer(11, request) == DrainTalk(12, decided=12)
-    assert DrainTalk(12).answer(13, request) == DrainTalk(proposed=16)
-    assert DrainTalk(12).answer(14, request) == DrainTalk(proposed=24), "20 is the end of a part anyway"
+    assert DrainAgreement().following(0, request) == DrainAgreement(proposed=12), "the run begins with two steps"
+    assert DrainAgreement(12).following(11, request) == DrainAgreement(12, decided=12)
+    assert DrainAgreement(12).following(13, request) == DrainAgreement(proposed=16)
+    assert DrainAgreement(12).following(14, request) == DrainAgreement(proposed=24), "20 is the end of a part anyway"
 
 
-def test_who_only_looks_at_lists_waits_for_nobody():
+def test_a_reader_that_runs_nothing_waits_for_no_decision():
     request = LeaveRequest(1, FAR, 0)
     gate = LocalGate(request, lambda: True)
-    assert Onlooker(gate).reach(50) is None
-    assert gate.reach(3) == Onlooker(gate).reach(9) == gate.end == 4
+    assert ReadOnlyGate(gate).reach(50) is None
+    assert gate.reach(3) == ReadOnlyGate(gate).reach(9) == gate.end == 4

@@ -52,7 +52,7 @@ def trained_by(
 ) -> Trained:
     """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.
 
-    A run with checkpoints that is told to leave does so after the next one.
+    A run with checkpoints that is told to leave does so after one of them.
 
     Raises:
         ArgumentError: What is for several processes is asked of one.

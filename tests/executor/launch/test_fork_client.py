@@ -143,14 +143,15 @@ def test_an_ended_server_leaves_no_process_and_the_next_one_holds_no_signal_back
     assert rank.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("lasts_s", "is_alone"), [(0.2, True), (30.0, False)])
-def test_a_thread_that_ends_is_awaited_before_a_fork_and_one_that_stays_is_not(lasts_s, is_alone):
-    program = f"""if True:
+def test_a_thread_is_gone_before_anything_is_forked(tmp_path):
+    program = """if True:
         import threading, time
         from pathlib import Path
-        from pipesched.executor.launch.fork_server import _await_one_thread
-        threading.Thread(target=time.sleep, args=({lasts_s},), daemon=True).start()
-        _await_one_thread()
-        print(len([*Path("/proc/self/task").iterdir()]) == 1)"""
+        from pipesched.executor.launch.fork_server import _await_end
+        threads = [threading.Thread(target=time.sleep, args=(lasts_s,), daemon=True) for lasts_s in (0.2, 1000)]
+        for thread in threads:
+            thread.start()
+        _await_end(threads[0])
+        print(*(Path(f"/proc/self/task/{thread.native_id}").exists() for thread in threads))"""
     done = run([sys.executable, "-c", program], env=environment(PYTHONPATH=str(Path(__file__).parents[3])))
-    assert done.stdout == f"{is_alone}\n"
+    assert done.stdout == "False True\n"
