@@ -112,10 +112,14 @@ class DueBlocks:
         self._interval = max(1.0, max(works) / unit)
 
     @cached_property
+    def usual(self) -> list[DueBlock]:
+        """Those that are tried first whatever gradients hold; with the last, micro-batches come one after the other."""
+        return [*self._usual, replace(self._usual[0], interval=self._alone, reserve=0.0, is_strict=True)]
+
+    @property
     def first(self) -> list[DueBlock]:
-        """Those that are tried first; with the last one, micro-batches come one after the other."""
-        alone = replace(self.families[0][0], interval=self._alone, reserve=0.0, is_strict=True)
-        return [*chain.from_iterable(self.families), alone]
+        """Those of all families that are tried first, and the last one of the usual ones."""
+        return [*chain.from_iterable(self.families), self.usual[-1]]
 
     @cached_property
     def families(self) -> list[list[DueBlock]]:
@@ -147,7 +151,7 @@ class DueBlocks:
         """The interval with which micro-batches come one after the other."""
         return 2 * (sum(self._ticks) + sum(self._delays)) / self._interval
 
-    @property
+    @cached_property
     def _usual(self) -> list[DueBlock]:
         """The family that is tried whatever gradients hold."""
         num_passages = self._passages[-1] + 1
@@ -183,13 +187,20 @@ class DueBlocks:
         offsets = self._offsets(self._usual[0])
         return [(offsets[stage.backward] - offsets[stage.forward]) / self._interval for stage in self._stages]
 
-    def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool) -> DueBlock:
-        """Return a block with something changed at random, or now and then another one."""
+    def changed(self, block: DueBlock, draw: Random, *, shifts_ops: bool, is_usual: bool) -> DueBlock:
+        """Return a block with something changed at random, or now and then another one.
+
+        Args:
+            block: The block.
+            draw: Draws what is changed.
+            shifts_ops: Whether single ops may be due later.
+            is_usual: Whether it is changed as if gradients were small.
+        """
         if draw.random() < 0.15:
-            return self._drawn(block, draw)
+            return self._drawn(block, draw, is_usual=is_usual)
         if self._has_messages and draw.random() < 0.1:
             return replace(block, reserve=max(0.0, block.reserve + draw.choice((-1.0, -0.5, 0.5, 1.0))))
-        if self._stages and draw.random() < (0.3 if block.lags else 0.1):
+        if self._stages and not is_usual and draw.random() < (0.3 if block.lags else 0.1):
             return self._with_other_lags(block, draw)
         at, chance = draw.randrange(len(block.gaps)), draw.random()
         if shifts_ops and draw.random() < 0.5:
@@ -202,7 +213,7 @@ class DueBlocks:
             gap = max(0.0, block.gaps[at] + draw.choice((-1.0, -0.5, 0.5, 1.0, 2.0, far, -far)))
             return replace(block, gaps=(*block.gaps[:at], gap, *block.gaps[at + 1 :]))
         if chance < 0.9:
-            round_size, left_out, haste = self._drawn_rounds(draw)
+            round_size, left_out, haste = self._drawn_rounds(draw, is_usual=is_usual)
             return replace(block, round_size=round_size, left_out=left_out, haste=haste)
         if chance < 0.95:
             return replace(block, interval=block.interval * draw.choice((0.9, 0.95, 1.05, 1.1)))
@@ -215,21 +226,21 @@ class DueBlocks:
             return replace(block, is_w_in_turn=not block.is_w_in_turn)
         return replace(block, lags=self._lags.changed(block.lags, draw, self._spans))
 
-    def _drawn(self, block: DueBlock, draw: Random) -> DueBlock:
+    def _drawn(self, block: DueBlock, draw: Random, *, is_usual: bool) -> DueBlock:
         """Return a block whose due dates are all drawn."""
         stretches = tuple(draw.choice((1.0, 1.0, 1.5, 2.0, 3.0)) for _ in block.stretches)
         gaps = tuple(draw.choice((0.0, 0.0, 1.0, 2.0)) for _ in block.gaps)
         interval, is_patient = draw.choice((0.8, 0.9, 1.0, 1.0, 1.1)), draw.random() < 0.5
-        rounds, rules = self._drawn_rounds(draw), (is_patient, block.is_strict)
+        rounds, rules = self._drawn_rounds(draw, is_usual=is_usual), (is_patient, block.is_strict)
         return DueBlock(stretches, gaps, interval, *rounds, block.reserve, *rules, (0.0,) * len(block.shifts))
 
-    def _drawn_rounds(self, draw: Random) -> tuple[int, int, float]:
+    def _drawn_rounds(self, draw: Random, *, is_usual: bool) -> tuple[int, int, float]:
         """Return micro-batches of a round, how many the first one has less, and the haste in them; often none."""
         if draw.random() < 0.4:
             return _NO_ROUNDS
         round_size = draw.randint(2, 2 * self._num_ranks)
         left_out = draw.randrange(round_size)
-        if self._has_large_gradients and draw.random() < 0.5:
+        if self._has_large_gradients and not is_usual and draw.random() < 0.5:
             round_size = draw.randint(1, self._num_ranks)
             left_out = round_size - draw.randint(1, self._num_microbatches)
         return round_size, left_out, draw.choice((0.5, 0.75, 1.0))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from operator import itemgetter
 from random import Random
 from typing import Any, TypeAlias, final
@@ -56,27 +55,45 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
     whole, short = _BlockSearch(problem), _BlockSearch(short_problem)
     least = _about_least(problem, short_problem)
     num_short_ops, is_whole = num_short * len(problem.kinds), num_short == problem.num_microbatches
-    for block in _first_blocks(short, is_whole=is_whole):
+    for block in _first_blocks(short, short.blocks.usual, is_whole=is_whole):
         left -= num_ops
         if whole.learn(block) <= least:
             break
     if not is_whole:  # the first blocks have been ranked by a short batch
-        left -= len(short.blocks.first) * num_short_ops
-    ends = [(whole.fewest, whole.best_starts)]
+        left -= len(short.blocks.usual) * num_short_ops
     num_tries = min(_MOST_TRIES, int(left / num_short_ops))
-    others = list[DueBlock]()
+    ends = [_searched(problem, (whole, short), whole.best, least, num_tries, Random(0), is_usual=True)]
     if len(short.blocks.families) > 1 and machine_code.has_numba():
-        num_tries, others = _MORE * num_tries, _other_starts(whole.best, short)
-    for number, start in enumerate([whole.best, *others]):
-        if min(ends)[0] > least:
-            if number:
-                whole.begin(start)
-            short.begin(start)
-            _search(whole, short, least, num_tries // len(others) if number else num_tries, Random(number))
-            _anneal(whole, problem, least)
-            ends.append((whole.fewest, whole.best_starts))
+        whole.begin(short.blocks.first[0])
+        for block in _first_blocks(short, short.blocks.first, is_whole=is_whole):
+            whole.learn(block)
+        starts = [whole.best, *(_other_starts(whole.best, short) or [whole.best])]
+        for number, start in enumerate(starts):
+            if min(ends)[0] > least:
+                tries = num_tries // (len(starts) - 1) if number else _MORE * num_tries
+                ends.append(_searched(problem, (whole, short), start, least, tries, Random(number)))
     fewest, best_starts = min(ends)
     return None if fewest == DOES_NOT_FIT else due_times(problem, best_starts)
+
+
+def _searched(
+    problem: OrderProblem,
+    searches: tuple[_BlockSearch, _BlockSearch],
+    start: DueBlock,
+    least: int,
+    num_tries: int,
+    draw: Random,
+    *,
+    is_usual: bool = False,
+) -> tuple[int, list[int]]:
+    """Return ticks and starts of the best lists that a search from one block on, and moves of their ops, come to."""
+    whole, short = searches
+    whole.begin(start)
+    short.begin(start)
+    if whole.fewest > least:
+        _search(whole, short, least, num_tries, draw, is_usual=is_usual)
+        _anneal(whole, problem, least)
+    return whole.fewest, whole.best_starts
 
 
 def _other_starts(best: DueBlock, short: _BlockSearch) -> list[DueBlock]:
@@ -105,19 +122,20 @@ def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
     return max(least + num_more * work for least, work in zip(least_ticks_of_ranks(short), works, strict=True))
 
 
-def _first_blocks(short: _BlockSearch, *, is_whole: bool) -> Iterator[DueBlock]:
+def _first_blocks(short: _BlockSearch, blocks: Sequence[DueBlock], *, is_whole: bool) -> Iterator[DueBlock]:
     """Yield the blocks to try first: all where the short batch is the whole one, else some that are good for it."""
-    blocks = short.blocks.first
     yield from blocks[:_UNSCREENED]
     others = blocks[_UNSCREENED:-1]
-    yield from others if is_whole else [block for block in short.ranked if block in others][:_SCREENED]
+    yield from others if is_whole else sorted(others, key=short.ticks_of)[:_SCREENED]
     yield blocks[-1]
 
 
-def _search(whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int, draw: Random) -> None:
+def _search(
+    whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int, draw: Random, *, is_usual: bool
+) -> None:
     """Change the best block at random, for a short batch, and try what is better there for the whole one."""
     for count in range(num_tries):
-        block = short.blocks.changed(short.best, draw, shifts_ops=count > num_tries // 3)
+        block = short.blocks.changed(short.best, draw, shifts_ops=count > num_tries // 3, is_usual=is_usual)
         fewest = short.fewest
         if short.learn(block) < fewest and whole.learn(block) <= least:
             break
@@ -146,11 +164,6 @@ class _BlockSearch:
         self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
         self.fewest, self.best, self.best_starts = DOES_NOT_FIT, self.blocks.first[0], list[int]()
-
-    @cached_property
-    def ranked(self) -> list[DueBlock]:
-        """The blocks that are tried first, the best one first."""
-        return sorted(self.blocks.first, key=self.ticks_of)
 
     def begin(self, block: DueBlock) -> None:
         """Forget all others but one block."""
