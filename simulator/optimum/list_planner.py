@@ -4,8 +4,8 @@ Lists that take what is due first and fits (`due_scheduling`) have no needless g
 (`due_blocks`) are tried first, those of 1F1B, V-Min, V-Half and the like. From then on the best one is changed at
 random, with two micro-batches for each rank, as a block that is good for a short batch mostly is for a long one. Where
 ranks hold messages, too, only lists count that have room for all of them (`message_room`). Then single ops of the best
-lists are moved (`order_annealing`). Where gradients are large, the best block of each family is changed so, as one
-seldom becomes another. The same numbers are drawn every time.
+lists are moved (`order_annealing`). Where gradients are large, that is done as if they were small, and then from the
+best block of each family, as one seldom becomes another. The same numbers are drawn every time.
 """
 
 from __future__ import annotations
