@@ -1,5 +1,8 @@
 """Training runs with checkpoints, for the tests."""
 
+import signal
+from pathlib import Path
+
 import pytest
 
 from pipesched.executor import ExecutionError
@@ -56,3 +59,16 @@ def refused(call, *arguments):
         call(*arguments)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def listening(agent):
+    """Return the ranks of torchrun's agent that have a handler for SIGUSR1."""
+    ranks = []
+    try:
+        for pid in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
+            status = Path(f"/proc/{pid}/status").read_text()
+            caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt:")).split()[1], 16)
+            ranks += [pid] if caught >> (signal.SIGUSR1 - 1) & 1 else []
+    except OSError:
+        return []
+    return ranks

@@ -18,7 +18,7 @@ from pipesched.executor.training import checkpoint_folder, find_checkpoint, read
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.transforms import training_run
 from tests import processes
-from tests.executor.checkpoint_runs import SCHEMES, a_job, locally
+from tests.executor.checkpoint_runs import SCHEMES, a_job, listening, locally
 
 ROOT = Path(__file__).parents[2]
 GENERATED = [name for name, entry in CATALOGUE.items() if entry.build_generated is not None]
@@ -130,19 +130,6 @@ def test_ranks_of_torchrun_agree_on_the_step(tmp_path):
     assert index.steps < FAR
     locally(a_job("pipedream", tmp_path / "whole", **given | {"steps": index.steps}))
     assert files_after(tmp_path / "whole", index.steps) == index.files
-
-
-def listening(agent):
-    """Return the ranks that have a handler for SIGUSR1."""
-    ranks = []
-    try:
-        for pid in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
-            status = Path(f"/proc/{pid}/status").read_text()
-            caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt:")).split()[1], 16)
-            ranks += [pid] if caught >> (signal.SIGUSR1 - 1) & 1 else []
-    except OSError:
-        return []
-    return ranks
 
 
 @pytest.mark.parametrize("num_ranks", [1, 3])

@@ -1,17 +1,22 @@
 """Two nodes: network namespaces joined by a shaped link, each with an agent of torchrun."""
 
 import json
+import os
 import re
+import signal
+import time
 
 import pytest
 
 from benchmarks.namespaces import NotAllowed, start_torchrun, torchrun, two_nodes
 from pipesched.executor.launch import job_to_json
+from pipesched.executor.training import checkpoint_folder, find_checkpoint, read_index
 from pipesched.profiles.io import load_cluster
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import read_timeline
+from tests.executor.checkpoint_runs import a_job, listening, locally
 from tests.executor.pipelines import MLP, job, whole_model
-from tests.processes import PATIENCE_S, processes_in
+from tests.processes import PATIENCE_S, eventually, processes_in
 
 BANDWIDTH_BYTES_PER_S = 12.5e6
 
@@ -74,3 +79,18 @@ def test_a_rank_alone_on_its_node_is_named_with_its_op_on_both(nodes, tmp_path, 
     assert len(reports) == fault.startswith("stop")
     for report in reports:
         assert len(re.findall(r"^rank \d:\n.*File ", report.read_text(), re.MULTILINE | re.DOTALL)) > 0
+
+
+def test_a_rank_on_each_node_is_drained_at_one_step_where_one_of_them_is_told_to_leave(nodes, tmp_path):
+    given = {"every": 100_000, "model": "mlp:width=8,layers=6"}
+    (tmp_path / "job.json").write_text(job_to_json(a_job("pipedream", tmp_path / "cut", steps=200_000, **given)))
+    agents = start_torchrun(nodes, 1, ["-m", "tests.executor.soon_drained", str(tmp_path / "job.json")])
+    assert eventually(lambda: all(listening(agent.pid) for agent in agents))
+    time.sleep(0.5)
+    os.kill(listening(agents[1].pid)[0], signal.SIGUSR1)
+    errors = [agent.communicate(timeout=PATIENCE_S)[1] for agent in agents]
+    assert any("exitcode  : 75" in told for told in errors), errors  # the other may lose the store first
+    _, index = find_checkpoint(tmp_path / "cut")
+    assert index.steps < 100_000
+    locally(a_job("pipedream", tmp_path / "whole", steps=index.steps, **given))
+    assert read_index(checkpoint_folder(tmp_path / "whole", index.steps)).files == index.files
