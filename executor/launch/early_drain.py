@@ -11,7 +11,6 @@ decides on it if all are behind it still when they have seen it::
 
 from __future__ import annotations
 
-import mmap
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, final
 
+from pipesched.executor.launch.shared_page import SharedPage
 from pipesched.schedules import GeneratedOps, Op, Schedule, computes
 
 GRACE_S = 10.0
@@ -174,31 +174,21 @@ class DrainAgreement(NamedTuple):
 
 
 @final
-class DrainPage:
-    """The agreement, and how far each rank has read, in memory that the ranks share with the process that decides.
+class DrainPage(SharedPage):
+    """The agreement, and how far each rank has read, shared by the ranks and the process that decides.
 
-    Each number is written by one process, by one store.
+    Each number is written by one process.
     """
-
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._cells = memoryview(memory).cast("q")
-
-    @classmethod
-    def open(cls, path: Path) -> DrainPage:
-        """Return the page that a process has created in a file."""
-        with path.open("r+b") as file:
-            return cls(mmap.mmap(file.fileno(), 0))
 
     @classmethod
     def create(cls, path: Path, num_ranks: int) -> DrainPage:
         """Return a page in a file, where all processes of this machine find it."""
-        path.write_bytes(bytes((_FIRST_RANK + num_ranks) * _BYTES))
-        return cls.open(path)
+        return cls._in_file(path, bytes((_FIRST_RANK + num_ranks) * _BYTES))
 
     @classmethod
     def of_one(cls) -> DrainPage:
         """Return a page without a name for one rank, which this process shares with those that it forks."""
-        return cls(mmap.mmap(-1, (_FIRST_RANK + 1) * _BYTES))
+        return cls._without_name(bytes((_FIRST_RANK + 1) * _BYTES))
 
     def gate(self, number: int, is_asked: Callable[[], bool] = lambda: False) -> Gate:
         """Return the gate of the rank in the process of this number.

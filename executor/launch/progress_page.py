@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipesched.executor import NOBODY, listen_to_waits
+from pipesched.executor.launch.shared_page import SharedPage
 from pipesched.schedules import Op
 from pipesched.schedules.formats import parse_op
 
@@ -42,7 +42,7 @@ class Whereabouts(NamedTuple):
         return parse_op(self.text) if self.text else None
 
 
-class ProgressPage:
+class ProgressPage(SharedPage):
     """The whereabouts of every rank, by the number of its process.
 
     Numbers are written one by one, each by one store, so that a reader never sees half of one, nor the zeros that
@@ -50,28 +50,15 @@ class ProgressPage:
     is counted: that of the one that is counted stays, also if the rank is killed while it writes.
     """
 
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._map = memory
-        self._cells = memoryview(self._map).cast("q")
-
-    @classmethod
-    def open(cls, path: Path) -> ProgressPage:
-        """Return the page that a process has created in a file."""
-        with path.open("r+b") as file:
-            return cls(mmap.mmap(file.fileno(), 0))
-
     @classmethod
     def create(cls, path: Path, num_ranks: int) -> ProgressPage:
         """Return a page in a file, where all processes of this machine find it."""
-        path.write_bytes(_NOWHERE * num_ranks)
-        return cls.open(path)
+        return cls._in_file(path, _NOWHERE * num_ranks)
 
     @classmethod
     def of_one(cls) -> ProgressPage:
         """Return a page without a name for one rank, which this process shares with those that it forks."""
-        memory = mmap.mmap(-1, len(_NOWHERE))
-        memory[:] = _NOWHERE
-        return cls(memory)
+        return cls._without_name(_NOWHERE)
 
     def __enter__(self) -> ProgressPage:
         return self

@@ -136,12 +136,19 @@ def recomputed_before(problem: OrderProblem) -> dict[int, int]:
 
 
 class _Held(NamedTuple):
-    """What an op holds beside what is held: at most before its end, then, and once what fills gaps is done, too."""
+    """What an op holds beside what was held before it.
+
+    Attributes:
+        inside: At most before its end.
+        left: At its end.
+        change: Behind its end, when gradients have gone whose Step takes no time.
+        lasting: Once what fills gaps is done, too.
+    """
 
     inside: int
+    left: int
     change: int
     lasting: int
-    left: int
 
     @property
     def peak(self) -> int:
@@ -154,7 +161,7 @@ def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: b
     room, is_last = problem.room, turn is _Turn.LAST
     gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
     if isinstance(op, Step):
-        return _Held(0, -gradients if is_last else 0, 0, 0)
+        return _Held(0, 0, -gradients if is_last else 0, 0)
     taken = gradients if turn is _Turn.FIRST else 0
     given, given_at_once = gradients if is_last else 0, gradients if is_last and not has_step else 0
     saved, kept = room.saved[op.stage], room.kept[op.stage]
@@ -164,13 +171,13 @@ def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: b
             return _Held(waiting, waiting, waiting, waiting)
         case Phase.BACKWARD:
             left = taken - waiting
-            return _Held(saved - waiting, left - given_at_once, left - given, left)
+            return _Held(saved - waiting, left, left - given_at_once, left - given)
         case Phase.BACKWARD_INPUT:
             left = kept - waiting
-            return _Held(saved - waiting, left, left if is_w_due else taken - waiting - given, left)
+            return _Held(saved - waiting, left, left, left if is_w_due else taken - waiting - given)
         case _:
             left = taken - kept
-            return _Held(0, left - given_at_once, left - given if is_w_due else 0, left)
+            return _Held(0, left, left - given_at_once, left - given if is_w_due else 0)
 
 
 def _places(rows: Iterable[Sized]) -> list[int]:

@@ -182,8 +182,7 @@ def _leave_if_paused(
     if checkpoints is None or not trained.is_paused:
         return
     steps = len(trained.steps)
-    is_drained = run.flush_steps is None and steps % checkpoints.every > 0
-    how = ", drained before its time" if is_drained else ""
+    how = ", drained before its time" if run.flush_steps is None and steps % checkpoints.every else ""
     complain(f"paused after {steps} of {num_steps} steps{how}; try --resume {checkpoints.folder} to go on")
     raise typer.Exit(PAUSED)
 
