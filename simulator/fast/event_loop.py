@@ -80,12 +80,12 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     for rank in range(num_ranks):
         put(events, 0.0, rank, rank)
     now, number, num_over = 0.0, num_ranks, 0
+    departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1  # what is to happen next: of nobody yet
+    slow_at = slow_end = more = 0
     while True:
         now, serial, who = take(events, now)
         if who == NOBODY:
             break
-        departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1
-        slow_at = slow_end = more = 0
         if who < 0:
             what, which = (-1 - who) % 8, (-1 - who) // 8
             who = -1
@@ -124,6 +124,88 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
             else:
                 ends = which
         while True:
+            if who >= 0:  # nothing else is to happen
+                rank, i = who, at[who]
+                while who >= 0:
+                    kind = kinds[i]
+                    at_s[i] = now
+                    if kind == WAIT:
+                        target = targets[i]
+                        over_s = end_s[target]
+                        if over_s < 0.0:
+                            wait(rank, target, first_waiters, next_waiters)
+                            at[rank], who = i + 1, -1
+                            break
+                        if late_s[target]:
+                            over_s = max(start_s[target], over_s + late_s[target])
+                        over_s -= seconds[takes[i]]
+                        i += 1
+                        if over_s > now:
+                            number += 1
+                            put(events, now + (over_s - now), number, rank)
+                            at[rank], who = i, -1
+                        continue
+                    if kind <= PAUSE:  # one of the three that take the rank's time
+                        takes_s = seconds[takes[i]]
+                        if kind == OWN and takes_s == 0.0:
+                            i += 1
+                            continue
+                        number += 1
+                        at[rank], who = i + 1, -1
+                        if kind == PAUSE or sharers[rank] < 0:
+                            put(events, now + takes_s, number, rank)
+                        else:
+                            begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[takes[i]]
+                    elif kind <= RECV:  # or SEND
+                        target = targets[i]
+                        posted[target] += 1
+                        if kind == RECV:
+                            late_s[target] = seconds[takes[i]]
+                        i += 1
+                        if (kind == SEND) if is_eager else (posted[target] == 2):
+                            channel = channels[target]
+                            wire = wires[channel]
+                            if modes[wire] == ALONE:
+                                occupied_s = load_s[loads[target]]
+                                begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
+                                number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
+                                over_s = begin_s + occupied_s + latencies[wire]
+                                number = tell_end(target, over_s, now, number, instructions, state, events)
+                            else:
+                                num_due[channel] += 1
+                                if num_due[channel] == 1:
+                                    due[channel], departs = target, channel
+                                    at[rank] = i
+                                    break
+                    elif kind == REDUCE:
+                        target = targets[i]
+                        late_s[target] = seconds[takes[i]]
+                        posted[target] += 1
+                        i += 1
+                        if posted[target] == members[target - num_sent]:
+                            way = channels[target] - num_channels
+                            if round_begins[way] < round_begins[way + 1]:
+                                phases[target - num_sent] = round_begins[way]
+                                goes_on = target
+                                at[rank] = i
+                                break
+                            begin_s = now
+                            for at_queue in range(way_begins[way], way_begins[way + 1]):
+                                begin_s = max(begin_s, free_s[way_queues[at_queue]])
+                            for at_queue in range(way_begins[way], way_begins[way + 1]):
+                                queue = way_queues[at_queue]
+                                free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
+                            number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
+                            number = tell_end(
+                                target, begin_s + way_seconds[way], now, number, instructions, state, events
+                            )
+                    elif kind == MARK:
+                        i += 1
+                    else:  # the end of the list
+                        num_over += 1
+                        who = -1
+                if who < 0 and begins < 0:
+                    break
             if departs >= 0:  # the first message that is due on a channel, whose wire is shared or passed in chunks
                 target, wire = due[departs], wires[departs]
                 if modes[wire] == SHARED:
@@ -223,83 +305,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 continue
             if who < 0:
                 break
-            rank, i = who, at[who]
-            while who >= 0:
-                kind = kinds[i]
-                at_s[i] = now
-                if kind == WAIT:
-                    target = targets[i]
-                    over_s = end_s[target]
-                    if over_s < 0.0:
-                        wait(rank, target, first_waiters, next_waiters)
-                        at[rank], who = i + 1, -1
-                        break
-                    if late_s[target]:
-                        over_s = max(start_s[target], over_s + late_s[target])
-                    over_s -= seconds[takes[i]]
-                    i += 1
-                    if over_s > now:
-                        number += 1
-                        put(events, now + (over_s - now), number, rank)
-                        at[rank], who = i, -1
-                    continue
-                if kind <= PAUSE:  # one of the three that take the rank's time
-                    takes_s = seconds[takes[i]]
-                    if kind == OWN and takes_s == 0.0:
-                        i += 1
-                        continue
-                    number += 1
-                    at[rank], who = i + 1, -1
-                    if kind == PAUSE or sharers[rank] < 0:
-                        put(events, now + takes_s, number, rank)
-                    else:
-                        begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[takes[i]]
-                elif kind <= RECV:  # or SEND
-                    target = targets[i]
-                    posted[target] += 1
-                    if kind == RECV:
-                        late_s[target] = seconds[takes[i]]
-                    i += 1
-                    if (kind == SEND) if is_eager else (posted[target] == 2):
-                        channel = channels[target]
-                        wire = wires[channel]
-                        if modes[wire] == ALONE:
-                            occupied_s = load_s[loads[target]]
-                            begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
-                            number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                            over_s = begin_s + occupied_s + latencies[wire]
-                            number = tell_end(target, over_s, now, number, instructions, state, events)
-                        else:
-                            num_due[channel] += 1
-                            if num_due[channel] == 1:
-                                due[channel], departs = target, channel
-                                at[rank] = i
-                                break
-                elif kind == REDUCE:
-                    target = targets[i]
-                    late_s[target] = seconds[takes[i]]
-                    posted[target] += 1
-                    i += 1
-                    if posted[target] == members[target - num_sent]:
-                        way = channels[target] - num_channels
-                        if round_begins[way] < round_begins[way + 1]:
-                            phases[target - num_sent] = round_begins[way]
-                            goes_on = target
-                            at[rank] = i
-                            break
-                        begin_s = now
-                        for at_queue in range(way_begins[way], way_begins[way + 1]):
-                            begin_s = max(begin_s, free_s[way_queues[at_queue]])
-                        for at_queue in range(way_begins[way], way_begins[way + 1]):
-                            queue = way_queues[at_queue]
-                            free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
-                        number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                        number = tell_end(target, begin_s + way_seconds[way], now, number, instructions, state, events)
-                elif kind == MARK:
-                    i += 1
-                else:  # the end of the list
-                    num_over += 1
-                    who = -1
     for target in range(len(end_s)):
         if late_s[target]:
             end_s[target] = max(start_s[target], end_s[target] + late_s[target])

@@ -33,11 +33,11 @@ class EventColumns(NamedTuple):
     """A queue for machine code.
 
     Attributes:
-        slot_s: When the one event of each rank, channel and alarm is [s]; infinite where there is none.
-        slot_numbers: Their numbers.
-        slot_whos: Who they are of.
-        tree: A tournament: node k is the slot whose event comes before that of the other of nodes 2 k and 2 k + 1;
-            node 1 is the next of all. Its second half are the slots themselves.
+        slot_whos: Whose the one event of each rank, channel and alarm is.
+        node_s: A tournament: node k is the earlier event of nodes 2 k and 2 k + 1, node 1 the next of all, and the
+            second half are the slots themselves. When each is [s]; infinite where there is none.
+        node_numbers: Their numbers.
+        node_slots: The slots that they are in.
         heap_s: When each event of others is [s]; the first is the next.
         heap_numbers: Their numbers.
         heap_whos: Who they are of.
@@ -47,10 +47,10 @@ class EventColumns(NamedTuple):
             the first alarm; and the slot whose event was taken last, and which is still in the tree, or -1.
     """
 
-    slot_s: Any
-    slot_numbers: Any
     slot_whos: Any
-    tree: Any
+    node_s: Any
+    node_numbers: Any
+    node_slots: Any
     heap_s: Any
     heap_numbers: Any
     heap_whos: Any
@@ -78,13 +78,13 @@ def new_columns(num_ranks: int, num_channels: int, num_shared: int, num_others: 
 
     num_slots, heap, row = num_ranks + num_channels + num_shared, num_others + 1, num_instants + 1
     num_leaves = 1 << max(1, num_slots - 1).bit_length()
-    tree = np.zeros(2 * num_leaves, np.int32)
-    tree[num_leaves:] = np.arange(num_leaves)
+    nodes = np.zeros(2 * num_leaves, np.int32)
+    nodes[num_leaves:] = np.arange(num_leaves)
     for node in range(num_leaves - 1, 0, -1):
-        tree[node] = tree[2 * node]
+        nodes[node] = nodes[2 * node]
     counts = np.array([0, 0, 0, num_ranks, num_ranks + num_channels, -1])
     return EventColumns(
-        *(np.full(num_leaves, INFINITE), np.full(num_leaves, EMPTY), np.zeros(num_leaves, np.int64), tree),
+        *(np.zeros(num_leaves, np.int64), np.full(2 * num_leaves, INFINITE), np.full(2 * num_leaves, EMPTY), nodes),
         *(np.empty(heap), np.empty(heap, np.int64), np.empty(heap, np.int64)),
         *(np.empty(row, np.int64), np.empty(row, np.int64), counts),
     )
@@ -140,20 +140,20 @@ def _put_alarm(events: Any, when: float, number: int, which: int) -> None:
 
 
 def _put_slot(events: Any, when: float, number: int, who: int, slot: int) -> None:
-    slot_s, numbers, whos, tree, counts = events[0], events[1], events[2], events[3], events[9]
-    slot_s[slot], numbers[slot], whos[slot] = when, number, who
+    whos, node_s, numbers, slots, counts = events[0], events[1], events[2], events[3], events[9]
+    whos[slot] = who
     if counts[5] == slot:
         counts[5] = -1
-    node = (len(slot_s) + slot) >> 1
-    while node:
-        first, second = tree[2 * node], tree[2 * node + 1]
-        first_s, second_s = slot_s[first], slot_s[second]
-        if second_s < first_s or (second_s == first_s and numbers[second] < numbers[first]):
-            first = second
-        if first != slot and tree[node] == first:
-            break
-        tree[node] = first
+    node, first = len(whos) + slot, slot
+    node_s[node], numbers[node] = when, number
+    while node > 1:
+        other = node ^ 1
+        if node_s[other] < when or (node_s[other] == when and numbers[other] < number):
+            when, number, first = node_s[other], numbers[other], slots[other]
         node >>= 1
+        if first != slot and slots[node] == first:
+            break
+        node_s[node], numbers[node], slots[node] = when, number, first
 
 
 def _put_now(events: Any, now: float, number: int, who: int) -> None:  # noqa: ARG001 -- the row is of now
@@ -166,12 +166,11 @@ def _put_now(events: Any, now: float, number: int, who: int) -> None:  # noqa: A
 
 
 def _take(events: Any, now: float) -> tuple[float, int, int]:
-    slot_s, slot_numbers, slot_whos, tree, heap_s, numbers, whos, row_numbers, row_whos, counts = events
+    slot_whos, node_s, node_numbers, slots, heap_s, numbers, whos, row_numbers, row_whos, counts = events
     if counts[5] >= 0:
         _put_slot(events, INFINITE, EMPTY, 0, counts[5])
     size, row = counts[0], counts[1]
-    slot = tree[1]
-    next_s, number = slot_s[slot], slot_numbers[slot]
+    next_s, number, slot = node_s[1], node_numbers[1], slots[1]
     if size and (heap_s[0] < next_s or (heap_s[0] == next_s and numbers[0] < number)):
         next_s, number, slot = heap_s[0], numbers[0], -1
     if counts[2] and not (next_s <= now and number < row_numbers[row]):
