@@ -5,7 +5,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format generated examples docs faults install clean
+.PHONY: demo test check format generated examples docs faults bounds install clean
 
 install: .venv/installed
 
@@ -46,6 +46,10 @@ FAULTS ?= 0.4
 faults: install
 	mkdir -p build
 	$(BIN)/python benchmarks/faults.py --share $(FAULTS) --out build/faults.md
+
+# the tests of loops in machine code that refuses an index outside its array, or below 0
+bounds: install
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/bounds $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/schedules tests/profiles tests/simulator
 
 # the site, in build/site: every link inside it is checked, and warnings are errors
 docs: install

@@ -234,9 +234,10 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
                     and state.held[rank] + arrays.peaks[load] <= limit
                 ):
                     chosen, oldest = kind, state.ready[index]
-            is_early = lacks_room or not is_patient or now + arrays.ticks[chosen] <= coming
-            if chosen >= 0 and (oldest > now or not is_early):
-                chosen = -1
+            if chosen >= 0:
+                is_early = lacks_room or not is_patient or now + arrays.ticks[chosen] <= coming
+                if oldest > now or not is_early:
+                    chosen = -1
         if chosen < 0:
             state.looks[rank] = coming
             continue
