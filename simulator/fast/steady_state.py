@@ -215,28 +215,35 @@ def repeated_pace(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> Stea
 def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | None:
     """Return the pace of ever longer runs without a flush; None if they do not settle.
 
-    The beginning, while the pipeline fills, and the end, while it empties, do not count. Lists that do not go on alike
-    (`hybrid`, which stops pipelining half way) have the pace at which a run gets longer.
+    The beginning, while the pipeline fills, and the end, while it empties, do not count. A run of several stretches
+    (`hybrid`, which stops pipelining half way) has the paces of those by which it gets longer.
     """
-    before: tuple[int, Timeline] | None = None
-    last_pace_s = None
+    before: tuple[int, list[range]] | None = None
     for schedule, timeline in runs:
         count, period, reach = schedule.num_microbatches, _period(schedule), _reach(schedule)
-        is_long = period is not None and count >= 3 * reach + period
-        is_regular = period is not None and is_long and _goes_on_alike(schedule, period, reach)
-        if period is not None and is_regular:
-            lags = range(period, count - 3 * reach + 1, period)[: 2 * schedule.num_stages]
-            pace = _pace(timeline, range(count - 2 * reach, count - reach), lags)
-            if pace is not None:
-                return pace
-        if before is not None:
-            more, more_s = count - before[0], timeline.makespan_s - before[1].makespan_s
-            if is_long and not is_regular and last_pace_s is not None and _is_same(more_s / more, last_pace_s):
-                more_busy_s = busy_s(timeline) - busy_s(before[1])
-                return SteadyPace(more_s / more, idle_share(more_busy_s, len(timeline.devices), more_s))
-            last_pace_s = more_s / more
-        before = count, timeline
+        stretches = [] if period is None else _stretches(schedule, period, reach)
+        if period is not None and stretches:
+            paces: list[SteadyPace | None] = []
+            for alike in stretches:
+                lags = range(period, len(alike) - reach + 1, period)[: 2 * schedule.num_stages]
+                paces.append(_pace(timeline, alike[-reach:], lags))
+            if stretches == [range(reach, count - reach)]:
+                if paces[0] is not None:
+                    return paces[0]
+            elif before is not None and len(before[1]) == len(stretches):
+                more = [len(now) - len(then) for now, then in zip(stretches, before[1], strict=True)]
+                known = [pace for pace in paces if pace is not None]
+                if sum(more) == count - before[0] and len(known) == len(paces):
+                    return _mean_pace(known, more)
+        before = count, stretches
     return None
+
+
+def _mean_pace(paces: Sequence[SteadyPace], counts: Sequence[int]) -> SteadyPace:
+    """Return the pace of so many micro-batches at each of some paces."""
+    seconds = [pace.s_per_microbatch * count for pace, count in zip(paces, counts, strict=True)]
+    idle_s = [(pace.bubble_fraction or 0.0) * its_s for pace, its_s in zip(paces, seconds, strict=True)]
+    return SteadyPace(math.fsum(seconds) / sum(counts), math.fsum(idle_s) / math.fsum(seconds))
 
 
 def _pace(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> SteadyPace | None:
@@ -303,8 +310,12 @@ def _reach(schedule: Schedule) -> int:
     return max((abs(later - first) for row in rows for first, later in pairwise(row)), default=0) + 1
 
 
-def _goes_on_alike(schedule: Schedule, period: int, reach: int) -> bool:
-    """Whether what follows an op on its rank is the same a period later, but at the beginning and the end."""
+def _stretches(schedule: Schedule, period: int, reach: int) -> list[range]:
+    """Return the micro-batches, in long stretches, in which what follows an op on its rank is the same a period later.
+
+    The beginning and the end of the run are left out, and stretches too short to show a pace.
+    """
+    last, unlike = schedule.num_microbatches - reach - period, set[int]()
     for row in schedule.ops:
         parts = [part for op in row for part in computes(op)]
         follows = {
@@ -312,10 +323,16 @@ def _goes_on_alike(schedule: Schedule, period: int, reach: int) -> bool:
             for part, later in pairwise(parts)
         }
         for (phase, stage, microbatch), later in follows.items():
-            is_between = reach <= microbatch < schedule.num_microbatches - reach - period
+            is_between = reach <= microbatch < last
             if is_between and follows.get((phase, stage, microbatch + period)) != later:
-                return False
-    return True
+                unlike.add(microbatch)
+    stretches: list[range] = []
+    first = reach
+    for stop in (*sorted(unlike), last):
+        if stop - first >= reach:
+            stretches.append(range(first, stop + period))
+        first = stop + 1
+    return stretches
 
 
 def _is_same(first_s: float, second_s: float) -> bool:

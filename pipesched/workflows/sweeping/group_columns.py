@@ -94,16 +94,16 @@ def _held(peaks: Any, devices: Sequence[int], limits: Sequence[int | None], coun
     """Return the most that a device holds in each setting, and the reasons of those in which one has too little.
 
     Args:
-        peaks: Of each setting a row: the most of each rank [bytes].
+        peaks: Of each setting a row: the most of each rank; nothing where costs say none [bytes].
         devices: The device of each rank.
         limits: What each of these has; None: as much as is asked for [bytes].
         count: How many settings there are.
     """
     import numpy as np
 
-    if not len(peaks):
-        return np.full(count, -1), {}
     rows, reasons = np.asarray(peaks), dict[int, str]()
+    if not rows.size:
+        return np.full(count, -1), {}
     for device, limit, of_device in sorted(zip(devices, limits, rows.T, strict=True), key=lambda item: item[0]):
         for place in () if limit is None else (of_device > limit).nonzero()[0].tolist():
             text = f"device {device} holds {int(of_device[place])} bytes of {limit}"

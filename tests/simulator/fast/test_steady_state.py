@@ -146,6 +146,13 @@ def test_a_run_that_changes_its_pace_has_that_at_which_it_gets_longer():
     assert unflushed("hybrid", 4, 16, uniform(4, 1.0, 2.0)) == pytest.approx((3 + 4 * 3) / 2, rel=1e-12)
 
 
+def test_short_runs_that_get_longer_alike_show_no_pace_where_their_parts_do_not():
+    """Runs of 2 to 16 micro-batches get longer by 18.5 s for each; in the long run it is half of 9 + 29 s."""
+    costs = StageCosts(tuple(StageCost(4.0, float(backward_s)) for backward_s in (5, 3, 4, 1)))
+    assert unflushed("hybrid", 4, 2, costs) == pytest.approx((9 + 29) / 2, rel=1e-12)
+    assert unflushed("hybrid", 4, 2, costs, pipelined=2) == pytest.approx(29, rel=1e-12)
+
+
 @pytest.mark.parametrize(("name", "p", "is_shown"), [("avgpipe", 2, True), ("1f1b", 4, True), ("zb_h2", 4, False)])
 def test_where_ranks_share_a_batch_shows_its_pace_if_nothing_is_left_when_the_first_ranks_end(name, p, is_shown):
     """Devices are shared by avgpipe's pipelines, a NIC by two devices each."""

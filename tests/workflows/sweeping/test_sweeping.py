@@ -53,6 +53,21 @@ def test_lists_that_are_simulated_have_a_row_for_every_link(name, break_even, mo
 
 
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
+@pytest.mark.parametrize("name", ["1f1b", "zbv"])
+def test_costs_that_say_no_bytes_have_a_row_for_every_link_too(name, break_even, monkeypatch):
+    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    link = {"latency_s": [0.0, 0.5, 1.0]}
+    rows = pipesched.sweep(costs=costs, schedules=[name], num_ranks=[4], num_microbatches=[8], link=link).to_rows()
+    assert [row["latency_s"] for row in rows] == link["latency_s"]
+    for row in rows:
+        cluster = pipesched.flat(4, pipesched.Link(row["latency_s"]))
+        simulation = pipesched.simulate(name, costs, cluster, num_ranks=4, num_microbatches=8)
+        assert row["makespan_s"] == pytest.approx(simulation.makespan_s, rel=1e-9)
+        assert row["peak_memory_bytes"] is None
+
+
+@pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monkeypatch):
     """Of costs in whole milliseconds many times are equal but for roundings, and so are what is held between them."""
     monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
