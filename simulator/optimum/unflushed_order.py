@@ -15,9 +15,11 @@ with the forwards, and back with the backwards: with the way (j, k) of all that 
     T >= way(j, k) / (h(j) - h(k) + 1)      for all j <= k
 
 For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no h can be smaller
-on any rank. No order of any kind has a period that is shorter than the work of a rank, or than a message keeps its
-link, nor, as each micro-batch is in flight on rank j from there to the last rank and back, than that round trip shared
-by all that fit there (Little's law). With a period no shorter than that, no message waits for the one before it.
+on any rank. A rank that runs ahead, h > 1, may have weights to predict, or to keep for its backwards: its forwards or
+Steps take longer then, which an order of another kind may avoid for some of its micro-batches. No order of any kind has
+a period that is shorter than the work of a rank, or than a message keeps its link, nor, as each micro-batch is in
+flight on rank j from there to the last rank and back, than that round trip shared by all that fit there (Little's law).
+With a period no shorter than that, no message waits for the one before it.
 """
 
 from __future__ import annotations
@@ -41,8 +43,6 @@ from pipesched.schedules import (
     Schedule,
     Send,
     Step,
-    backward,
-    forward,
     make_generated_schedule,
 )
 from pipesched.schedules.builders import without_flush
@@ -87,6 +87,8 @@ class UnflushedRun:
         forward_s: By rank.
         backward_s: By rank.
         step_s: By rank.
+        predict_s: How much longer a forward takes where more than one is in flight, by rank.
+        copy_s: How much longer a Step takes there, by rank.
         travel_s: There and back between each rank and the next.
         occupied_s: How long the messages of one micro-batch keep the busiest direction of a link, at most.
     """
@@ -94,45 +96,74 @@ class UnflushedRun:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     step_s: tuple[float, ...]
+    predict_s: tuple[float, ...]
+    copy_s: tuple[float, ...]
     travel_s: tuple[float, ...]
     occupied_s: float = 0.0
 
-    def way_s(self, first: int, last: int) -> float:
+    def way_s(self, first: int, last: int, in_flight: Sequence[float]) -> float:
         """Return the seconds of a micro-batch from one rank down to another and back, and of the Step then."""
-        passed = slice(first, last + 1)
+        passed, ahead = slice(first, last + 1), [rank for rank in range(first, last + 1) if in_flight[rank] > 1]
         ops_s = math.fsum((*self.forward_s[passed], *self.backward_s[passed], self.step_s[first]))
-        return ops_s + math.fsum(self.travel_s[first:last])
+        more_s = math.fsum(self.predict_s[rank] + (self.copy_s[rank] if rank == first else 0.0) for rank in ahead)
+        return ops_s + more_s + math.fsum(self.travel_s[first:last])
 
     def period_s(self, in_flight: Sequence[int]) -> float:
         """Return the period with so many micro-batches in flight on each rank; infinite: they block one another."""
         cycles_s = (
-            self.way_s(j, k) / (in_flight[j] - in_flight[k] + 1) if in_flight[j] >= in_flight[k] else math.inf
+            self.way_s(j, k, in_flight) / (in_flight[j] - in_flight[k] + 1)
+            if in_flight[j] >= in_flight[k]
+            else math.inf
             for j, k in self._pairs()
         )
         return max(self.occupied_s, *cycles_s)
 
-    def in_flight(self, period_s: float) -> FlightCounts:
-        """Return the fewest micro-batches in flight on each rank with which a period can be kept."""
-        fewest = list[int]()  # from the last rank on
-        for j in reversed(range(len(self.forward_s))):
-            later = (
-                other - 1 + math.ceil(self.way_s(j, k) / period_s * (1 - _NOISE))
-                for k, other in zip(reversed(range(j + 1, len(self.forward_s))), fewest, strict=True)
-            )
-            fewest.append(max(later, default=1))
-        return tuple(reversed(fewest))
+    def in_flight(self, period_s: float) -> FlightCounts | None:
+        """Return the fewest micro-batches in flight on each rank that keep a period; None: no number does."""
+        counts = [1] * len(self.forward_s)
+        for j in reversed(range(len(counts))):
+            while (needed := self._needed(j, counts, period_s)) > counts[j]:
+                counts[j] = needed
+            if self._periods(self.way_s(j, j, counts), period_s) > 1:
+                return None
+        return tuple(counts)
+
+    def _needed(self, rank: int, counts: Sequence[int], period_s: float) -> int:
+        """Return how many in flight a rank needs to keep a period, where it has so many, and those after it."""
+        return max(
+            (
+                counts[k] - 1 + self._periods(self.way_s(rank, k, counts), period_s)
+                for k in range(rank + 1, len(counts))
+            ),
+            default=1,
+        )
+
+    @staticmethod
+    def _periods(seconds: float, period_s: float) -> int:
+        return math.ceil(seconds / period_s * (1 - _NOISE))
 
     def periods(self) -> list[float]:
         """Return all periods at which a rank may need more in flight, from the busiest rank's or link's on."""
-        least_s = self.bound_s([math.inf] * len(self.forward_s))
-        shares = {self.way_s(j, k) / n for j, k in self._pairs() for n in range(1, 2 + int(self.way_s(j, k) / least_s))}
-        return sorted({least_s, *(period_s for period_s in shares if period_s > least_s)})
+        num_ranks = len(self.forward_s)
+        least_s = self.bound_s([math.inf] * num_ranks)
+        shares = {least_s}
+        longer_s = math.inf
+        for num_ahead in range(num_ranks) if any((*self.predict_s, *self.copy_s)) else (num_ranks,):
+            counts = [2] * num_ahead + [1] * (num_ranks - num_ahead)  # those that run ahead come first
+            alone_s = max((self.way_s(num_ahead, k, counts) for k in range(num_ahead, num_ranks)), default=0.0)
+            shortest_s = max(least_s, alone_s)  # that one after them need not
+            for j, k in self._pairs():
+                way_s = self.way_s(j, k, counts)
+                few, many = (max(1, int(way_s / seconds)) for seconds in (longer_s, shortest_s))
+                shares.update(way_s / n for n in range(few, many + 2))
+            longer_s = shortest_s
+        return sorted(period_s for period_s in shares if period_s >= least_s)
 
     def bound_s(self, limits: Sequence[float]) -> float:
         """Return the seconds that no order has a shorter period than, with at most so many in flight on each rank."""
-        ranks = range(len(self.forward_s))
-        works = (self.way_s(rank, rank) for rank in ranks)
-        trips = ((self.way_s(rank, ranks[-1]) - self.step_s[rank]) / limits[rank] for rank in ranks)
+        ranks, alone = range(len(self.forward_s)), [1] * len(self.forward_s)
+        works = (self.way_s(rank, rank, alone) for rank in ranks)
+        trips = ((self.way_s(rank, ranks[-1], alone) - self.step_s[rank]) / limits[rank] for rank in ranks)
         return max(self.occupied_s, *works, *trips)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
@@ -154,10 +185,20 @@ def unflushed_run(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Un
 
     between = [messages(rank) for rank in range(schedule.num_ranks - 1)]
 
+    rule = unflushed_rule(schedule)
+    beyond, looks = rule.beyond or (0,) * schedule.num_ranks, rule.backward_looks or (0,) * schedule.num_ranks
+    alone_s = seconds(lambda rank: Compute(Phase.FORWARD, rank, 0, 1, beyond[rank]))
+    ahead_s = seconds(lambda rank: Compute(Phase.FORWARD, rank, 0, 1, beyond[rank] + (rule.beyond is not None)))
+    copied_s = tuple(
+        costs.seconds(Step(rank), copies=rule.is_stashed) / device.speed for rank, device in enumerate(devices)
+    )
+    step_s = seconds(Step)
     return UnflushedRun(
-        seconds(lambda rank: forward(rank, 0)),
-        seconds(lambda rank: backward(rank, 0)),
-        seconds(Step),
+        alone_s,
+        seconds(lambda rank: Compute(Phase.BACKWARD, rank, 0, 1, looks[rank])),
+        step_s,
+        tuple(later - sooner for later, sooner in zip(ahead_s, alone_s, strict=True)),
+        tuple(later - sooner for later, sooner in zip(copied_s, step_s, strict=True)),
         tuple(sum(link.transfer_s(size) for link, size in ways) for ways in between),
         max((link.occupied_s(size) for ways in between for link, size in ways), default=0.0),
     )
@@ -212,9 +253,14 @@ def least_period(run: UnflushedRun, fits: Callable[[FlightCounts], bool]) -> Fli
         run: Seconds of each rank.
         fits: Whether lists with so many in flight fit; those with fewer do, too.
     """
-    choices = [run.in_flight(period_s) for period_s in run.periods()]
-    at = bisect_left(choices, True, key=fits)
-    return choices[at] if at < len(choices) else None
+
+    def is_kept(period_s: float) -> bool:
+        in_flight = run.in_flight(period_s)
+        return in_flight is not None and fits(in_flight)
+
+    periods = run.periods()
+    at = bisect_left(periods, True, key=is_kept)
+    return run.in_flight(periods[at]) if at < len(periods) else None
 
 
 def _guessed_rule(rows: tuple[tuple[Op, ...], ...], own: FlightCounts, *, is_stashed: bool) -> UnflushedRule | None:

@@ -92,7 +92,7 @@ def _require_unshared(given: Prediction, conditions: Conditions) -> None:
 
 def _require_even_steps(given: Prediction, rule: UnflushedRule) -> None:
     """Refuse Steps that take time after some micro-batches and not after others, of which the proof does not know."""
-    if rule.accumulate > 1 and any(stage.step_s for stage in given.costs.stages):
+    if rule.accumulate > 1 and any(stage.step_s or stage.copy_s for stage in given.costs.stages):
         raise SimulationError(
             f"{given.schedule.name}: got a step after every {rule.accumulate} micro-batches that takes time, expected "
             "steps without time; leave it out, or try pipedream"

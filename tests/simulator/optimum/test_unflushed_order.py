@@ -17,6 +17,8 @@ from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.optimum import least_period, unflushed_in_flight, unflushed_lists, unflushed_run
 
 RANKS, MOST = 3, 4
+TIMELESS = 5
+"""The last seed whose copies and predictions of weights take no time."""
 
 
 @pytest.mark.parametrize("p", [1, 2, 5])
@@ -53,7 +55,18 @@ def engine_period_s(schedule, counts, costs, cluster):
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [("pipedream", 0), ("vanilla_1f1b", 1), ("pipedream", 2), ("pipedream_2bw", 4), ("spectrain", 5)]
+    ("name", "seed"),
+    [
+        ("pipedream", 0),
+        ("vanilla_1f1b", 1),
+        ("pipedream", 2),
+        ("pipedream_2bw", 4),
+        ("spectrain", 5),
+        ("pipedream", 6),
+        ("pipeoptim", 7),
+        ("xpipe", 8),
+        ("spectrain", 9),
+    ],
 )
 def test_the_period_is_the_engines_and_the_least_of_all_numbers_in_flight(name, seed):
     draw = random.Random(seed)
@@ -64,6 +77,8 @@ def test_the_period_is_the_engines_and_the_least_of_all_numbers_in_flight(name, 
             draw.randint(1, 9) / 4,
             step_s=0.0 if name == "pipedream_2bw" else draw.choice([0.0, 0.5]),
             output_bytes=num_bytes,
+            copy_s=draw.choice([0.0, 0.25, 1.0]) if seed > TIMELESS else 0.0,
+            predict_s=draw.choice([0.5, 2.0]) if seed > TIMELESS else None,
         )
         for _ in "012"
     ]
