@@ -6,6 +6,7 @@ from . import runs as runs
 from . import training as training
 from . import transport as transport
 from .errors import EVERYBODY as EVERYBODY
+from .errors import ITS_CHECKPOINT as ITS_CHECKPOINT
 from .errors import NOBODY as NOBODY
 from .errors import ExecutionError as ExecutionError
 from .errors import PeerLost as PeerLost

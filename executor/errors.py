@@ -127,14 +127,14 @@ def ending(rank: int) -> Iterator[None]:
         raise RankFailed(f"rank {rank} failed behind its last op: {error}") from error
 
 
-NOBODY, EVERYBODY = -1, -2
-"""Whom a rank waits for, where it is no single rank: none, or several others."""
+NOBODY, EVERYBODY, ITS_CHECKPOINT = -1, -2, -3
+"""What a rank waits for, where it is no single rank: none, several others, or that its checkpoint is written."""
 
 _wait_listeners: list[Callable[[int], None]] = []
 
 
 def listen_to_waits(listener: Callable[[int], None]) -> None:
-    """Let `listener` be told whom the rank of this process waits for, a rank or `EVERYBODY`, and `NOBODY` after it."""
+    """Let `listener` be told what the rank of this process waits for, as `waiting_for`, and `NOBODY` after it."""
     _wait_listeners[:] = [listener]
 
 
@@ -144,7 +144,7 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
 
     Args:
         what: What is waited for, in words.
-        whom: The rank that is to do it.
+        whom: The rank that is to do it, `EVERYBODY` or `ITS_CHECKPOINT`.
 
     Raises:
         PeerLost: The wait ended without what was waited for.

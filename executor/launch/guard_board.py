@@ -28,7 +28,7 @@ class Sighting(NamedTuple):
         place: The position in its list; -1 before its first op.
         num_ops: How many ops it has begun in all.
         at_op_s: For how long it is at its op [s].
-        whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
+        whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
         waits_s: For how long [s].
         is_stopped: Whether its process is stopped by a signal.
         text: The op, as its list has it; empty before the first one.

@@ -23,7 +23,7 @@ class Whereabouts(NamedTuple):
         num_ops: How many ops it has begun in all.
         since_ns: When it began the last one [ns of the monotonic clock].
         waits_since_ns: Since when it waits; written before `whom`, so that no wait is taken for a longer one.
-        whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
+        whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
         pid: Its process; -1 before that has come to its work.
         text: The op, as its list has it; empty before the first one.
     """

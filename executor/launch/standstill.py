@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from pipesched.executor import EVERYBODY, NOBODY, START_S, RankFailed, failed
+from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, NOBODY, START_S, RankFailed, failed
 from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.profiles.processes import is_stopped
 from pipesched.schedules import Compute, Message, Op, Overlap, Send, computes, needs_from_others
@@ -33,7 +33,7 @@ class RankState:
     Attributes:
         op: The op that it is at; None before its first one.
         at_op_s: For how long [s].
-        whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
+        whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
         waits_s: For how long [s].
         is_stopped: Whether a signal has stopped its process: then it waits for nobody.
         ending: How its process ended; None while that runs.
@@ -50,7 +50,7 @@ class RankState:
     @property
     def is_waiting(self) -> bool:
         """Whether it could go on if others did."""
-        return self.whom != NOBODY and not self.is_stopped
+        return self.whom not in (NOBODY, ITS_CHECKPOINT) and not self.is_stopped
 
     def __str__(self) -> str:
         return f"rank {self.rank} at {self.op or 'its start'}"
@@ -58,7 +58,7 @@ class RankState:
 
 @final
 class Stillness:
-    """Says when ranks have stood still for too long.
+    """Says when ranks have stood still for too long; one that writes a checkpoint may take as long as a start.
 
     Args:
         timeout_s: How long one message may keep a rank waiting.
@@ -67,7 +67,7 @@ class Stillness:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._seen = -1
-        self._changed_s = time.monotonic()
+        self._changed_s = self._written_s = time.monotonic()
 
     def is_over(
         self,
@@ -86,13 +86,15 @@ class Stillness:
             return True
         if num_begun(places) != self._seen:
             self._seen, self._changed_s = num_begun(places), time.monotonic()
-        still_s = time.monotonic() - self._changed_s
+        still_s = time.monotonic() - max(self._changed_s, self._written_s)
+        if any(place.whom == ITS_CHECKPOINT for place in places):
+            still_s, self._written_s = time.monotonic() - self._changed_s, time.monotonic()
         if still_s <= self._timeout_s:
             return False
         return is_stopped_all() or is_one_stopped() or still_s > self._patience_s(places)
 
     def _patience_s(self, places: Sequence[Whereabouts]) -> float:
-        if not num_begun(places):
+        if not num_begun(places) or any(place.whom == ITS_CHECKPOINT for place in places):
             return max(START_S, self._timeout_s)
         return self._timeout_s + (SLACK_S if any(place.whom != NOBODY for place in places) else _NO_WAIT_S)
 
@@ -216,6 +218,8 @@ def standstill(states: Mapping[int, RankState], lost: Mapping[int, Message] | No
         what = f"{last.ending} before its list did"
     elif last.is_stopped:
         what = f"its process is stopped by a signal, and has stood still for {last.at_op_s:.1f} s"
+    elif last.whom == ITS_CHECKPOINT:
+        what = f"its checkpoint has not been written in {last.waits_s:.1f} s"
     else:
         what = f"it has stood still for {last.at_op_s:.1f} s"
     waiting = [*_waiting_for(states, last)]
@@ -288,4 +292,6 @@ def _wait(state: RankState) -> str:
 
 
 def _whom(state: RankState) -> str:
+    if state.whom == ITS_CHECKPOINT:
+        return "its checkpoint"
     return "all others" if state.whom in (EVERYBODY, state.rank) else f"rank {state.whom}"

@@ -217,13 +217,16 @@ def train_locally(
 
 
 def _final_stages(ranks: Sequence[Rank]) -> list[nn.Module]:
-    """Return the layers of all stages in order, with the weights that the run ends with."""
+    """Return the layers of all stages in order, with the weights that the run ends with, as the first replica has them.
+
+    Of replicas all weights are the same; what else a layer has, as running means, each has of its own micro-batches.
+    """
     modules = dict[int, nn.Module]()
     for rank in ranks:
         for index, stage in rank.stages.items():
             assert isinstance(stage, ModuleStage), "what trains has weights"
             stage.settle()
-            modules[index] = stage.module
+            modules.setdefault(index, stage.module)
     return [modules[index] for index in sorted(modules)]
 
 

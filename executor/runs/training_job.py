@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipesched.executor import ending, waiting_for
+from pipesched.executor import ITS_CHECKPOINT, ending, waiting_for
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
 from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, Train, all_gather, gather_texts, group_beside
 from pipesched.executor.runs.advance_phases import train_in_phases
@@ -124,13 +124,13 @@ class TrainingJob(RankJob[Trained]):
                     self._take_scores(context)
                     if self._history.diverged is not None:
                         return False
-                    _settle(writer)  # one copy of the weights at a time
+                    _settle(writer, context)  # one copy of the weights at a time
                     with ending(context.rank):
                         states = parts.copy(context.rank, stages)
                     writer.start(partial(_write, context, beside, parts, states, self._history.steps.copy()))
                 if is_last:
                     break
-            _settle(writer)
+            _settle(writer, context)
         return steps < parts.num_steps
 
     @property
@@ -158,10 +158,11 @@ class TrainingJob(RankJob[Trained]):
         return replace(self._history.end(), ahead=self._ahead, is_paused=self._is_paused)
 
 
-def _settle(writer: BackgroundWriter) -> None:
-    """Wait until the last checkpoint is written, by the other ranks too."""
-    with waiting_for("what the other ranks write of a checkpoint"):
+def _settle(writer: BackgroundWriter, context: RankContext) -> None:
+    """Wait until the last checkpoint is written, by all ranks: none is to wait for another one's disk in an op."""
+    with waiting_for("what is written of a checkpoint", ITS_CHECKPOINT):
         writer.wait()
+    all_gather(torch.zeros(1), context.control)
 
 
 def _write(

@@ -134,6 +134,18 @@ def sleeping_backward():
     return around(SlowBack())
 
 
+def with_a_slow_disk(seconds: float):
+    """What a rank writes takes long to be on its disk."""
+    sync = os.fsync
+
+    def slow_sync(file):
+        time.sleep(seconds)
+        sync(file)
+
+    os.fsync = slow_sync
+    return model(lambda: None, 0, None)
+
+
 def plain():
     return of([nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)])
 

@@ -29,9 +29,13 @@ class Layer(nn.Module):
 
 
 def _model(name, layers, probability):
+    return _of(name, [partial(Layer, probability)] * layers)
+
+
+def _of(name, builders):
     """Return a model that learns what `mlp` does: to reverse a random vector."""
-    builders = tuple(partial(Layer, probability) for _ in range(layers))
-    return Model(name, builders, tuple(str(i) for i in range(layers)), functional.mse_loss, mlp(WIDTH).batch)
+    layers = len(builders)
+    return Model(name, tuple(builders), tuple(str(i) for i in range(layers)), functional.mse_loss, mlp(WIDTH).batch)
 
 
 def plain(layers: int):
@@ -40,6 +44,11 @@ def plain(layers: int):
 
 def dropping(layers: int):
     return _model("dropping", layers, 0.5)
+
+
+def normed(layers: int):
+    """Have running means, which no gradient makes equal on replicas."""
+    return _of("normed", [partial(Layer, 0.0), partial(nn.BatchNorm1d, WIDTH)] * (layers // 2))
 
 
 def signalling(layers: int, at: int):

@@ -226,3 +226,11 @@ def test_an_op_that_fails_is_named_as_in_a_run_without_checkpoints(scheme, tmp_p
             messages.append(str(error.value))
         assert messages[0] == messages[1]
         assert re.match(r"rank 1 failed at 1F(16|4)@\d \(micro-batch (16|4)\): ", messages[0])
+
+
+@pytest.mark.distributed
+def test_ranks_whose_disks_take_longer_than_one_may_wait_do_not_stand_still(tmp_path):
+    """They write two checkpoints, the second one in the end."""
+    model = "tests.executor.faulty_models:with_a_slow_disk:seconds=0.4"
+    launch_training(a_job("1f1b", tmp_path, steps=4, every=2, model=model, bounds=((0, 1), (1, 3)), timeout_s=1.0))
+    assert find_checkpoint(tmp_path)[1].steps == 4

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
+import pipesched
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.launch import RunSpec, Train, job_from_json, job_to_json
 from pipesched.executor.runs import launch_training, train_locally, training_of
@@ -57,6 +59,22 @@ def test_every_step_and_the_final_weights_are_those_of_one_process(name):
     assert [scores.accuracy for scores in result.steps] == [scores.accuracy for scores in expected.steps]
     assert result.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
     assert told == list(enumerate(result.steps))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ["data_parallel", "chimera"])
+def test_running_means_of_the_first_replica_are_exported_either_way(name, tmp_path):
+    files = {}
+    for is_distributed in (False, True):
+        files[is_distributed] = tmp_path / f"{is_distributed}.safetensors"
+        pipesched.train(
+            "tests.executor.models:normed:layers=4", name, num_ranks=2, num_microbatches=4, num_steps=2, batch_size=8,
+            partition="uniform", is_distributed=is_distributed, export=files[is_distributed],
+        )  # fmt: skip
+    own, others = map(load_file, files.values())
+    assert any("running_mean" in key for key in own)
+    assert own.keys() == others.keys()
+    assert all(own[key].equal(others[key]) for key in own)
 
 
 @pytest.mark.distributed

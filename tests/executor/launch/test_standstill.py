@@ -1,13 +1,15 @@
 """Who is named when nobody moves: the rank at which all waits end, or a circle."""
 
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 
-from pipesched.executor import EVERYBODY, NOBODY, PeerLost, waiting_for
+from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, NOBODY, PeerLost, waiting_for
 from pipesched.executor.launch import RankState, lost_messages, standstill, standstill_table
 from pipesched.executor.launch.progress_page import Whereabouts
+from pipesched.executor.launch.standstill import Stillness
 from pipesched.schedules import Message, Payload, Send, backward, forward
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -45,6 +47,31 @@ def test_a_rank_that_left_before_the_end_is_named_with_how():
     assert message.startswith(
         "rank 2 failed at 2F5 (micro-batch 5): the process ended with exit code 0 before its list"
     )
+
+
+def test_a_rank_whose_checkpoint_is_not_written_is_named_with_that():
+    message = told(state(0, EVERYBODY, 300.0), state(1, ITS_CHECKPOINT, 301.0))
+    assert message.startswith("rank 1 failed at 1F5 (micro-batch 5): its checkpoint has not been written in 301.0 s; ")
+
+
+def test_ranks_may_write_a_checkpoint_for_as_long_as_they_may_take_to_start(monkeypatch):
+    """And when it is written, what they do next may take the whole timeout."""
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    stillness = Stillness(2.0)
+
+    def is_over_at(at_s, *whoms, is_stopped=False):
+        now_s[0] = at_s
+        places = [Whereabouts(num_ops=5, whom=whom) for whom in whoms]
+        return stillness.is_over(places, lambda: is_stopped)
+
+    assert not is_over_at(0.0, NOBODY, NOBODY)
+    for at_s in (1.0, 100.0, 250.0):
+        assert not is_over_at(at_s, EVERYBODY, ITS_CHECKPOINT)
+    assert is_over_at(250.0, EVERYBODY, ITS_CHECKPOINT, is_stopped=True)
+    assert not is_over_at(251.0, EVERYBODY, NOBODY)
+    assert is_over_at(253.0, EVERYBODY, NOBODY)
+    assert is_over_at(301.0, EVERYBODY, ITS_CHECKPOINT)
 
 
 def test_a_circle_is_told_as_one():
