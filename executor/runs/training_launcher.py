@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_model
 from torch import nn
 
-from pipesched.executor import RankFailed
+from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.core import lists_of
 from pipesched.executor.launch import DrainPage, RunSpec, Train
 from pipesched.executor.runs.advance_phases import lists_ahead
@@ -74,7 +74,10 @@ def launch_training(
             if len(failures) == restarts:
                 raise
             failures.append(str(error))
-            spec, steps = going_on(spec)
+            try:
+                spec, steps = going_on(spec)
+            except ExecutionError as damage:
+                raise RankFailed(f"{error}; it cannot start again: {damage}") from error
             on_restart(error, steps)
 
 

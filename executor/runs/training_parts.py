@@ -29,11 +29,11 @@ from pipesched.executor.training import (
     checkpoint_folder,
     clear_after,
     copy_states,
-    find_checkpoint,
     has_checkpoints,
     keep_newest,
     last_good,
     load_stages,
+    newest_good,
     read_index,
     read_scores,
     require_no_checkpoints,
@@ -297,19 +297,19 @@ def run_of(spec: RunSpec) -> dict[str, str]:
 
 
 def going_on(spec: RunSpec) -> tuple[RunSpec, int]:
-    """Return a run with checkpoints as it goes on from the newest of them, if there is one, and the steps before.
+    """Return a run with checkpoints as it goes on from the newest that is whole, if there is one, and the steps before.
 
     What befell it on purpose does not do so again.
 
     Raises:
-        ExecutionError: That one is damaged.
+        ExecutionError: All are damaged.
     """
     assert isinstance(spec.job, Train), "its job trains"
     settings = spec.job.checkpoints
     assert settings is not None, "with checkpoints"
     start = settings.start
     if has_checkpoints(Path(settings.folder)):
-        start = str(find_checkpoint(Path(settings.folder))[0])
+        start = str(newest_good(Path(settings.folder)))
     steps = 0 if start is None else read_index(Path(start)).steps
     job = replace(spec.job, checkpoints=replace(settings, start=start))
     return replace(spec, inject=(), job=job), steps

@@ -23,6 +23,7 @@ from .checkpoint_index import index_from_json as index_from_json
 from .checkpoint_index import index_text as index_text
 from .checkpoint_index import keep_newest as keep_newest
 from .checkpoint_index import last_good as last_good
+from .checkpoint_index import newest_good as newest_good
 from .checkpoint_index import read_index as read_index
 from .checkpoint_index import require_no_checkpoints as require_no_checkpoints
 from .checkpoint_index import require_same_run as require_same_run

@@ -211,6 +211,16 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
         raise ExecutionError(f"{error}; {NO_OTHER if good is None else resume_advice(good)}") from None
 
 
+def newest_good(folder: Path) -> Path:
+    """Return the newest checkpoint in `folder` that is whole, whatever has become of newer ones.
+
+    Raises:
+        ExecutionError: None is; with what is wrong with the newest.
+    """
+    good = next(filter(_is_good, _whole_ones(folder)[::-1]), None)
+    return find_checkpoint(folder)[0] if good is None else good
+
+
 def last_good(damaged: Path, fits: Callable[[Path], bool] = lambda checkpoint: True) -> Path | None:  # noqa: ARG005
     """Return the newest other checkpoint that is whole and that fits; None if there is none."""
     others = [other for other in _whole_ones(damaged.parent)[::-1] if other != damaged]

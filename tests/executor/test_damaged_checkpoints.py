@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from pipesched.executor import RankFailed
 from pipesched.executor.runs import launch_training
 from pipesched.executor.training import FileDigest, find_checkpoint, read_index, write_index
 from pipesched.executor.training.checkpoint_index import write_lasting
@@ -45,6 +46,21 @@ def test_damage_is_told_with_the_file_and_the_last_good_checkpoint(written):
     assert find_checkpoint(written)[0] == newest, "it was written again, and what was left of another removed"
     assert not (written / "step00000009").exists()
     assert (written / "step00000010" / "notes.txt").exists()
+
+
+def test_a_run_starts_again_from_the_newest_that_is_whole_and_fails_where_none_is(written, monkeypatch):
+    indices = [written / f"step0000000{steps}" / "index.json" for steps in (3, 6, 8)]
+
+    def fails(job):
+        index = indices.pop()
+        index.write_text(index.read_text()[:-20])
+        raise RankFailed("rank 1 failed at 1F5 (micro-batch 5): it was killed")
+
+    monkeypatch.setattr("pipesched.executor.runs.training_launcher.run_watched", fails)
+    job, restarts = a_job("1f1b", written, start=written / "step00000008"), []
+    with pytest.raises(RankFailed, match=r"^rank 1 failed at 1F5 .*; it cannot start again: .*; it is damaged"):
+        launch_training(job, restarts=5, on_restart=lambda error, steps: restarts.append(steps))
+    assert restarts == [6, 3]
 
 
 def test_a_file_that_does_not_fit_into_memory_is_refused_unread(written):
