@@ -110,7 +110,8 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
 
 def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
     """Run the rank of a process without a launcher of ours; under torchrun a guard runs beside it."""
-    with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how the agent ends all ranks
+    signals = (signal.SIGUSR1,)  # SIGTERM is how the agent ends all ranks
+    with pause_requests(has_checkpoints=_has_checkpoints(spec), signals=signals) as is_asked:
         if not is_under_agent():
             return run_rank(spec, RankListener(is_asked=is_asked))
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):

@@ -8,21 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pipesched.executor import PAUSE_SIGNALS
-from pipesched.executor.launch.run_spec import RunSpec, Train
+
+_open: list[list[int]] = []
+"""The signals that have come, where somebody listens."""
 
 
 @contextmanager
-def pause_requests(spec: RunSpec, signals: tuple[signal.Signals, ...] = PAUSE_SIGNALS) -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether one of `signals` has come to this process meanwhile.
+def pause_requests(
+    *, has_checkpoints: bool, signals: tuple[signal.Signals, ...] = PAUSE_SIGNALS
+) -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether one of `signals` has come to this process meanwhile, or since one listened further out.
 
     A second one does what it did before: who cannot wait for the checkpoint ends the run at once. Nothing is heard
     where the run has no checkpoints, and in another thread than the main one.
     """
-    has_checkpoints = isinstance(spec.job, Train) and spec.job.checkpoints is not None
     if not has_checkpoints or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     asked: list[int] = []
+    if _open:
+        asked = _open[0]
+        yield lambda: bool(asked)
+        return
     before = {told: signal.getsignal(told) or signal.SIG_DFL for told in signals}
 
     def restore() -> None:
@@ -35,7 +42,9 @@ def pause_requests(spec: RunSpec, signals: tuple[signal.Signals, ...] = PAUSE_SI
 
     for told in signals:
         signal.signal(told, note)
+    _open.append(asked)
     try:
         yield lambda: bool(asked)
     finally:
+        _open.clear()
         restore()

@@ -195,6 +195,13 @@ def test_a_job_is_written_and_nothing_is_trained(pipesched, folder):
     assert job["job"]["schedule_spec"]["name"] == "wpipe"
 
 
+def test_a_signal_that_comes_before_the_first_step_is_heard_after_it(pipesched, folder):
+    """It comes when the samples are looked at, before costs are measured."""
+    line = "-s 1f1b -p 2 -m 2 --batch-size 4 --checkpoint c --every 50 --steps 100 --partition uniform"
+    answer = pipesched(f"train tests.executor.models:signalling:layers=4,at=1 {line}")
+    assert (answer.code, answer.err) == (75, "pipesched: paused after 1 of 100 steps; try --resume c to go on\n")
+
+
 def test_a_signal_ends_a_run_after_a_checkpoint_and_resume_goes_on(pipesched, folder):
     line = "-s 1f1b -p 2 -m 2 --batch-size 4 --uniform f=1,b=2 --checkpoint c --every 50 --steps 100"
     answer = pipesched(f"train tests.executor.models:signalling:layers=4,at=9 {line}")

@@ -80,6 +80,10 @@ def train(
     there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit;
     75: SIGTERM or SIGUSR1 has ended it after a checkpoint.
     """
+    from pipesched.executor.launch import pause_requests
+
+    has_checkpoints = job is None and (options.checkpoint is not None or options.resume is not None)
+    context.with_resource(pause_requests(has_checkpoints=has_checkpoints))  # also heard while costs are measured
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.training import require_own_folder
 
@@ -116,13 +120,8 @@ def train(
         return
     forecasts, origin = make_forecasts(schedule_specs, built, costs, options)
     _require_fitting(forecasts)
-    notes = list(
-        dict.fromkeys(
-            note
-            for forecast in forecasts
-            for note in unjudged_limit(forecast.cluster, forecast.rank_to_device, forecast.costs.has_bytes)
-        )
-    )
+    judged = ((forecast.cluster, forecast.rank_to_device, forecast.costs.has_bytes) for forecast in forecasts)
+    notes = list(dict.fromkeys(note for parts in judged for note in unjudged_limit(*parts)))
     notes += _steps_before(checkpoints)
     if options.distributed:
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)

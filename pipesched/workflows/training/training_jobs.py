@@ -63,17 +63,19 @@ def trained_by(
     from pipesched.executor.training import Trained
 
     assert isinstance(spec.job, Train), "its job trains"
+    has_checkpoints = spec.job.checkpoints is not None
     if is_rank():
         if export is not None:
             raise ArgumentError(
                 f"export: got {export} under torchrun, expected none, as each process has its own stages; try `save`"
             )
-        with pause_requests(spec, (signal.SIGUSR1,)) as is_asked:  # SIGTERM is how torchrun ends all ranks
+        signals = (signal.SIGUSR1,)  # SIGTERM is how torchrun ends all ranks
+        with pause_requests(has_checkpoints=has_checkpoints, signals=signals) as is_asked:
             trained = run_rank(spec, RankListener(is_asked=is_asked), is_shared=True, model=model)
         assert isinstance(trained, Trained), "its job trains"
         return trained
     if is_distributed:
-        with pause_requests(spec) as is_asked:
+        with pause_requests(has_checkpoints=has_checkpoints) as is_asked:
             return launch_training(
                 spec,
                 on_step,
@@ -93,7 +95,7 @@ def trained_by(
 
     training = training_of(spec, torch.device(spec.device), model)
     lists = training.run.lists(spec.job.num_steps)
-    with computing(spec.threads), pause_requests(spec) as is_asked:
+    with computing(spec.threads), pause_requests(has_checkpoints=has_checkpoints) as is_asked:
         return train_locally(lists, training, on_step, held_out_every, is_asked=is_asked, export=export)
 
 
