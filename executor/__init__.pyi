@@ -12,11 +12,11 @@ from .errors import ExecutionError as ExecutionError
 from .errors import PeerLost as PeerLost
 from .errors import RankFailed as RankFailed
 from .errors import RunEnded as RunEnded
-from .errors import ending as ending
 from .errors import failed as failed
 from .errors import listen_to_waits as listen_to_waits
 from .errors import starting as starting
 from .errors import waiting_for as waiting_for
+from .errors import writing as writing
 from .run_settings import RunSettings as RunSettings
 from .run_settings import setting_choices as setting_choices
 from .settings import LAST_STACKS as LAST_STACKS

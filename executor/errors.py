@@ -113,8 +113,8 @@ def starting(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def ending(rank: int) -> Iterator[None]:
-    """Name the rank in what is raised behind its last op: where what it has to write cannot be written.
+def writing(rank: int) -> Iterator[None]:
+    """Name the rank in what is raised between its ops, or behind them: where what it has to write cannot be written.
 
     Raises:
         RankFailed: It cannot.
@@ -124,7 +124,7 @@ def ending(rank: int) -> Iterator[None]:
     except PeerLost:
         raise
     except (ExecutionError, ScheduleError) as error:
-        raise RankFailed(f"rank {rank} failed behind its last op: {error}") from error
+        raise RankFailed(f"rank {rank} failed to write: {error}") from error
 
 
 NOBODY, EVERYBODY, ITS_CHECKPOINT = -1, -2, -3

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED
-from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, ending
+from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, writing
 from pipesched.executor.launch import (
     DrainPage,
     GuardedRank,
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 result = _run_unlaunched(spec)
         match result:
             case Measured():
-                with ending(ranks_of_processes(result.timeline.rank_to_device)[0]):
+                with writing(ranks_of_processes(result.timeline.rank_to_device)[0]):
                     _report(result, folder, asked.out)
             case Trained() if not folder:  # else the scores are in their files
                 _report_training(spec, result, asked.out)

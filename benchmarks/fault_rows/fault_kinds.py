@@ -134,7 +134,7 @@ def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
         return Fault(options, told)
     if kind == "disk-full":
         rank = rank if place.is_training else 0
-        told = f"rank {rank} failed behind its last op: .*No space left on device"
+        told = f"rank {rank} failed to write: .*No space left on device"
         return Fault(f"{plain} --inject disk-full:rank={rank}", told)
     if kind == "drop-link":
         first, after = rank % (NUM_RANKS - 1), chance.randrange(place.microbatches)

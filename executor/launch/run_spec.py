@@ -158,7 +158,7 @@ class RunSpec(RunSettings):
     def _injected_faults(self) -> Iterator[str]:
         """Yield what is wrong with what is to befall ranks, or does not go with the job."""
         if self.is_emulated and self.is_finite_checked:
-            yield "is_finite_checked: got True with emulate, expected a model: emulated stages have no numbers"
+            yield "is_finite_checked: got True with costs to emulate, expected a model: emulated stages have no numbers"
         for text in self.inject:
             try:
                 fault = read_fault(text)
@@ -166,7 +166,7 @@ class RunSpec(RunSettings):
                 yield str(error)
             else:
                 if self.is_emulated and fault.kind == "nan":
-                    yield "inject: got nan with emulate, expected a model: emulated stages have no numbers"
+                    yield "inject: got nan with costs to emulate, expected a model: emulated stages have no numbers"
 
     def _job_faults(self) -> Iterator[str]:
         """Yield what is wrong with the job, or does not go with it."""
@@ -187,9 +187,9 @@ class RunSpec(RunSettings):
             return
         yield from _cost_faults(self.job.emulate)
         if self.compression is not None:
-            yield "compression: got half with emulate, expected none: the costs say what is compressed"
+            yield "compression: got half with costs to emulate, expected none: the costs say what is compressed"
         if self.averaging != "asynchronous":
-            yield "averaging: got synchronous with emulate, expected none: emulated stages have no reference"
+            yield "averaging: got synchronous with costs to emulate, expected none: emulated stages have no reference"
 
 
 def _count_faults(part: RunSpec | Job | CheckpointSettings, **limits: tuple[int, int]) -> Iterator[str]:

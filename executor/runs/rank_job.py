@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-from pipesched.executor import ending, starting
+from pipesched.executor import starting, writing
 from pipesched.executor.core import Batch, Stage, lists_of
 from pipesched.executor.launch import Gate, LeaveRequest, RankContext, RunSpec, references
 from pipesched.executor.training import AdvanceTrials, Scores, save_stages
@@ -118,5 +118,5 @@ class RankJob(ABC, Generic[_Result]):
         if self.spec.save is not None:
             others = {index for rank in range(context.rank) for index in self.lists.stages_on(rank)}
             own = {index: stage for index, stage in stages.items() if index not in others}
-            with ending(context.rank):
+            with writing(context.rank):
                 save_stages(Path(self.spec.save), own)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipesched.executor import ITS_CHECKPOINT, ending, waiting_for
+from pipesched.executor import ITS_CHECKPOINT, waiting_for, writing
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
 from pipesched.executor.launch import LeaveRequest, RankContext, RunSpec, Train, all_gather, gather_texts, group_beside
 from pipesched.executor.runs.advance_phases import train_in_phases
@@ -125,7 +125,7 @@ class TrainingJob(RankJob[Trained]):
                     if self._history.diverged is not None:
                         return False
                     _settle(writer, context)  # one copy of the weights at a time
-                    with ending(context.rank):
+                    with writing(context.rank):
                         states = parts.copy(context.rank, stages)
                     writer.start(partial(_write, context, beside, parts, states, self._history.steps.copy()))
                 if is_last:
@@ -169,7 +169,7 @@ def _write(
     context: RankContext, beside: dist.ProcessGroup, parts: TrainingParts, states: StageStates, scores: ScoreTable
 ) -> None:
     """Write what the rank held after so many steps; in the first process all that was written becomes a checkpoint."""
-    with ending(context.rank):
+    with writing(context.rank):
         files = parts.write(len(scores), states)
         texts = gather_texts(json.dumps({name: asdict(file) for name, file in files.items()}), beside)
         if context.is_first:

@@ -103,6 +103,9 @@ def test_a_run_that_diverges_is_said_to_and_ends(pipesched, folder):
         assert f"step {run['diverged_at']}" in answer.out
     assert "nan" not in answer.out.lower()
     assert len(lines_of(folder / "run.jsonl")) == sum(run["steps"] for run in runs)
+    answer = pipesched(f"{line} -s gpipe --export m.safetensors")
+    assert "m.safetensors was not written: the run diverged" in answer.out
+    assert not (folder / "m.safetensors").exists()
 
 
 def test_pytorchs_lists_without_steps_are_trained(pipesched):

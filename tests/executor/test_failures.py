@@ -208,7 +208,7 @@ def test_emulated_stages_have_no_weights_to_save(tmp_path):
 def test_weights_are_saved_whole_or_not_at_all(tmp_path):
     (tmp_path / "stage0.safetensors").mkdir()
     message = failure(faulty("plain", save=str(tmp_path)))
-    told = f"rank 0 failed behind its last op: save: {tmp_path}/stage0.safetensors: got something that is not a regular"
+    told = f"rank 0 failed to write: save: {tmp_path}/stage0.safetensors: got something that is not a regular"
     assert message.startswith(told)
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 

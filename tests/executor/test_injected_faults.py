@@ -36,7 +36,7 @@ def failure(inject, **fields):
         ("exit:rank=0,op=0B2", r"rank 0 failed at 0B2 \(micro-batch 2\): the process ended with exit code 0 before .*"),
         ("stop:rank=1,op=1F2", r"rank 1 failed at 1F2 \(micro-batch 2\): its process is stopped by a signal, .*"),
         ("raise:rank=1,op=1F0,run=1", r"rank 1 failed at 1F0 \(micro-batch 0\): a fault was injected here"),
-        ("disk-full", r"rank 0 failed behind its last op: .*timeline.json: got No space left on device, expected .*"),
+        ("disk-full", r"rank 0 failed to write: .*timeline.json: got No space left on device, expected .*"),
     ],
     ids=lambda value: value.partition(",")[0],
 )
@@ -155,5 +155,5 @@ def test_a_fault_befalls_a_training_in_its_step():
 
 def test_emulated_stages_have_no_numbers():
     costs = StageCosts((StageCost(0.02, 0.02),) * 2, origin="by hand")
-    with pytest.raises(ExecutionError, match="inject: got nan with emulate"):
+    with pytest.raises(ExecutionError, match="inject: got nan with costs to emulate"):
         job(build("gpipe", 2, 2), None, emulate=costs, inject=("nan:rank=0,op=0F0",))

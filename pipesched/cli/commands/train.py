@@ -130,6 +130,7 @@ def train(
     runs = _train(forecasts, built, options, faults, log, costs.machines.limit_bytes(), checkpoints, export)
     results = list(runs)
     _leave_if_paused(results[0], forecasts[0].run, options.steps, checkpoints)
+    notes += [] if export is None or results[0].diverged is None else [f"{export} was not written: the run diverged"]
     outcomes = [
         summarize_training(forecast.run.name, forecast, trained, options.steps, target_loss)
         for forecast, trained in zip(forecasts, results, strict=True)

@@ -65,6 +65,8 @@ class SweepOptions:
             raise InputError("--microbatch-sizes: got --microbatch-size too, expected one of them; leave one out")
         sizes = counts(self.microbatch_sizes, "--microbatch-sizes", 1) if self.microbatch_sizes is not None else None
         names = [name.strip() for name in self.schedule.split(",") if name.strip()]
+        if not names:
+            raise InputError(f"--schedule: got {self.schedule!r}, expected names; try 1f1b,zbv")
         return make_sweep_space(
             names,
             conditions.costs,

@@ -137,7 +137,7 @@ def test_over_nccl_it_is_refused():
 def test_emulated_messages_are_not_compressed():
     from pipesched.profiles.costs import uniform
 
-    with pytest.raises(ExecutionError, match="compression: got half with emulate"):
+    with pytest.raises(ExecutionError, match="compression: got half with costs to emulate"):
         job(build("gpipe", 2, 2), None, emulate=uniform(2, 1.0, 2.0), compression="half")
 
 
