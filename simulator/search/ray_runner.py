@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from pipesched.profiles.processes import descriptor_as
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search.runners import AnswerT, ItemT, Runner, Take, evaluate_all
 
@@ -38,7 +41,8 @@ def make_ray_runner(address: str) -> Runner:
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         logging.getLogger("ray").setLevel(logging.ERROR)  # of its start it tells at every start
         try:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            with Path(os.devnull).open("wb") as nowhere, descriptor_as(2, nowhere.fileno()):  # and of each try to connect
+                ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise SimulationError(
                 f"Ray: got no cluster at {address!r}: {_first_line(error)}; try ray status"
