@@ -41,7 +41,7 @@ def make_ray_runner(address: str) -> Runner:
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         logging.getLogger("ray").setLevel(logging.ERROR)  # of its start it tells at every start
         try:
-            with Path(os.devnull).open("wb") as nowhere, descriptor_as(2, nowhere.fileno()):  # and of each try to connect
+            with Path(os.devnull).open("wb") as nowhere, descriptor_as(2, nowhere.fileno()):  # and of each try
                 ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise SimulationError(
