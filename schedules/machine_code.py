@@ -76,6 +76,9 @@ def _count_from_the_front(compiler: Any) -> None:
         from numba.core import types
         from numba.np import arrayobj
 
+        if not hasattr(arrayobj, "fix_integer_index"):  # a numba that has other inner parts
+            return compile_any(args, return_type)
+
         def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
             return context.cast(builder, index, kind, types.intp)
 

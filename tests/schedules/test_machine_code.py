@@ -50,3 +50,20 @@ def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_p
             [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
         )
         assert told.stdout.strip() == str(3 * factor + 1)
+
+
+def test_an_index_below_0_is_refused_where_machine_code_asks(tmp_path):
+    """`make bounds` lets it ask, and numba's own functions still count from the end."""
+    pytest.importorskip("numba")
+    (tmp_path / "last.py").write_text("def last(numbers, index):\n    return numbers[index]\n")
+    program = (
+        "import numba, numpy; from pipesched.schedules import machine_code; from last import last; "
+        "print(machine_code.compiled(last)(numpy.arange(3), 2), numba.njit(last)(numpy.arange(3), -1)); "
+        "machine_code.compiled(last)(numpy.arange(3), -1)"
+    )
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert told.stdout.split() == ["2", "2"]
+    assert told.stderr.splitlines()[-1] == "IndexError: index is out of bounds"
