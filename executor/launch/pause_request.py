@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pipesched.executor import PAUSE_SIGNALS
 
 _open: list[list[int]] = []
-"""The signals that have come, where somebody listens."""
+"""The signals that have come, a list for who listens; of several who do the one furthest out."""
 
 
 @contextmanager
@@ -25,11 +25,11 @@ def pause_requests(
     if not has_checkpoints or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    asked: list[int] = []
     if _open:
-        asked = _open[0]
-        yield lambda: bool(asked)
+        heard = _open[0]
+        yield lambda: bool(heard)
         return
+    asked: list[int] = []
     before = {told: signal.getsignal(told) or signal.SIG_DFL for told in signals}
 
     def restore() -> None:

@@ -86,17 +86,22 @@ class Stillness:
             return True
         if num_begun(places) != self._seen:
             self._seen, self._changed_s = num_begun(places), time.monotonic()
-        still_s = time.monotonic() - max(self._changed_s, self._written_s)
-        if any(place.whom == ITS_CHECKPOINT for place in places):
-            still_s, self._written_s = time.monotonic() - self._changed_s, time.monotonic()
+        since_s = max(self._changed_s, self._written_s)
+        if _is_one_writing(places):
+            since_s, self._written_s = self._changed_s, time.monotonic()
+        still_s = time.monotonic() - since_s
         if still_s <= self._timeout_s:
             return False
         return is_stopped_all() or is_one_stopped() or still_s > self._patience_s(places)
 
     def _patience_s(self, places: Sequence[Whereabouts]) -> float:
-        if not num_begun(places) or any(place.whom == ITS_CHECKPOINT for place in places):
+        if not num_begun(places) or _is_one_writing(places):
             return max(START_S, self._timeout_s)
         return self._timeout_s + (SLACK_S if any(place.whom != NOBODY for place in places) else _NO_WAIT_S)
+
+
+def _is_one_writing(places: Sequence[Whereabouts]) -> bool:
+    return any(place.whom == ITS_CHECKPOINT for place in places)
 
 
 def num_begun(places: Sequence[Whereabouts]) -> int:

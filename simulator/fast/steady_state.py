@@ -221,29 +221,34 @@ def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | No
     before: tuple[int, list[range]] | None = None
     for schedule, timeline in runs:
         count, period, reach = schedule.num_microbatches, _period(schedule), _reach(schedule)
-        stretches = [] if period is None else _stretches(schedule, period, reach)
-        if period is not None and stretches:
-            paces: list[SteadyPace | None] = []
-            for alike in stretches:
-                lags = range(period, len(alike) - reach + 1, period)[: 2 * schedule.num_stages]
-                paces.append(_pace(timeline, alike[-reach:], lags))
-            if stretches == [range(reach, count - reach)]:
-                if paces[0] is not None:
-                    return paces[0]
-            elif before is not None and len(before[1]) == len(stretches):
-                more = [len(now) - len(then) for now, then in zip(stretches, before[1], strict=True)]
-                known = [pace for pace in paces if pace is not None]
-                if sum(more) == count - before[0] and len(known) == len(paces):
-                    return _mean_pace(known, more)
+        if period is None:  # too short
+            continue
+        stretches, most_lags = _stretches(schedule, period, reach), 2 * schedule.num_stages
+        paces = [_pace_within(timeline, alike, period, reach, most_lags) for alike in stretches]
+        known = [pace for pace in paces if pace is not None]
+        more = [len(alike) for alike in stretches]
+        is_all = stretches == [range(reach, count - reach)]
+        if before is not None and not is_all and len(before[1]) == len(stretches):
+            more = [now - len(then) for now, then in zip(more, before[1], strict=True)]
+            is_all = sum(more) == count - before[0]
+        if is_all and len(known) == len(stretches):
+            return _mean_pace(known, more)
         before = count, stretches
     return None
+
+
+def _pace_within(timeline: Timeline, alike: range, period: int, reach: int, most_lags: int) -> SteadyPace | None:
+    """Return the pace at the end of a stretch of micro-batches; None if it has none yet."""
+    lags = range(period, len(alike) - reach + 1, period)[:most_lags]
+    return _pace(timeline, alike[-reach:], lags)
 
 
 def _mean_pace(paces: Sequence[SteadyPace], counts: Sequence[int]) -> SteadyPace:
     """Return the pace of so many micro-batches at each of some paces."""
     seconds = [pace.s_per_microbatch * count for pace, count in zip(paces, counts, strict=True)]
     idle_s = [(pace.bubble_fraction or 0.0) * its_s for pace, its_s in zip(paces, seconds, strict=True)]
-    return SteadyPace(math.fsum(seconds) / sum(counts), math.fsum(idle_s) / math.fsum(seconds))
+    all_s = math.fsum(seconds)
+    return SteadyPace(all_s / sum(counts), math.fsum(idle_s) / all_s if all_s else 0.0)
 
 
 def _pace(timeline: Timeline, microbatches: range, lags: Iterable[int]) -> SteadyPace | None:

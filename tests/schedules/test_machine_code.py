@@ -36,6 +36,14 @@ def test_code_on_disk_is_loaded_quickly_and_other_code_is_compiled_after_it(tmp_
     assert second.stdout.split("\n") == ["12.0 1 False", "4.0", ""], second.stderr
 
 
+def told_by(program, folder, **environment):
+    """Return what a program has said that runs in a folder."""
+    environment = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
 def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "doubling.py").write_text("from part import part\n\ndef loop(number):\n    return part(number) + 1\n")
@@ -46,10 +54,7 @@ def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_p
     for factor in (2, 5):
         (tmp_path / "part.py").write_text(f"def part(number):\n    return {factor} * number\n")
         os.utime(tmp_path / "part.py", (factor, factor))
-        told = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
-        )
-        assert told.stdout.strip() == str(3 * factor + 1)
+        assert told_by(program, tmp_path).stdout.strip() == str(3 * factor + 1)
 
 
 def test_an_index_below_0_is_refused_where_machine_code_asks(tmp_path):
@@ -61,9 +66,6 @@ def test_an_index_below_0_is_refused_where_machine_code_asks(tmp_path):
         "print(machine_code.compiled(last)(numpy.arange(3), 2), numba.njit(last)(numpy.arange(3), -1)); "
         "machine_code.compiled(last)(numpy.arange(3), -1)"
     )
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    told = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    told = told_by(program, tmp_path, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert told.stdout.split() == ["2", "2"]
     assert told.stderr.splitlines()[-1] == "IndexError: index is out of bounds"

@@ -1,0 +1,157 @@
+"""The checkpoints in a folder: which there are, which are whole, and which are kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.training.checkpoint_index import INDEX, STEPS, CheckpointIndex, read_file, read_index
+
+NO_OTHER = "no other is whole"
+"""What is said where a checkpoint is damaged, and there is no good one."""
+_OURS = re.compile(r"\.?([a-z0-9-]+\.safetensors|index\.json)(\.[0-9a-f]{8}\.tmp)?")
+"""What may be removed: files of a checkpoint, also under the names that they are written under."""
+
+
+def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
+    """Return the checkpoint in `path`, or the newest of those in it, all of whose files are as they were written.
+
+    Raises:
+        ExecutionError: There is none, or it is damaged: with the file, and the newest that is not.
+    """
+    newest = path if has_index(path) else next(iter(_whole_ones(path)[::-1]), None)
+    if newest is None:
+        name = " ".join(str(path).splitlines())
+        raise ExecutionError(f"{name}: got no checkpoint in it, expected one; try what was given as `checkpoint`")
+    try:
+        return newest, _required(newest)
+    except ExecutionError as error:
+        good = last_good(newest)
+        raise ExecutionError(f"{error}; {NO_OTHER if good is None else resume_advice(good)}") from None
+
+
+def newest_good(folder: Path) -> Path:
+    """Return the newest checkpoint in `folder` that is whole, whatever has become of newer ones.
+
+    Raises:
+        ExecutionError: None is; with what is wrong with the newest.
+    """
+    good = next(filter(_is_good, _whole_ones(folder)[::-1]), None)
+    return find_checkpoint(folder)[0] if good is None else good
+
+
+def last_good(damaged: Path, fits: Callable[[Path], bool] = lambda checkpoint: True) -> Path | None:  # noqa: ARG005
+    """Return the newest other checkpoint that is whole and that fits; None if there is none."""
+    others = [other for other in _whole_ones(damaged.parent)[::-1] if other != damaged]
+    return next((other for other in others if _is_good(other) and fits(other)), None)
+
+
+def resume_advice(good: Path) -> str:
+    """Return what to try where a checkpoint is of no use, and another is."""
+    return f"the last good one is {good}; try `resume={good}`"
+
+
+def _required(checkpoint: Path) -> CheckpointIndex:
+    index = read_index(checkpoint)
+    for name in index.files:
+        read_file(checkpoint, index, name)
+    return index
+
+
+def _is_good(checkpoint: Path) -> bool:
+    try:
+        _required(checkpoint)
+    except ExecutionError:
+        return False
+    return True
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Return whether there is any checkpoint in a folder, damaged or not."""
+    return bool(_whole_ones(folder))
+
+
+def require_no_checkpoints(folder: Path, start: Path | None) -> None:
+    """Refuse to begin a run in a folder that has checkpoints of another; those of one that goes on there may be there.
+
+    Args:
+        folder: Where the run writes checkpoints; it need not be there.
+        start: The checkpoint that the run goes on from; None: from the beginning.
+
+    Raises:
+        ExecutionError: It has, or it cannot be made.
+    """
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        raise _not_made(folder, OSError(reason, os.strerror(reason)))
+    if start is not None and start.resolve().parent == folder.resolve():
+        return
+    if has_checkpoints(folder):
+        raise ExecutionError(
+            f"checkpoint: got {folder}, which has checkpoints, expected a folder without; try `resume={folder}` to go "
+            "on from the last, or another folder"
+        )
+
+
+def clear_after(folder: Path, steps: int) -> None:
+    """Make the folder of checkpoints, and remove from it what a run that goes on after `steps` will write anew.
+
+    That is what has no index, and what is of later steps.
+
+    Raises:
+        ExecutionError: The folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_made(folder, error) from error
+    for number, checkpoint in _all(folder):
+        if number > steps or not has_index(checkpoint):
+            _remove(checkpoint)
+
+
+def _not_made(folder: Path, error: OSError) -> ExecutionError:
+    return ExecutionError(
+        f"checkpoint: got {str(folder)!r} ({error.strerror}), expected a folder that can be made; try another"
+    )
+
+
+def keep_newest(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but so many of the last steps."""
+    for checkpoint in _whole_ones(folder)[:-keep]:
+        _remove(checkpoint)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove the files of a checkpoint, and its folder if nobody has put anything else there; of a link it alone."""
+    with suppress(OSError):
+        if checkpoint.is_symlink():
+            checkpoint.unlink()
+            return
+        (checkpoint / INDEX).unlink(missing_ok=True)  # first, so that half a checkpoint is none
+        for path in checkpoint.iterdir():
+            if _OURS.fullmatch(path.name):
+                path.unlink()
+        checkpoint.rmdir()
+
+
+def _whole_ones(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder that have an index, in the order of their steps."""
+    return [checkpoint for _, checkpoint in _all(folder) if has_index(checkpoint)]
+
+
+def has_index(checkpoint: Path) -> bool:
+    """Return whether a folder is a checkpoint, whatever its index is: a file, or what cannot be read."""
+    return os.path.lexists(checkpoint / INDEX)
+
+
+def _all(folder: Path) -> list[tuple[int, Path]]:
+    """Return (steps, folder) of what was begun to be written to a folder, in order."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted((int(name[1]), entry) for entry in entries if (name := STEPS.fullmatch(entry.name)))
