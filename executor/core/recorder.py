@@ -10,6 +10,12 @@ import torch
 from pipesched.executor.core.memory_meter import Meter
 
 
+_LETTING_GO_S, _LOOK_S = 0.1, 0.001
+"""How long threads of libraries may take to let go of what a list was over with, and how often one looks [s]."""
+_SMALL_BYTES = 64 * 1024
+"""What a run may add to its own notes, and nobody waits for."""
+
+
 class Clock(ABC):
     """A clock that marks instants on one rank and reads them later, in nanoseconds of the host's monotonic clock."""
 
@@ -97,15 +103,23 @@ class Recorder:
         self._most: list[int] = []
         self._inside = 0
         self._others_bytes = 0
+        self._begun_bytes = 0 if self._meter is None else self._meter.allocated_bytes()
 
     def end(self, resident_bytes: int) -> None:
         """Note that the list is over: `resident_bytes` of weights, optimizer state and the like are all that is held.
 
         The rest of what is allocated is not the ranks'. It is told apart at the end, as some of it is only made on the
-        way: kernels that are compiled at their first use, buffers that libraries keep.
+        way: kernels that are compiled at their first use, buffers that libraries keep. A thread of gloo may still hold
+        the gradients of the last Reduce then: where there is more than at the beginning, it is given time to let go.
         """
-        if self._meter is not None:
-            self._others_bytes = self._meter.allocated_bytes() - resident_bytes
+        if self._meter is None:
+            return
+        until_s = time.monotonic() + _LETTING_GO_S
+        while (allocated := self._meter.allocated_bytes()) > self._begun_bytes + _SMALL_BYTES:
+            if time.monotonic() > until_s:
+                break
+            time.sleep(_LOOK_S)
+        self._others_bytes = allocated - resident_bytes
 
     def __len__(self) -> int:
         """Return how many ops are over."""

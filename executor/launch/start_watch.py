@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
@@ -57,12 +57,18 @@ def watch_start() -> None:
         return
     agent, pid = os.getppid(), os.getpid()
     end_with(agent)
-    bell, ring = socket.socketpair()
-    watcher = os.fork()
-    if not watcher:
-        ring.close()
-        _watch(pid, agent, bell)
-    bell.close()
+    with ExitStack() as shared:  # all that the watch needs is there before it begins: so no end comes too early for it
+        try:
+            store = shared.enter_context(VerdictStore())
+            process, parent = (_pidfd(one, shared) for one in (pid, agent))
+        except (OSError, KeyError, ValueError):
+            return  # the agent is gone, or its store, or the environment names none
+        bell, ring = socket.socketpair()
+        shared.callback(bell.close)
+        watcher = os.fork()
+        if not watcher:
+            ring.close()
+            _watch(store, process, parent, pid, bell)
     ring.setblocking(False)
     signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, _end_by)  # with a handler, it rings
@@ -93,16 +99,20 @@ def _end_by(number: int, _: FrameType | None) -> None:
     signal.raise_signal(number)
 
 
-def _watch(pid: int, agent: int, bell: socket.socket) -> NoReturn:
+def _pidfd(pid: int, stack: ExitStack) -> int:
+    number = os.pidfd_open(pid)
+    stack.callback(os.close, number)
+    return number
+
+
+def _watch(store: VerdictStore, process: int, agent: int, pid: int, bell: socket.socket) -> NoReturn:
     try:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        process, parent = os.pidfd_open(pid), os.pidfd_open(agent)
         end_with(pid, signal.SIGCONT)
-        with VerdictStore() as store:
-            _watch_beside(store, process, parent, pid, bell)
+        _watch_beside(store, process, agent, pid, bell)
     except OSError:
-        pass  # the rank was gone at once, or there is no store
+        pass  # the store is gone, after all was told here that it would have told
     finally:
         os._exit(0)
 
