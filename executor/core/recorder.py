@@ -9,7 +9,6 @@ import torch
 
 from pipesched.executor.core.memory_meter import Meter
 
-
 _LETTING_GO_S, _LOOK_S = 0.1, 0.001
 """How long threads of libraries may take to let go of what a list was over with, and how often one looks [s]."""
 _SMALL_BYTES = 64 * 1024

@@ -60,7 +60,7 @@ def watch_start() -> None:
     with ExitStack() as shared:  # all that the watch needs is there before it begins: so no end comes too early for it
         try:
             store = shared.enter_context(VerdictStore())
-            process, parent = (_pidfd(one, shared) for one in (pid, agent))
+            process, parent = _pidfd(pid, shared), _pidfd(agent, shared)
         except (OSError, KeyError, ValueError):
             return  # the agent is gone, or its store, or the environment names none
         bell, ring = socket.socketpair()

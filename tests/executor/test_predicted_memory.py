@@ -152,6 +152,7 @@ class Turns(Meter):
     def __init__(self):
         self._heap = make_meter(torch.device("cpu"))
         self._mine = 0
+        self.begin()
 
     def begin(self):
         self._since = self._heap.allocated_bytes()
