@@ -5,7 +5,8 @@ Lists that take what is due first and fits (`due_scheduling`) have no needless g
 random, with two micro-batches for each rank, as a block that is good for a short batch mostly is for a long one. Where
 ranks hold messages, too, only lists count that have room for all of them (`message_room`). Then single ops of the best
 lists are moved (`order_annealing`). Where gradients are large, that is done as if they were small, and then from the
-best block of each family, as one seldom becomes another. The same numbers are drawn every time.
+best block of each family, as one seldom becomes another. What is best then is moved once more, for longer. The same
+numbers are drawn every time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _LARGE_OPS, _SCHEDULED_OPS, _MOST_TRIES = 3072, 85_000, 8000
 _MOVED_OPS, _MOST_MOVES, _ANNEALINGS = 3_000_000, 20_000, ((1.0, 0.9), (1.0, 0.6), (0.5, 0.6))
 """Ops of all orders that an annealing tries; the most orders; how warm each is, in mean times of ops, and which share
 of its moves is on the critical path."""
+_LONGER, _LAST_ANNEALINGS = 6, 2 * _ANNEALINGS
+"""How much longer the annealings of the best lists of all searches are, and how warm."""
 _MORE = 2
 """How much more is tried of the best block where there are several families, and as much of all others together."""
 _MOST_CELLS = 256
@@ -73,6 +76,10 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
                 tries = num_tries // (len(starts) - 1) if number else _MORE * num_tries
                 ends.append(_searched(problem, (whole, short), start, least, tries, Random(number)))
     fewest, best_starts = min(ends)
+    if fewest > least:
+        whole.fewest, whole.best_starts = fewest, best_starts
+        _anneal(whole, problem, least, _LAST_ANNEALINGS, longer=_LONGER)
+        fewest, best_starts = whole.fewest, whole.best_starts
     return None if fewest == DOES_NOT_FIT else due_times(problem, best_starts)
 
 
@@ -92,7 +99,7 @@ def _searched(
     short.begin(start)
     if whole.fewest > least:
         _search(whole, short, least, num_tries, draw, is_usual=is_usual)
-        _anneal(whole, problem, least)
+        _anneal(whole, problem, least, _ANNEALINGS)
     return whole.fewest, whole.best_starts
 
 
@@ -104,15 +111,24 @@ def _other_starts(best: DueBlock, short: _BlockSearch) -> list[DueBlock]:
     return [block for _, block in sorted(blocks, key=itemgetter(0))]
 
 
-def _anneal(whole: _BlockSearch, problem: OrderProblem, least: int) -> None:
+def _anneal(
+    whole: _BlockSearch,
+    problem: OrderProblem,
+    least: int,
+    annealings: Sequence[tuple[float, float]],
+    *,
+    longer: int = 1,
+) -> None:
     """Move ops of the best lists, where that does not take too long."""
     if problem.is_repeated or problem.num_ranks * problem.num_microbatches > _MOST_CELLS:
         return
     num_ops = problem.num_microbatches * len(problem.kinds)
-    num_moves = int((_MOVED_OPS if machine_code.has_numba() else _PLAIN_OPS) / num_ops)
-    for warmth, critical_share in _ANNEALINGS:
+    num_moves = _PLAIN_OPS // num_ops
+    if machine_code.has_numba():
+        num_moves = longer * min(_MOST_MOVES, _MOVED_OPS // num_ops)
+    for warmth, critical_share in annealings:
         if least < whole.fewest < DOES_NOT_FIT:
-            whole.anneal(min(_MOST_MOVES, num_moves), warmth, critical_share, least)
+            whole.anneal(num_moves, warmth, critical_share, least)
 
 
 def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
@@ -154,7 +170,7 @@ class _BlockSearch:
 
     def __init__(self, problem: OrderProblem) -> None:
         self._num_microbatches, self._is_repeated = problem.num_microbatches, problem.is_repeated
-        self._num_ops = problem.num_microbatches * len(problem.kinds)
+        self._num_ops, self._num_annealings = problem.num_microbatches * len(problem.kinds), 0
         arrays, messages = due_arrays(problem), message_arrays(problem)
         due = due_arrays(problem, is_w_due=True)
         all_arrays = [arrays, due, due._replace(is_filling=[0] * len(problem.kinds))]
@@ -186,7 +202,8 @@ class _BlockSearch:
         state = order_state(self._lists[0][0], self.best_starts, self._num_microbatches)
         state = OrderState(*map(_in_numpy, state)) if in_arrays else state
         loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
-        options = num_moves, warmth * self.blocks.unit, critical_share, least
+        self._num_annealings += 1
+        options = num_moves, warmth * self.blocks.unit, critical_share, least, self._num_annealings
         self.fewest = int(loop(arrays, messages, state, messages_state, self._num_microbatches, *options))
         self.best_starts = _in_list(state.best)
 

@@ -163,6 +163,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     warmth: float,
     critical_share: float,
     least: int,
+    seed: int,
 ) -> int:
     """Put the starts of the best order that is found into the state, and return the end of its last op [ticks].
 
@@ -176,12 +177,12 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         warmth: How much longer an order is that is kept by a chance of 1 / e at first [ticks].
         critical_share: Share of the moves that is on the critical path; the rest is anywhere, which makes room.
         least: When to stop [ticks].
+        seed: What the numbers that are drawn begin with.
     """
     current = fewest = ordered_ticks(arrays, state, num_microbatches)
     for op in range(len(state.starts)):
         state.best[op] = state.starts[op]
     num_critical = critical_places(arrays, state, current, 0)
-    seed = 1
     for count in range(num_tries):
         if fewest <= least:
             break
