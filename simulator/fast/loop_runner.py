@@ -11,7 +11,7 @@ from pipesched.simulator.fast.event_loop import run_events
 from pipesched.simulator.fast.event_queue import IN_COLUMNS, QUEUE_PARTS, new_columns, new_queue
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
-from pipesched.simulator.fast.run_ahead import run_ahead
+from pipesched.simulator.fast.run_ahead import read_ahead, run_ahead
 from pipesched.simulator.fast.uncounted import teach_numba
 
 
@@ -33,17 +33,29 @@ class Loop:
         return (self._ahead if arrays.rules.runs_ahead else self._by_events)(is_hot)
 
     def _ahead(self, is_hot: bool) -> Any:
-        arrays = self._arrays
         if is_hot:
-            import numpy as np
-
-            times_s: Any = np.empty(arrays.num_times)
-            loop = machine_code.interruptible(compiled_ahead(), len(arrays.instructions.kinds))
-            is_over = loop(*self._in_numpy, arrays.rules.is_eager, times_s, arrays.ahead_state(np.empty))
-        else:
-            times_s, state = [0.0] * arrays.num_times, arrays.ahead_state(lambda count, number: [number()] * count)
-            is_over = run_ahead(*self._in_lists, arrays.rules.is_eager, times_s, state)
+            return self._compiled_ahead()
+        arrays = self._arrays
+        times_s, state = [0.0] * arrays.num_times, arrays.ahead_state(lambda count, number: [number()] * count)
+        instructions, transfers, reductions = read_ahead(*self._in_lists)
+        is_over = run_ahead(instructions, transfers, reductions, arrays.rules.is_eager, times_s, state)
         return times_s if is_over else []
+
+    @cached_property
+    def _compiled_ahead(self) -> Callable[[], Any]:
+        """Runs machine code; all but the times is made once, as a short run takes no longer than a few calls."""
+        import numpy as np
+
+        arrays, empty = self._arrays, np.empty
+        loop = machine_code.interruptible(compiled_ahead(), len(arrays.instructions.kinds))
+        given = *read_ahead(*self._in_numpy), arrays.rules.is_eager
+        num_times, state = arrays.num_times, arrays.ahead_state(empty)
+
+        def run() -> Any:
+            times_s = empty(num_times)
+            return times_s if loop(*given, times_s, state) else []
+
+        return run
 
     def _by_events(self, is_hot: bool) -> Any:
         arrays = self._arrays

@@ -14,13 +14,22 @@ from typing import Any
 from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, REDUCE, SEND, WAIT
 
 
+def read_ahead(instructions: Any, transfers: Any, reductions: Any) -> tuple[tuple[Any, ...], ...]:
+    """Return what the loop reads of `loop_arrays.Instructions`, `Transfers` and `Reductions`.
+
+    To be handed an array takes machine code as long as fifty instructions.
+    """
+    channels, _, loads, _, load_s, late_s, wires, _, _, latencies = transfers[:10]
+    return instructions[:5], (channels, loads, load_s, late_s, wires, latencies), reductions[:5]
+
+
 def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     instructions: Any, transfers: Any, reductions: Any, is_eager: bool, times_s: Any, state: Any
 ) -> bool:
     """Work through all lists.
 
     Args:
-        instructions: As `loop_arrays.Instructions`, as are the next two of their kinds; in lists or arrays.
+        instructions: As `read_ahead` returns them, and the next two, in lists or arrays.
         transfers: No wire is shared or passed in chunks.
         reductions: None is in rounds.
         is_eager: Whether a transfer starts without the receiver.
@@ -32,9 +41,9 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
     Returns:
         Whether all ranks came to the end of their lists; else one waits forever.
     """
-    begins, kinds, targets, takes, seconds, _, _ = instructions
-    channels, _, loads, _, load_s, late_s, wires, _, _, latencies = transfers[:10]
-    members, way_begins, way_queues, way_untils, way_seconds = reductions[:5]
+    begins, kinds, targets, takes, seconds = instructions
+    channels, loads, load_s, late_s, wires, latencies = transfers
+    members, way_begins, way_queues, way_untils, way_seconds = reductions
     at, behind, free_s, posted, queue_free_s = state
     num_ranks, num_channels, num_sent, num_late = len(at), len(free_s), len(loads), len(late_s)
     starts = len(kinds)
