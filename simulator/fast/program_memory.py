@@ -101,7 +101,8 @@ class HeldBytes:
     def _peaks(self) -> tuple[int, list[tuple[int, int, int]]]:
         """The most that is held whatever the times are, and what is more, the most first, if its time lasts.
 
-        Of these the number of the time, that at which it is over, and the bytes.
+        Of these the number of the time, that at which it is over, and the bytes. Of as many bytes those in the middle
+        of the list are first: there, a rank that has to wait at all waits at every micro-batch.
         """
         certain = max([self.totals[-1], *compress(self.totals, self.inside)])
         doubtful = [
@@ -109,7 +110,8 @@ class HeldBytes:
             for place, total in enumerate(self.totals)
             if total > certain
         ]
-        return certain, sorted(doubtful, key=itemgetter(2), reverse=True)
+        middle = self.times[len(self.times) // 2]
+        return certain, sorted(doubtful, key=lambda held: (-held[2], abs(held[0] - middle)))
 
     def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
         """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""
