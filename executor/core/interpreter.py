@@ -101,12 +101,16 @@ def begin(rank: Rank) -> None:
     for stage in rank.stages.values():
         stage.watch(rank.recorder.note)
         stage.begin()
-    rank.recorder.begin()
+    rank.recorder.begin(_resident_bytes(rank))
 
 
 def end(rank: Rank) -> None:
     """Note that the list has been run."""
-    rank.recorder.end(sum(stage.resident_bytes() for stage in rank.stages.values()))
+    rank.recorder.end(_resident_bytes(rank))
+
+
+def _resident_bytes(rank: Rank) -> int:
+    return sum(stage.resident_bytes() for stage in rank.stages.values())
 
 
 def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:

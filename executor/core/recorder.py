@@ -11,8 +11,8 @@ from pipesched.executor.core.memory_meter import Meter
 
 _LETTING_GO_S, _LOOK_S = 0.1, 0.001
 """How long threads of libraries may take to let go of what a list was over with, and how often one looks [s]."""
-_SMALL_BYTES = 64 * 1024
-"""What a run may add to its own notes, and nobody waits for."""
+_SMALL_BYTES, _OP_BYTES = 64 * 1024, 128
+"""What may be added to what is not the ranks', and nobody waits for: always, and for the marks and losses of an op."""
 
 
 class Clock(ABC):
@@ -91,18 +91,17 @@ class Recorder:
         self._meter = meter
         self._keeps = keeps
         self.mark = clock.mark
-        self.begin()
+        self.begin(0)
 
-    def begin(self) -> None:
-        """Forget the last run."""
+    def begin(self, resident_bytes: int) -> None:
+        """Forget the last run; `resident_bytes` are held now, as `end` is told them."""
         self._clock.begin()
         self._count = 0
         self._marks: list[tuple[object, object, object]] = []
         self._allocated: list[int] = []
         self._most: list[int] = []
         self._inside = 0
-        self._others_bytes = 0
-        self._begun_bytes = 0 if self._meter is None else self._meter.allocated_bytes()
+        self._others_bytes = 0 if self._meter is None else self._meter.allocated_bytes() - resident_bytes
 
     def end(self, resident_bytes: int) -> None:
         """Note that the list is over: `resident_bytes` of weights, optimizer state and the like are all that is held.
@@ -113,12 +112,13 @@ class Recorder:
         """
         if self._meter is None:
             return
+        usual_bytes = self._others_bytes + _SMALL_BYTES + _OP_BYTES * self._count
         until_s = time.monotonic() + _LETTING_GO_S
-        while (allocated := self._meter.allocated_bytes()) > self._begun_bytes + _SMALL_BYTES:
+        while (others_bytes := self._meter.allocated_bytes() - resident_bytes) > usual_bytes:
             if time.monotonic() > until_s:
                 break
             time.sleep(_LOOK_S)
-        self._others_bytes = allocated - resident_bytes
+        self._others_bytes = others_bytes
 
     def __len__(self) -> int:
         """Return how many ops are over."""

@@ -57,18 +57,17 @@ def watch_start() -> None:
         return
     agent, pid = os.getppid(), os.getpid()
     end_with(agent)
-    with ExitStack() as shared:  # all that the watch needs is there before it begins: so no end comes too early for it
+    with ExitStack() as shared:  # a process that is gone cannot be opened: so both are before the watch begins
         try:
-            store = shared.enter_context(VerdictStore())
-            process, parent = _pidfd(pid, shared), _pidfd(agent, shared)
-        except (OSError, KeyError, ValueError):
-            return  # the agent is gone, or its store, or the environment names none
+            rank_fd, agent_fd = _opened(pid, shared), _opened(agent, shared)
+        except OSError:
+            return  # the agent is gone
         bell, ring = socket.socketpair()
         shared.callback(bell.close)
         watcher = os.fork()
         if not watcher:
             ring.close()
-            _watch(store, process, parent, pid, bell)
+            _watch(pid, rank_fd, agent_fd, bell)
     ring.setblocking(False)
     signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, _end_by)  # with a handler, it rings
@@ -99,32 +98,47 @@ def _end_by(number: int, _: FrameType | None) -> None:
     signal.raise_signal(number)
 
 
-def _pidfd(pid: int, stack: ExitStack) -> int:
-    number = os.pidfd_open(pid)
-    stack.callback(os.close, number)
-    return number
+def _opened(pid: int, stack: ExitStack) -> int:
+    """Return a descriptor of a process, which the stack closes."""
+    descriptor = os.pidfd_open(pid)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
-def _watch(store: VerdictStore, process: int, agent: int, pid: int, bell: socket.socket) -> NoReturn:
+def _watch(pid: int, rank_fd: int, agent_fd: int, bell: socket.socket) -> NoReturn:
     try:
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         end_with(pid, signal.SIGCONT)
-        _watch_beside(store, process, agent, pid, bell)
+        try:
+            store = VerdictStore()
+        except OSError:  # the agent is gone, as it is soon after its rank has ended, or the rank will say it
+            _tell_alone(pid, rank_fd, agent_fd, bell)
+        else:
+            with store:
+                _watch_beside(store, rank_fd, agent_fd, pid, bell)
     except OSError:
-        pass  # the store is gone, after all was told here that it would have told
+        pass  # the store is gone, and with it whoever else would be told
     finally:
         os._exit(0)
 
 
-def _watch_beside(store: VerdictStore, process: int, agent: int, pid: int, bell: socket.socket) -> None:
+def _tell_alone(pid: int, rank_fd: int, agent_fd: int, bell: socket.socket) -> None:
+    """Say here how the rank has ended, if it has and nobody else says why."""
+    if select.select([rank_fd], [], [], 0)[0]:
+        code, is_told = _end_of(rank_fd, pid, bell)
+        if not is_told:
+            _print(_end_text(agent_fd, code, is_told=False))
+
+
+def _watch_beside(store: VerdictStore, rank_fd: int, agent_fd: int, pid: int, bell: socket.socket) -> None:
     """Watch until the rank has ended, or the run has."""
     cause = None
     while cause is None:
-        ready = select.select([process, bell.fileno(), store.socket.fileno()], [], [], _TICK_S)[0]
-        if process in ready or bell.fileno() in ready:
-            code, is_told = _end_of(process, pid, bell)
-            _tell_end(store, agent, code, is_told=is_told)
+        ready = select.select([rank_fd, bell.fileno(), store.socket.fileno()], [], [], _TICK_S)[0]
+        if rank_fd in ready or bell.fileno() in ready:
+            code, is_told = _end_of(rank_fd, pid, bell)
+            _tell_end(store, agent_fd, code, is_told=is_told)
             break
         try:
             cause = store.verdict()
@@ -137,10 +151,10 @@ def _watch_beside(store: VerdictStore, process: int, agent: int, pid: int, bell:
     if cause is not None and is_told_here(cause):
         _print(cause.text)
     with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(process, signal.SIGKILL)  # nobody will meet it
+        signal.pidfd_send_signal(rank_fd, signal.SIGKILL)  # nobody will meet it
 
 
-def _end_of(process: int, pid: int, bell: socket.socket) -> tuple[int | None, bool]:
+def _end_of(rank_fd: int, pid: int, bell: socket.socket) -> tuple[int | None, bool]:
     """Return how the rank has ended, and whether somebody else says why: itself, or who has made its agent end it.
 
     How is an exit code, or negative: the signal, which it may only have been told of; None where nothing says.
@@ -151,25 +165,16 @@ def _end_of(process: int, pid: int, bell: socket.socket) -> tuple[int | None, bo
         if told and told != _LEAVES:
             return -told[0], True
         if told:
-            select.select([process], [], [], _ENDING_S)
+            select.select([rank_fd], [], [], _ENDING_S)
             return exit_code_of(pid), True
-    select.select([process], [], [], _ENDING_S)  # its files go before it
+    select.select([rank_fd], [], [], _ENDING_S)  # its files go before it
     code = exit_code_of(pid)
     return code, code not in (None, -signal.SIGKILL)
 
 
-def _tell_end(store: VerdictStore, agent: int, code: int | None, *, is_told: bool) -> None:
+def _tell_end(store: VerdictStore, agent_fd: int, code: int | None, *, is_told: bool) -> None:
     """Say that the rank's process has ended, here and to all guards, as long as the store is there."""
-    if code is None:
-        text = _named("its process ended")
-    elif code >= 0:
-        text = _named(f"its process ended with exit code {code}")
-    elif is_told:
-        text = _named(f"it was ended by signal {-code}")
-    elif select.select([agent], [], [], _AGENT_S)[0]:
-        text = _named("torchrun's agent, which has started it, is gone")
-    else:
-        text = _named(f"the process was killed by signal {-code}")
+    text = _end_text(agent_fd, code, is_told=is_told)
     if is_told:
         until_s = time.monotonic() + _LATE_S
         while store.verdict() is None and time.monotonic() < until_s:
@@ -179,6 +184,19 @@ def _tell_end(store: VerdictStore, agent: int, code: int | None, *, is_told: boo
     cause = store.decide(text)
     if is_told_here(cause):
         _print(cause.text)
+
+
+def _end_text(agent_fd: int, code: int | None, *, is_told: bool) -> str:
+    """Return what is said of the end of the rank's process."""
+    if code is None:
+        return _named("its process ended")
+    if code >= 0:
+        return _named(f"its process ended with exit code {code}")
+    if is_told:
+        return _named(f"it was ended by signal {-code}")
+    if select.select([agent_fd], [], [], _AGENT_S)[0]:
+        return _named("torchrun's agent, which has started it, is gone")
+    return _named(f"the process was killed by signal {-code}")
 
 
 def _named(reason: str) -> str:

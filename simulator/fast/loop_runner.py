@@ -11,7 +11,7 @@ from pipesched.simulator.fast.event_loop import run_events
 from pipesched.simulator.fast.event_queue import IN_COLUMNS, QUEUE_PARTS, new_columns, new_queue
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
-from pipesched.simulator.fast.run_ahead import read_ahead, run_ahead
+from pipesched.simulator.fast.run_ahead import run_ahead, run_ahead_columns
 from pipesched.simulator.fast.uncounted import teach_numba
 
 
@@ -37,7 +37,7 @@ class Loop:
             return self._compiled_ahead()
         arrays = self._arrays
         times_s, state = [0.0] * arrays.num_times, arrays.ahead_state(lambda count, number: [number()] * count)
-        instructions, transfers, reductions = read_ahead(*self._in_lists)
+        instructions, transfers, reductions = run_ahead_columns(*self._in_lists)
         is_over = run_ahead(instructions, transfers, reductions, arrays.rules.is_eager, times_s, state)
         return times_s if is_over else []
 
@@ -48,12 +48,18 @@ class Loop:
 
         arrays, empty = self._arrays, np.empty
         loop = machine_code.interruptible(compiled_ahead(), len(arrays.instructions.kinds))
-        given = *read_ahead(*self._in_numpy), arrays.rules.is_eager
-        num_times, state = arrays.num_times, arrays.ahead_state(empty)
+        given = *run_ahead_columns(*self._in_numpy), arrays.rules.is_eager
+        num_times, states = arrays.num_times, [arrays.ahead_state(empty)]
 
         def run() -> Any:
             times_s = empty(num_times)
-            return times_s if loop(*given, times_s, state) else []
+            try:
+                state = states.pop()
+            except IndexError:  # another thread has it, or a run that Ctrl-C did not wait for
+                state = arrays.ahead_state(empty)
+            is_over = loop(*given, times_s, state)
+            states.append(state)
+            return times_s if is_over else []
 
         return run
 

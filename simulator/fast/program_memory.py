@@ -101,8 +101,8 @@ class HeldBytes:
     def _peaks(self) -> tuple[int, list[tuple[int, int, int]]]:
         """The most that is held whatever the times are, and what is more, the most first, if its time lasts.
 
-        Of these the number of the time, that at which it is over, and the bytes. Of as many bytes those in the middle
-        of the list are first: there, a rank that has to wait at all waits at every micro-batch.
+        Of these the number of the time, that at which it is over, and the bytes. Of as many bytes the one nearest the
+        middle of the list is first: in the steady state it is the likeliest to last, and nobody looks further.
         """
         certain = max([self.totals[-1], *compress(self.totals, self.inside)])
         doubtful = [

@@ -14,7 +14,7 @@ from typing import Any
 from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, REDUCE, SEND, WAIT
 
 
-def read_ahead(instructions: Any, transfers: Any, reductions: Any) -> tuple[tuple[Any, ...], ...]:
+def run_ahead_columns(instructions: Any, transfers: Any, reductions: Any) -> tuple[tuple[Any, ...], ...]:
     """Return what the loop reads of `loop_arrays.Instructions`, `Transfers` and `Reductions`.
 
     To be handed an array takes machine code as long as fifty instructions.
@@ -29,7 +29,7 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
     """Work through all lists.
 
     Args:
-        instructions: As `read_ahead` returns them, and the next two, in lists or arrays.
+        instructions: As `run_ahead_columns` returns them, and the next two, in lists or arrays.
         transfers: No wire is shared or passed in chunks.
         reductions: None is in rounds.
         is_eager: Whether a transfer starts without the receiver.

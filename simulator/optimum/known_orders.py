@@ -44,7 +44,12 @@ class KnownOrder(NamedTuple):
 
 
 def known_orders(
-    problem: OrderProblem, schedule: Schedule, costs: StageCosts, excess: Excess | None = None
+    problem: OrderProblem,
+    schedule: Schedule,
+    costs: StageCosts,
+    excess: Excess | None = None,
+    *,
+    is_quick: bool = False,
 ) -> list[KnownOrder]:
     """Return the known orders of the ops of a schedule that hold no more than they may, the shortest first.
 
@@ -53,14 +58,17 @@ def known_orders(
         schedule: As `orderable` returns it; it is among them where it holds no more than it may.
         costs: The costs of its stages.
         excess: Says by how much lists are above the limits beyond what the room knows; None: by nothing.
+        is_quick: As `planned_times` takes it.
     """
     lists = (known for known in (schedule, *_of_catalogue(problem, schedule, costs)) if problem.room.holds(known))
     orders = [_known(problem, known) for known in lists if excess is None or not any(excess(known))]
-    orders += _planned(problem, schedule, excess)
+    orders += _planned(problem, schedule, excess, is_quick=is_quick)
     return sorted(orders, key=lambda order: order.ticks)
 
 
-def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -> Iterator[KnownOrder]:
+def _planned(
+    problem: OrderProblem, schedule: Schedule, excess: Excess | None, *, is_quick: bool
+) -> Iterator[KnownOrder]:
     """Yield the planner's order, if it finds one that holds no more than it may.
 
     One that is above a limit all the same, as the planner lets an R wait for the gradient that its backward needs, is
@@ -68,7 +76,7 @@ def _planned(problem: OrderProblem, schedule: Schedule, excess: Excess | None) -
     """
     name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
     for _ in range(_PLANS):
-        times = planned_times(problem)
+        times = planned_times(problem, is_quick=is_quick)
         if times is None:
             return
         starts = tightened_times(problem, times)
@@ -86,7 +94,7 @@ def orders_of_choices(
     costs: StageCosts,
     excess: Excess | None = None,
 ) -> list[KnownOrder]:
-    """Return the known orders of a problem in which some R may be left out, the shortest of each name.
+    """Return the known orders of a problem in which some R may be left out, the shortest of each name, made quickly.
 
     Args:
         problem: With all that may be left out.
@@ -96,7 +104,7 @@ def orders_of_choices(
     """
     orders = dict[str, KnownOrder]()
     for choice, schedule in choices:
-        for order in known_orders(choice, schedule, costs, excess):
+        for order in known_orders(choice, schedule, costs, excess, is_quick=True):
             index_of = choice.index_of
             starts = [order.starts[index_of[kind.op]] if kind.op in index_of else [] for kind in problem.kinds]
             best = orders.get(order.schedule.name)

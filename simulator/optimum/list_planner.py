@@ -5,8 +5,8 @@ Lists that take what is due first and fits (`due_scheduling`) have no needless g
 random, with two micro-batches for each rank, as a block that is good for a short batch mostly is for a long one. Where
 ranks hold messages, too, only lists count that have room for all of them (`message_room`). Then single ops of the best
 lists are moved (`order_annealing`). Where gradients are large, that is done as if they were small, and then from the
-best block of each family, as one seldom becomes another. What is best then is moved once more, for longer. The same
-numbers are drawn every time.
+best block of each family, as one seldom becomes another. What is best then is moved once more, for longer, unless the
+planner is to be quick. Each annealing draws other numbers, and the same problem always the same.
 """
 
 from __future__ import annotations
@@ -49,8 +49,13 @@ _Lists: TypeAlias = tuple[list[DueArrays], DueState, MessageArrays, MessageState
 what is known of its messages."""
 
 
-def planned_times(problem: OrderProblem) -> OpTimes | None:
-    """Return the starts of the best order that the planner makes [ticks]; None: it finds none that has room."""
+def planned_times(problem: OrderProblem, *, is_quick: bool = False) -> OpTimes | None:
+    """Return the starts of the best order that the planner makes [ticks]; None: it finds none that has room.
+
+    Args:
+        problem: What is to be ordered.
+        is_quick: Whether it does without the last annealings, which take most of its time on few ops.
+    """
     num_ops = problem.num_microbatches * len(problem.kinds)
     left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.8 if machine_code.has_numba() else _PLAIN_OPS
     num_short = min(problem.num_microbatches, 2 * problem.num_ranks)
@@ -76,8 +81,8 @@ def planned_times(problem: OrderProblem) -> OpTimes | None:
                 tries = num_tries // (len(starts) - 1) if number else _MORE * num_tries
                 ends.append(_searched(problem, (whole, short), start, least, tries, Random(number)))
     fewest, best_starts = min(ends)
-    if fewest > least:
-        whole.fewest, whole.best_starts = fewest, best_starts
+    if machine_code.has_numba() and not is_quick:
+        whole.keep(fewest, best_starts)
         _anneal(whole, problem, least, _LAST_ANNEALINGS, longer=_LONGER)
         fewest, best_starts = whole.fewest, whole.best_starts
     return None if fewest == DOES_NOT_FIT else due_times(problem, best_starts)
@@ -123,12 +128,10 @@ def _anneal(
     if problem.is_repeated or problem.num_ranks * problem.num_microbatches > _MOST_CELLS:
         return
     num_ops = problem.num_microbatches * len(problem.kinds)
-    num_moves = _PLAIN_OPS // num_ops
-    if machine_code.has_numba():
-        num_moves = longer * min(_MOST_MOVES, _MOVED_OPS // num_ops)
+    num_moves = min(_MOST_MOVES, (_MOVED_OPS if machine_code.has_numba() else _PLAIN_OPS) // num_ops)
     for warmth, critical_share in annealings:
         if least < whole.fewest < DOES_NOT_FIT:
-            whole.anneal(num_moves, warmth, critical_share, least)
+            whole.anneal(longer * num_moves, warmth, critical_share, least)
 
 
 def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
@@ -186,6 +189,10 @@ class _BlockSearch:
         self.fewest = DOES_NOT_FIT
         self.learn(block)
 
+    def keep(self, fewest: int, starts: list[int]) -> None:
+        """Keep lists that are known."""
+        self.fewest, self.best_starts = fewest, starts
+
     def learn(self, block: DueBlock) -> int:
         """Return what the lists of a block take [ticks], and keep it if none is better."""
         ticks = self.ticks_of(block)
@@ -201,7 +208,8 @@ class _BlockSearch:
         (arrays, *_), _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
         state = order_state(self._lists[0][0], self.best_starts, self._num_microbatches)
         state = OrderState(*map(_in_numpy, state)) if in_arrays else state
-        loop = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
+        loop: Any = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
+        loop = machine_code.interruptible(loop, num_moves * self._num_ops)
         self._num_annealings += 1
         options = num_moves, warmth * self.blocks.unit, critical_share, least, self._num_annealings
         self.fewest = int(loop(arrays, messages, state, messages_state, self._num_microbatches, *options))

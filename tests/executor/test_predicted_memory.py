@@ -113,9 +113,10 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
     gc.collect()
     for rank in run.ranks:
         rank.recorder.rows.clear()
-    recorder.begin()
+    stages = [stage for rank in run.ranks for stage in rank.stages.values()]
+    recorder.begin(sum(stage.resident_bytes() for stage in stages))
     run_local(run.ranks, drawn(run.batch))
-    recorder.end(sum(stage.resident_bytes() for rank in run.ranks for stage in rank.stages.values()))
+    recorder.end(sum(stage.resident_bytes() for stage in stages))
     times = [rank.recorder.rows for rank in run.ranks]
     timeline = measured_timeline(run.schedule, times, [()] * schedule.num_ranks)
     costs = costs_of_stages(profile, run.bounds, SAMPLES)
@@ -132,7 +133,7 @@ class _Shared:
     def __len__(self):
         return len(self.rows)
 
-    def begin(self):
+    def begin(self, resident_bytes):
         pass
 
     def end(self, resident_bytes):

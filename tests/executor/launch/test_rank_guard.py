@@ -9,7 +9,7 @@ import pytest
 
 from pipesched.executor.launch import DrainPage
 from pipesched.executor.launch.rank_guard import Guarded, _Guard
-from pipesched.executor.launch.start_watch import _watch_beside
+from pipesched.executor.launch.start_watch import _tell_alone, _watch_beside
 from pipesched.executor.launch.verdict_store import EndingCause
 
 
@@ -49,8 +49,8 @@ def test_a_store_that_goes_between_two_questions_ends_the_rank_and_a_slow_one_do
 ):
     for name, value in (("MASTER_ADDR", "there"), ("MASTER_PORT", "1"), ("RANK", "2")):
         monkeypatch.setenv(name, value)
-    with watched_rank() as (rank, process, agent, bell, _), closing(Store(2, error)) as store:
-        _watch_beside(store, process, agent, rank, bell)
+    with watched_rank() as (rank, rank_fd, agent_fd, bell, _), closing(Store(2, error)) as store:
+        _watch_beside(store, rank_fd, agent_fd, rank, bell)
         assert said in capsys.readouterr().err
         if said:
             assert os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) == -signal.SIGKILL
@@ -64,13 +64,29 @@ def test_a_rank_that_has_been_told_to_end_or_says_why_is_not_taken_for_the_first
     for name, value in (("RANK", "2"), ("LOCAL_RANK", "0"), ("GROUP_RANK", "0")):
         monkeypatch.setenv(name, value)
     store = Decided(EndingCause(1, "rank 3 failed"))
-    with watched_rank() as (rank, process, agent, bell, ring), closing(store):
+    with watched_rank() as (rank, rank_fd, agent_fd, bell, ring), closing(store):
         ring.send(rung)
         os.kill(rank, signal.SIGKILL)
         os.waitpid(rank, 0)  # what an agent does: nobody can read any more how it has ended
-        _watch_beside(store, process, agent, rank, bell)
+        _watch_beside(store, rank_fd, agent_fd, rank, bell)
     own = "executor: process 2 failed before it had read its job: its process ended\n"
     assert capsys.readouterr().err == ("" if rung else own) + "executor: rank 3 failed\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux has them")
+@pytest.mark.parametrize(("rung", "is_said"), [(b"", True), (b"\0", False)], ids=["killed", "by itself"])
+def test_a_rank_that_is_killed_before_the_store_is_reached_is_named_all_the_same(rung, is_said, monkeypatch, capsys):
+    """Its agent, which has the store, ends soon after it."""
+    monkeypatch.setenv("RANK", "2")
+    with watched_rank() as (rank, rank_fd, agent_fd, bell, ring):
+        _tell_alone(rank, rank_fd, agent_fd, bell)
+        assert capsys.readouterr().err == ""
+        ring.send(rung)
+        os.kill(rank, signal.SIGKILL)
+        os.waitpid(rank, 0)
+        _tell_alone(rank, rank_fd, agent_fd, bell)
+    own = "executor: process 2 failed before it had read its job: its process ended\n"
+    assert capsys.readouterr().err == (own if is_said else "")
 
 
 class Decided(Store):
@@ -93,15 +109,15 @@ def watched_rank():
     """Yield a process, a descriptor of it and of this one, and a bell with what rings it."""
     bell, ring = socket.socketpair()
     rank = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ)
-    process, agent = os.pidfd_open(rank), os.pidfd_open(os.getpid())
+    rank_fd, agent_fd = os.pidfd_open(rank), os.pidfd_open(os.getpid())
     try:
-        yield rank, process, agent, bell, ring
+        yield rank, rank_fd, agent_fd, bell, ring
     finally:
         with suppress(ProcessLookupError):
             os.kill(rank, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(rank, 0)
-        os.close(process)
-        os.close(agent)
+        os.close(rank_fd)
+        os.close(agent_fd)
         bell.close()
         ring.close()
