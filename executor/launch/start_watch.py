@@ -181,7 +181,11 @@ def _tell_end(store: VerdictStore, agent_fd: int, code: int | None, *, is_told: 
             time.sleep(_TICK_S)
     else:
         _print(text)
-    cause = store.decide(text)
+    try:
+        cause = store.decide(text)
+    except TimeoutError:  # it is slow; what it still answers here would be taken for another answer
+        with VerdictStore() as anew:
+            cause = anew.decide(text)
     if is_told_here(cause):
         _print(cause.text)
 

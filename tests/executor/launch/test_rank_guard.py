@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from pipesched.executor.launch import DrainPage
+from pipesched.executor.launch import DrainPage, start_watch
 from pipesched.executor.launch.rank_guard import Guarded, _Guard
 from pipesched.executor.launch.start_watch import _tell_alone, _watch_beside
 from pipesched.executor.launch.verdict_store import EndingCause
@@ -87,6 +87,41 @@ def test_a_rank_that_is_killed_before_the_store_is_reached_is_named_all_the_same
         _tell_alone(rank, rank_fd, agent_fd, bell)
     own = "executor: process 2 failed before it had read its job: its process ended\n"
     assert capsys.readouterr().err == (own if is_said else "")
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux has them")
+def test_a_store_that_is_slow_to_hear_of_an_end_is_told_once_more(monkeypatch, capsys):
+    """Else ranks of other nodes wait for the one that has ended."""
+    for name, value in (("RANK", "2"), ("LOCAL_RANK", "0"), ("GROUP_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    told = []
+    monkeypatch.setattr(start_watch, "VerdictStore", lambda: closing(Told(told)))
+    with watched_rank() as (rank, rank_fd, agent_fd, bell, _), closing(Slow(3, None)) as store:
+        os.kill(rank, signal.SIGKILL)
+        os.waitpid(rank, 0)
+        _watch_beside(store, rank_fd, agent_fd, rank, bell)
+    own = "process 2 failed before it had read its job: its process ended"
+    assert told == [own]
+    assert capsys.readouterr().err == f"executor: {own}\n"
+
+
+class Slow(Store):
+    """A store that does not answer in time."""
+
+    def decide(self, text):
+        raise TimeoutError
+
+
+class Told(Slow):
+    """A store that hears what is said."""
+
+    def __init__(self, told):
+        super().__init__(1, None)
+        self._told = told
+
+    def decide(self, text):
+        self._told.append(text)
+        return EndingCause(0, text)
 
 
 class Decided(Store):
