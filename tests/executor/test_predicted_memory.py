@@ -127,6 +127,8 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
 class _Shared:
     """One rank's rows of a recorder that all ranks share."""
 
+    has_meter = False
+
     def __init__(self, recorder):
         self.rows, self.mark, self.note, self._recorder = [], recorder.mark, recorder.note, recorder
 
