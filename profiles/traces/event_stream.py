@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -137,6 +138,8 @@ class _TraceText:
                 if len(self._window) - self._at > _LONGEST_VALUE or not self._more():
                     self._fail(got, f"JSON ({error.msg})", place)
                 continue
+            except ValueError:  # Python converts no more digits
+                self._fail(f"an integer of more than {sys.get_int_max_str_digits()} digits", "a trace")
             if end == len(self._window) and isinstance(value, int | float) and self._more():
                 continue  # there may be more digits
             self._at = end

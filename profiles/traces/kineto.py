@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +49,7 @@ def read_kineto(
     if is_empty:
         raise ProfileError(f"{path}: got a trace without slices, expected what a rank did in a step; try another file")
     base_ns, info = fields.get("baseTimeNanoseconds", 0), fields.get("distributedInfo")
-    trace.base_ns = base_ns if isinstance(base_ns, int) else 0
+    trace.base_ns = base_ns if isinstance(base_ns, int) and -(2**63) <= base_ns < 2**63 else 0
     rank = info.get("rank") if isinstance(info, dict) else None
     trace.rank = rank if isinstance(rank, int) else None
     host = fields.get("host_name")
@@ -114,7 +113,7 @@ def _interval(trace: RankTrace, event: TraceEvent) -> Interval:
 
 def _ns(trace: RankTrace, event: TraceEvent, key: str) -> int:
     value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.fabs(value) < _LONGEST_US:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LONGEST_US < value < _LONGEST_US:
         raise _fault(trace, event, key, value, "microseconds")
     return round(value * 1000)
 

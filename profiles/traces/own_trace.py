@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -96,7 +95,7 @@ def _read(event: TraceEvent, path: Path) -> tuple[int, Op, int, Interval]:
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) and math.fabs(value) < _MOST_US else None
+    return value if isinstance(value, int | float) and -_MOST_US < value < _MOST_US else None
 
 
 def _text(name: str, arguments: TraceEvent) -> str:

@@ -10,6 +10,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import samples_of
 from pipesched.profiles.traces import read_traces
 from pipesched.schedules import Recv, Send
+from tests.hand_timelines import play
 from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, exchanging_ranks, two_ranks
 
 US = 1e-6
@@ -178,6 +179,42 @@ def test_an_event_that_is_not_what_it_should_be_is_refused_or_nothing(tmp_path, 
         read_traces([first, second])
 
 
+LARGE_INTEGERS = ["1" + "0" * 400, "-1" + "0" * 400, "9" * 5000, "-" + "9" * 5000]
+
+
+@pytest.mark.parametrize("digits", LARGE_INTEGERS, ids=len)
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_integers_beyond_any_float_are_refused_in_one_line(tmp_path, key, digits):
+    paths = two_ranks(tmp_path)
+    with_digits(paths[0], lambda trace: trace["traceEvents"][2], key, digits)
+    with pytest.raises(ProfileError, match=r"rank0\.json: .*expected") as told:
+        read_traces(paths)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("digits", LARGE_INTEGERS, ids=len)
+@pytest.mark.parametrize("key", ["ts", "dur", "pid", "waited_s", "microbatch"])
+def test_integers_beyond_any_float_are_refused_in_a_trace_of_ours(tmp_path, key, digits):
+    path = tmp_path / "trace.json"
+    pipesched.trace(play(pipesched.build("gpipe", 2, 2))).save(path)
+
+    def event(trace):
+        first = next(event for event in trace["traceEvents"] if event["ph"] == "X")
+        return first if key in first else first["args"]
+
+    with_digits(path, event, key, digits)
+    with pytest.raises(ProfileError, match=r"trace\.json: .*expected") as told:
+        read_traces([path])
+    assert "\n" not in str(told.value)
+
+
+def with_digits(path, place, key, digits):
+    """Put an integer of any length into an object of a JSON file; `json` itself would not write it."""
+    trace = json.loads(path.read_text())
+    place(trace)[key] = "DIGITS"
+    path.write_text(json.dumps(trace).replace('"DIGITS"', digits))
+
+
 def test_a_negative_duration_is_refused_with_its_place(tmp_path):
     first, second = two_ranks(tmp_path)
     trace = json.loads(first.read_text())
@@ -239,7 +276,10 @@ def test_passes_that_are_counted_are_as_many_as_the_schedule_has(tmp_path):
         read_traces(paths, patterns=patterns, schedule=pipesched.build("gpipe", 2, 5))
 
 
-@pytest.mark.parametrize("fields", [{"baseTimeNanoseconds": -(10**30)}, {"distributedInfo": []}, {"host_name": 5}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"baseTimeNanoseconds": -(10**30)}, {"baseTimeNanoseconds": 10**400}, {"distributedInfo": []}, {"host_name": 5}],
+)
 def test_fields_of_a_trace_that_mean_nothing_are_left_out_or_refused(tmp_path, fields):
     first, second = two_ranks(tmp_path)
     first.write_text(json.dumps(json.loads(first.read_text()) | fields))
