@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
@@ -27,7 +28,7 @@ from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
-from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, drop_files, finish_files
+from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, FileWarning, drop_files, finish_files
 
 COMMANDS = {
     "list": "list:list_schedules",
@@ -134,12 +135,24 @@ def _finish() -> int:
 def _invoke(arguments: list[str]) -> int:
     """Run one subcommand; typer's own main would turn an interrupt and a closed pipe into exit codes of its choice."""
     forget_files()
+    warnings.simplefilter("always", FileWarning)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         with _command(arguments[0]).make_context("pipesched", arguments) as context:
             context.command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     return FINE
+
+
+def _show_warning(
+    show_other: Callable[..., None], message: Warning | str, category: type[Warning], *others: Any
+) -> None:
+    """Print a warning on how a file is read as a line on stderr; leave every other warning to `show_other`."""
+    if issubclass(category, FileWarning):
+        complain(str(message))
+    else:
+        show_other(message, category, *others)
 
 
 def _complete() -> int:

@@ -2,6 +2,7 @@ from .attribute_docs import attribute_docs as attribute_docs
 from .attribute_docs import first_sentence as first_sentence
 from .files import MORE_FILES as MORE_FILES
 from .files import NO_MORE_FILES as NO_MORE_FILES
+from .files import FileWarning as FileWarning
 from .files import append_text as append_text
 from .files import drop_files as drop_files
 from .files import fill_disk as fill_disk

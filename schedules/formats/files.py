@@ -28,6 +28,10 @@ MORE_FILES = "try a higher limit of open files (ulimit -n)"
 _SHOWN_FAULTS = 3
 
 
+class FileWarning(UserWarning):
+    """A file is read in a way that its user should know."""
+
+
 class Faults:
     """What is wrong with one file: collected, then raised once."""
 
@@ -54,15 +58,16 @@ class Faults:
         if not self._count:
             return
         more = [f"and {self._count - _SHOWN_FAULTS} more"] if self._count > _SHOWN_FAULTS else []
-        raise ScheduleError(_one_line(f"{self._origin}: " + "; ".join(self._shown + more)))
+        raise ScheduleError(one_line(f"{self._origin}: " + "; ".join(self._shown + more)))
 
 
 def fault(origin: str, problem: str) -> ScheduleError:
     """Return the error for a file that has but one fault."""
-    return ScheduleError(_one_line(f"{origin}: {problem}"))
+    return ScheduleError(one_line(f"{origin}: {problem}"))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return `text` without line breaks."""
     return " ".join(text.splitlines())
 
 

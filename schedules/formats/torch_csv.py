@@ -1,6 +1,6 @@
 """PyTorch's schedule CSV in both dialects, read and written.
 
-As `torch.distributed.pipelining` 2.13 reads and writes it; torchtitan takes the same file.
+As `torch.distributed.pipelining` 2.13 reads and writes it; torchtitan takes the same file. Files of 2024 are read too.
 
     0F0,0F1,,0B0,0B1                            compute-only: a row per rank, no header, an empty cell is idle
     0F0,0SEND_F0,0F1,...,0RECV_B0,0B0,...       compute+comms: no empty cells
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipesched.schedules import (
     MAX_CELLS,
+    Compute,
     Op,
     Recv,
     Schedule,
@@ -30,6 +31,7 @@ from pipesched.schedules import (
     shown,
 )
 from pipesched.schedules.formats.files import Faults, fault, read_text
+from pipesched.schedules.formats.older_torch_csv import in_todays_words, paired_messages, warn_older, word_of_today
 from pipesched.schedules.formats.op_text import NO_PEER, parse_op
 from pipesched.schedules.formats.torch_rules import (
     OUR_JSON,
@@ -66,14 +68,20 @@ def read_csv(path: Path | str, *, steps: bool = True) -> Schedule:
 def read_csv_text(text: str, origin: str, *, steps: bool = True) -> Schedule:
     """Return the schedule in the text of a CSV file; `origin` is how messages name it. See `read_csv`."""
     faults = Faults(origin)
-    rows = _parse(text, origin, faults)
-    _check_dialect(rows, faults)
+    full: set[Compute] = set()
+    parsed = _parse(text, origin, full, faults)
+    _check_dialect(parsed, faults)
     faults.settle()
+    older = in_todays_words(parsed, full, _cell, faults)
+    faults.settle()
+    rows = parsed if older is None else older
     surveyed = survey(rows, _cell, faults)
     num_microbatches = len(surveyed.microbatches)
     check_complete(surveyed, len(surveyed.rank_of), num_microbatches, _cell, faults)
     check_others(rows, surveyed, _cell, faults)
     faults.settle()
+    if older is not None:
+        warn_older(origin)
     lists = [[_with_peer(op, surveyed) for op in row if op is not None] for row in rows]
     if steps:
         for stage, rank in sorted(surveyed.rank_of.items()):
@@ -107,7 +115,8 @@ def _op(rank: int, index: int) -> str:
     return f"rank {rank}" if index < 0 else f"rank {rank}, op {index}"
 
 
-def _parse(text: str, origin: str, faults: Faults) -> list[list[Op | None]]:
+def _parse(text: str, origin: str, full: set[Compute], faults: Faults) -> list[list[Op | None]]:
+    """Return the ops of each row; add the backwards that the file calls BW to `full`."""
     rows: list[list[Op | None]] = []
     num_cells = 0
     for cells in _rows(text, origin):
@@ -117,7 +126,7 @@ def _parse(text: str, origin: str, faults: Faults) -> list[list[Op | None]]:
         if num_cells > MAX_CELLS:
             problem = f"got more than {MAX_CELLS} cells, expected at most as many; try fewer micro-batches"
             raise fault(origin, f"row {len(rows) + 1}: {problem}")
-        rows.append([_parse_cell(cell, _cell(len(rows), index), faults) for index, cell in enumerate(cells)])
+        rows.append([_parse_cell(cell, _cell(len(rows), index), full, faults) for index, cell in enumerate(cells)])
     return rows
 
 
@@ -151,21 +160,24 @@ def _require_ops(cells: Sequence[str], origin: str) -> None:
 
 def _is_op(word: str) -> bool:
     try:
-        parse_op(word)
+        parse_op(word_of_today(word) or word)
     except ScheduleError:
         return False
     return True
 
 
-def _parse_cell(cell: str, place: str, faults: Faults) -> Op | None:
+def _parse_cell(cell: str, place: str, full: set[Compute], faults: Faults) -> Op | None:
     cell = cell.strip(" \t")  # PyTorch strips them too
     if not cell:
         return None
+    today = word_of_today(cell)
     try:
-        op = parse_op(cell)
+        op = parse_op(today or cell)
     except ScheduleError as error:
-        faults.add(place, str(error))
+        faults.add(place, paired_messages(cell) or str(error))
         return None
+    if today and isinstance(op, Compute):
+        full.add(op)
     reason = unsayable(op)
     if isinstance(op, Send | Recv) and op.peer != NO_PEER:
         reason = "a peer"

@@ -34,6 +34,24 @@ def test_what_pytorch_dumps_comes_back_as_it_was(pipesched, folder, kind, stages
     assert text == pytorch_text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "check -f older.csv",
+        "simulate -f older.csv --uniform f=1,i=1,w=1 --json",
+        "compare older.csv,1f1b -p 2 -m 2 --uniform f=1,i=1,w=1",
+    ],
+)
+def test_every_command_says_that_a_file_is_of_2024(pipesched, folder, line):
+    (folder / "older.csv").write_text("0F0,0F1,0B0,0W0,0B1,0W1\n1F0,1BW0,1F1,1BW1\n")
+    answer = pipesched(line)
+    assert answer.code == 0
+    assert answer.err == (
+        "pipesched: older.csv: read as PyTorch's CSV of 2024: BW is a full backward, B and W are its halves "
+        "(today B, I and W)\n"
+    )
+
+
 @pytest.mark.parametrize("name", SAYABLE)
 @pytest.mark.parametrize("form", ["csv", "csv-comms"])
 def test_a_csv_of_ours_loads_back_and_takes_as_long(pipesched, folder, name, form):
