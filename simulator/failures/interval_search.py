@@ -1,7 +1,8 @@
-"""The search of the checkpoint interval that leaves a training most of its time, over drawn runs."""
+"""The checkpoint interval that leaves a training most of its time, by a closed form, and the spread of drawn runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,9 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.failures.checkpointed_training import CheckpointedTraining
 
 _COARSE, _FINE = 32, 16
-"""Intervals that are tried over all lengths, and again between the neighbours of the best of them."""
+"""Intervals of the curve over all lengths, and again around the best interval."""
 _LONGEST = 2.0
-"""How many times as long as with the best interval a run may be expected to take for its interval to be drawn."""
+"""Longest expected run on the curve, over the run with the best interval."""
 _MOST_FAILURES = 5_000
 """Of a run with the best interval, which some seconds of drawing are enough for; ten times as many with another."""
 _COUNTABLE = 1e9
@@ -23,21 +24,21 @@ class IntervalGoodput:
 
     Attributes:
         interval_steps: Steps between two checkpoints.
-        goodput: Seconds of all steps, each done once, over the mean seconds of a run.
-        low: A tenth of the runs has a lower goodput.
-        high: A tenth of the runs has a higher one.
-        expected: The goodput by the closed form of a run's seconds.
-        run_s: Mean seconds of a run.
-        error_s: Standard error of `run_s`.
-        num_failures: Mean number of failures of a run.
+        goodput: Seconds of all steps, each done once, over `run_s`.
+        low: A tenth of the drawn runs has a lower goodput.
+        high: A tenth of the drawn runs has a higher goodput.
+        run_s: Expected seconds of a run, in closed form.
+        drawn_s: Mean seconds of the drawn runs.
+        error_s: Standard error of `drawn_s`.
+        num_failures: Mean number of failures of the drawn runs.
     """
 
     interval_steps: int
     goodput: float
     low: float
     high: float
-    expected: float
     run_s: float
+    drawn_s: float
     error_s: float
     num_failures: float
 
@@ -68,10 +69,10 @@ def interval_goodputs(
     return [
         IntervalGoodput(
             interval,
-            work_s / float(means_s[index]),
+            work_s / training.expected_s(interval),
             float(lows[index]),
             float(highs[index]),
-            work_s / training.expected_s(interval),
+            training.expected_s(interval),
             float(means_s[index]),
             float(errors_s[index]),
             float(num_failures[index].mean()),
@@ -80,11 +81,13 @@ def interval_goodputs(
     ]
 
 
-def search_interval(training: CheckpointedTraining, draws: int, seed: int = 0) -> tuple[IntervalGoodput, ...]:
-    """Return the goodput over checkpoint intervals, from short to long; the best of them has the highest.
+def search_interval(
+    training: CheckpointedTraining, draws: int, seed: int = 0
+) -> tuple[int, tuple[IntervalGoodput, ...]]:
+    """Return the best checkpoint interval [steps], and the goodput over intervals, from short to long.
 
-    First intervals of all lengths are drawn, then those around the best of them. Intervals with which a run is
-    expected to take more than twice as long as it must are left out.
+    The best interval is that of the least expected seconds; no draw decides. Of the intervals, some have all lengths,
+    and some are near the best. Intervals with which a run takes more than twice as long as with the best are left out.
 
     Args:
         training: The training.
@@ -94,16 +97,29 @@ def search_interval(training: CheckpointedTraining, draws: int, seed: int = 0) -
     Raises:
         SimulationError: A run fails too often to be drawn, or is never over.
     """
-    tried = _between(1, training.num_steps, _COARSE)
-    expected_s = {interval: training.expected_s(interval) for interval in tried}
-    best = min(tried, key=expected_s.__getitem__)
+    best = _best(training)
     _require_few(training, best, _MOST_FAILURES)
-    tried = [interval for interval in tried if expected_s[interval] <= _LONGEST * expected_s[best]]
-    curve = interval_goodputs(training, tried, draws, seed)
-    index = curve.index(max(curve, key=lambda point: point.goodput))
-    finer = _between(tried[max(0, index - 1)], tried[min(index + 1, len(tried) - 1)], _FINE)
-    curve += interval_goodputs(training, [interval for interval in finer if interval not in tried], draws, seed)
-    return tuple(sorted(curve, key=lambda point: point.interval_steps))
+    coarse = _between(1, training.num_steps, _COARSE)
+    finer = _between(
+        max((steps for steps in coarse if steps < best), default=best),
+        min((steps for steps in coarse if steps > best), default=best),
+        _FINE,
+    )
+    longest_s = _LONGEST * training.expected_s(best)
+    tried = [steps for steps in sorted({*coarse, *finer, best}) if training.expected_s(steps) <= longest_s]
+    return best, tuple(interval_goodputs(training, tried, draws, seed))
+
+
+def _best(training: CheckpointedTraining) -> int:
+    """Return the steps between two checkpoints with which a run is expected to take the least seconds.
+
+    With n checkpoints, equal intervals take the least, as the seconds of an interval are convex in its steps. So one
+    of num_steps / n, rounded up, is the best: about twice the root of num_steps of them differ.
+    """
+    root = math.isqrt(training.num_steps)
+    equal = {-(-training.num_steps // count) for count in range(1, root + 1)}
+    best: int = min(sorted({*range(1, root + 2), *equal}), key=training.expected_s)
+    return best
 
 
 def _between(first: int, last: int, count: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.simulator.analysis import duration_unit, readable_duration
 from pipesched.simulator.failures import CheckpointedTraining, IntervalGoodput
-from pipesched.simulator.views.figure import BLUE, CURVE_COLOURS, DARK_RED, FAINT, INK, WHITE, save_figure
+from pipesched.simulator.views.figure import BLUE, CURVE_COLOURS, DARK_RED, FAINT, WHITE, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def draw_goodput(
 def goodput_figure(
     training: CheckpointedTraining, curve: Sequence[IntervalGoodput], named: Mapping[str, IntervalGoodput]
 ) -> Figure:
-    """Return the goodput over the checkpoint interval: drawn, with 80 % of the runs, and by the closed form.
+    """Return the goodput over the checkpoint interval, by the closed form, and 80 % of the drawn runs.
 
     Args:
         training: The training.
@@ -54,7 +54,6 @@ def goodput_figure(
     lows, highs = [point.low for point in curve], [point.high for point in curve]
     axes.fill_between(places, lows, highs, color=BLUE, alpha=0.2, linewidth=0, label="80 % of runs")
     axes.plot(places, [point.goodput for point in curve], color=BLUE, label="goodput")
-    axes.plot(places, [point.expected for point in curve], color=INK, linewidth=0.9, linestyle=":", label="expected")
     for index, (name, point) in enumerate(named.items()):
         label = f"{name}: {readable_duration(point.interval_steps * training.step_s)}, {point.goodput:.2%}"
         style, colour = _DASHES[index % len(_DASHES)], CURVE_COLOURS[1 + index % (len(CURVE_COLOURS) - 1)]

@@ -325,3 +325,24 @@ def test_goodput_under_failures_is_told_drawn_and_written(pipesched, folder):
     shown = pipesched(line.replace("3h", "12h/device")).out
     assert max(map(len, shown.splitlines())) <= 80
     assert "a failure every 3 h, 2 min for a restart, 20 s for a checkpoint; 1000 draws" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step_s"),
+    [("pipedream", 48), ("1f1b", 57)],  # 16 micro-batches of 3 s each, and 3 (p - 1) more where a flush drains the pipe
+)
+def test_a_step_of_a_training_takes_the_steady_state_and_every_seed_finds_the_same_interval(
+    pipesched, schedule, step_s
+):
+    line = f"simulate -s {schedule} -p 4 -m 16 {UNIFORM} {FAILURES} --json"
+    found = [json.loads(pipesched(f"{line} --seed {seed}").out)["goodput"] for seed in range(5)]
+    assert {goodput["step_s"] for goodput in found} == {step_s}
+    assert len({goodput["intervals"]["best"]["interval_steps"] for goodput in found}) == 1
+    assert len({goodput["intervals"]["best"]["low"] for goodput in found}) == 5
+
+
+def test_a_step_counts_with_its_makespan_where_jitter_hides_the_steady_state(pipesched):
+    answer = pipesched(f"simulate -s pipedream -p 4 -m 16 {UNIFORM} {FAILURES} --jitter 0.1 --json")
+    data = json.loads(answer.out)
+    assert data["goodput"]["step_s"] == data["makespan_s"]
+    assert "goodput: a step counts with the makespan, as the steady state is not known" in data["notes"]

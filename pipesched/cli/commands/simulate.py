@@ -76,10 +76,12 @@ def simulate(
             bound_seconds=bound,
         )
         data = result.to_dict()  # which works out memory and pace
-        goodput = failures.goodput(result.makespan_s, len(result.timeline.devices), simulation.seed)
+        goodput = failures.goodput(result.step_s, len(result.timeline.devices), simulation.seed)
     if goodput is not None:
         data["goodput"] = goodput.to_dict()
     notes = doubts_of_prediction(result, costs.machines)
+    if goodput is not None and result.steady_s_per_microbatch is None:
+        notes.append("goodput: a step counts with the makespan, as the steady state is not known")
     said = result.table().noted([*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     if memory is not None:
         from pipesched.simulator.analysis import to_csv

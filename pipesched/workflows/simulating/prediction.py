@@ -191,6 +191,12 @@ class Prediction:
         """The time from the first start of work to its last end [s]."""
         return self.bare_timeline.makespan_s
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of a batch in a long training; the makespan where the steady state is not known, as with jitter."""
+        steady_s = self.steady_s_per_microbatch
+        return self.makespan_s if steady_s is None else steady_s * self.schedule.num_microbatches
+
     @cached_property
     def timeline(self) -> Timeline:
         """The Timeline, with memory samples where the costs have bytes."""

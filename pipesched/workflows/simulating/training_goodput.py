@@ -46,7 +46,7 @@ class Goodput:
 
     @property
     def best(self) -> IntervalGoodput:
-        """The interval with the highest goodput."""
+        """The interval with the highest goodput, by the closed form."""
         return self.intervals["best"]
 
     @property
@@ -84,7 +84,6 @@ class Goodput:
                 "steps": str(point.interval_steps),
                 "goodput": readable_share(point.goodput),
                 "80 % of runs": f"{point.low:.1%} - {point.high:.1%}",
-                "expected": readable_share(point.expected),
                 "run takes": readable_duration(point.run_s),
                 "failures": f"{point.num_failures:.4g}",
             }
@@ -106,7 +105,7 @@ class Goodput:
             f"{readable_duration(training.work_s)} of work; a failure every "
             f"{readable_duration(training.fail_every_s)}, "
             f"{restart} for a restart, {checkpoint} for a checkpoint; {self.draws} draws",
-            f"expected: by Daly's model; Young {readable_duration(training.young_s)}, Daly "
+            f"goodput: expected, by Daly's model; Young {readable_duration(training.young_s)}, Daly "
             f"{readable_duration(training.daly_s)}; within 0.1 points of the best: every {first} to {last} steps",
         ]
 
@@ -129,14 +128,14 @@ def goodput(
     done since the last checkpoint is done again.
 
     Args:
-        step_s: Seconds of a step, as the `makespan_s` of what `simulate` returns.
+        step_s: Seconds of a step, as the `step_s` of a `simulate` result.
         num_steps: Steps of the training.
         fail_every_s: Mean time between failures [s], of the whole job, or of each of `num_devices`.
         restart_s: From a failure to the first step after it [s].
         checkpoint_s: How long a checkpoint keeps training waiting [s].
         num_devices: Devices that fail independently of each other, each of which the job needs; 1: the whole job.
         checkpoint_every: Steps between two checkpoints, to be set beside the best interval; None: none.
-        draws: Runs that are drawn under each interval.
+        draws: Runs that are drawn under each interval, for the spread.
         seed: Seed of the failures.
 
     Raises:
@@ -156,9 +155,8 @@ def goodput(
     training = CheckpointedTraining(
         float(step_s), num_steps, fail_every_s / num_devices, float(restart_s), float(checkpoint_s)
     )
-    curve = search_interval(training, draws, seed)
-    best = max(curve, key=lambda point: point.goodput)
+    best, curve = search_interval(training, draws, seed)
     others = {"Young": training.steps_in(training.young_s), "Daly": training.steps_in(training.daly_s)}
     others |= {} if given is None else {"given": given}
-    points = interval_goodputs(training, [*others.values()], draws, seed)
-    return Goodput(training, draws, {"best": best, **dict(zip(others, points, strict=True))}, curve)
+    points = interval_goodputs(training, [best, *others.values()], draws, seed)
+    return Goodput(training, draws, dict(zip(("best", *others), points, strict=True)), curve)
