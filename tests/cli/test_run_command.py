@@ -57,6 +57,24 @@ def test_a_job_of_an_emulated_run_takes_the_machines_along(pipesched, folder):
     assert json.loads((folder / "job.json").read_text())["job"]["cluster"] is None
 
 
+def test_a_job_of_an_emulated_run_has_the_slow_devices_and_links(pipesched, folder):
+    slow = "--slow device=1,factor=2 --slow link=0-1,factor=4 --link latency_s=0.5"
+    assert pipesched(f"run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 {slow} --job job.json").code == 0
+    cluster = read_cluster(json.loads((folder / "job.json").read_text())["job"]["cluster"], "the job's cluster")
+    assert [device.speed for device in cluster.devices] == [1.0, 0.5]
+    assert cluster.link(0, 1) == Link(2.0)
+
+
+@pytest.mark.distributed
+def test_a_slow_device_takes_its_time_in_an_emulated_run(pipesched, folder):
+    line = f"run -s gpipe -p 2 -m 2 --uniform f=10ms,b=20ms --slow device=1,factor=3 {FAST} --json --out measured.json"
+    assert pipesched(line).code == 0
+    spans = read_timeline(folder / "measured.json").work
+    busy_s = [sum(span.end_s - span.start_s for span in spans if span.rank == rank) for rank in range(2)]
+    assert busy_s[0] >= 2 * 0.030
+    assert busy_s[1] >= 2 * 0.090
+
+
 def test_emulated_messages_are_compressed_by_their_costs(pipesched, folder):
     assert (
         pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2,output_bytes=4e6 --compression half --job job.json").code

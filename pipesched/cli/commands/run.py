@@ -16,6 +16,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_model
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.simulation_options import SlowOption, with_slow_parts
 from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
@@ -41,6 +42,7 @@ def run(
     faults: FaultOptions,
     model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
     trust_model: TrustModel = False,
+    slow: SlowOption = None,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
     job: Annotated[
         Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
@@ -64,6 +66,8 @@ def run(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
             "real; leave it out"
         )
+    if slow and model is not None:
+        raise InputError("--slow: got it with --model, expected costs to emulate; try --inject slow:rank=1,factor=1.3")
     limit = costs.machines.limit_bytes()
     if limit is not None and (model is None or job is not None):
         raise InputError(
@@ -83,7 +87,7 @@ def run(
         notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
         fork_client.prepare()
     faults.require_there(loaded, loaded.num_microbatches, options.warmup + options.iterations)
-    spec = faults.applied(_spec(source, costs, options, model, how))
+    spec = faults.applied(_spec(source, costs, options, model, how, slow or ()))
     if job is not None:
         emit(job_to_json(spec), job)
         return
@@ -112,7 +116,9 @@ def _below(tables: Sequence[Table]) -> list[str]:
     return [line for table in tables for line in table.lines(())]
 
 
-def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:
+def _spec(
+    source: ScheduleSource, costs: CostOptions, options: RunOptions, model: str | None, how: How, slow: Sequence[str]
+) -> RunSpec:
     """Return the run of a model, or of its emulation."""
     from pipesched.workflows.measuring import prepare_emulation, prepare_run
     from pipesched.workflows.simulating import Conditions
@@ -122,7 +128,8 @@ def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model
             "run: got neither --model nor costs, expected one; try --model mlp, or to emulate --uniform f=10ms,b=20ms"
         )
     if model is None:
-        cluster = costs.load_cluster(source.schedule) if costs.machines.are_given else None
+        is_given = costs.machines.are_given or slow
+        cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None
         conditions = Conditions(
             costs=costs.source(source.schedule, source.plan),
             cluster=cluster,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -23,6 +24,13 @@ BuffersOption = Annotated[
     typer.Option(
         rich_help_panel="Network",
         help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.",
+    ),
+]
+
+SlowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        rich_help_panel="Network", help="A straggler, device=3,factor=1.3, or a slow link, link=0-1,factor=2."
     ),
 ]
 
@@ -63,9 +71,7 @@ class SimulationOptions:
     convert_bytes_per_s: Annotated[
         float | None, typer.Option(help="How quickly a device converts, with --compression; else in no time.", min=1.0)
     ] = None
-    slow: Annotated[
-        list[str] | None, typer.Option(help="A straggler, device=3,factor=1.3, or a slow link, link=0-1,factor=2.")
-    ] = None
+    slow: SlowOption = None
     jitter: Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)] = 0.0
     seed: Annotated[int, typer.Option(help="Of random numbers.", min=0)] = 0
     engine: Annotated[Engine, typer.Option(help="Arrays, or SimPy, the reference, which says the same.")] = "fast"
@@ -80,9 +86,14 @@ class SimulationOptions:
         Raises:
             InputError: Something is slowed that is not there, or no ``key=value``.
         """
-        for text in self.slow or ():
-            cluster = _slowed(cluster, text)
-        return cluster
+        return with_slow_parts(cluster, self.slow or ())
+
+
+def with_slow_parts(cluster: Cluster, texts: Iterable[str]) -> Cluster:
+    """Return the machines with what `--slow` says; raises InputError as `SimulationOptions.on`."""
+    for text in texts:
+        cluster = _slowed(cluster, text)
+    return cluster
 
 
 def _slowed(cluster: Cluster, text: str) -> Cluster:
