@@ -54,11 +54,12 @@ class PartitionedStage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedStages:
-    """A partition: the stages of a model, and the time of the slowest.
+    """A partition: the stages of a model, and the least time per micro-batch.
 
     Attributes:
         stages: The stages, in order.
-        slowest_s: The slowest stage; for `by_replicas`, the averaging of gradients and the transfers count as well [s].
+        slowest_s: Work of the busiest device on all its stages; for `by_replicas`, the slowest of work, averaging and
+            transfers by PipeDream's formula [s].
     """
 
     stages: tuple[PartitionedStage, ...]
@@ -230,7 +231,8 @@ def _straight(
                 transfer_s=2 * link.transfer_s(stages[-1].output_bytes) if stages else 0.0,
             )
         )
-    return PartitionedStages(tuple(stages), max(stage.compute_s for stage in stages))
+    busy_s = (sum(stage.compute_s for stage in stages[device::num_devices]) for device in range(num_devices))
+    return PartitionedStages(tuple(stages), max(busy_s))
 
 
 def _partitioned_stage(cost: StageCost, first: int, last: int, memory_bytes: int) -> PartitionedStage:

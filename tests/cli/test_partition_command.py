@@ -132,6 +132,15 @@ def test_a_cluster_of_two_kinds_of_devices_is_written_by_hand(pipesched, folder)
     assert 0.089416 / 6 < even["slowest_s"] <= max(stage["compute_s"] for stage in plan["stages"])
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_stages_that_share_a_device_bound_its_throughput_together(pipesched, folder, chunks):
+    """Eight layers of 30 ms on four devices: each works 60 ms on a micro-batch, however its layers are cut."""
+    (folder / "layers.csv").write_text("layer,fwd_ms,bwd_ms\n" + "".join(f"l{i},10,20\n" for i in range(8)))
+    command = f"partition layers.csv -p 4 --by time -v {chunks}"
+    assert "busiest device: 60 ms, at most 16.67 micro-batches/s" in pipesched(command).out
+    assert json.loads(pipesched(f"{command} --json").out)["slowest_s"] == pytest.approx(0.06)
+
+
 def test_the_help_names_every_machine(pipesched):
     shown = pipesched("partition --help").out
     assert all(name in shown for name in machine_names())

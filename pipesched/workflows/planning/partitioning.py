@@ -184,9 +184,9 @@ class PartitionedModel:
             }
             for index, stage in enumerate(self.partitioned.stages)
         ]
-        slowest_s = self.partitioned.slowest_s
+        slowest_s, name = self.partitioned.slowest_s, "slowest" if self.request.by == "replicas" else "busiest device"
         rate = f", at most {1 / slowest_s:.4g} micro-batches/s" if slowest_s else ""
-        return Table(self._title, tuple(rows), f"slowest: {readable_s(slowest_s)}{rate}")
+        return Table(self._title, tuple(rows), f"{name}: {readable_s(slowest_s)}{rate}")
 
     @property
     def _title(self) -> str:

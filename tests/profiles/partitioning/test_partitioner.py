@@ -95,7 +95,8 @@ def test_several_stages_of_a_device_take_turns():
         max(sum((4, 1, 1, 2, 3, 1, 2, 2)[a:b]) / (1.0, 0.5)[s % 2] for s, (a, b) in enumerate(bounds))
         for bounds in all_partitions(8, 4)
     )
-    assert partitioned.slowest_s == slowest
+    assert max(stage.compute_s for stage in partitioned.stages) == slowest
+    assert partitioned.slowest_s == max(sum(s.compute_s for s in partitioned.stages[d::2]) for d in (0, 1))
     assert [stage.transfer_s for stage in partitioned.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3
 
 
@@ -187,3 +188,17 @@ def test_speeds_must_be_one_above_0_for_each_stage():
 def test_a_partition_without_a_possible_stage_is_refused():
     with pytest.raises(ProfileError, match="got no way to cut 3 layers into 2 stages"):
         cheapest_partition(lambda stage, first, last: float("inf"), 3, 2)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_the_bound_is_the_work_of_the_busiest_device_on_all_its_stages(costs, data):
+    num_devices = data.draw(st.integers(1, len(costs)))
+    num_chunks = data.draw(st.integers(1, len(costs) // num_devices))
+    speeds = [data.draw(st.sampled_from((0.5, 1.0, 2.0))) for _ in range(num_devices)]
+    model = made(costs)
+    partitioned = by_time(model, 1, Cluster(tuple(map(Device, speeds))), num_devices, num_chunks)
+    busy_s = [0.0] * num_devices
+    for stage in partitioned.stages:
+        busy_s[stage.devices[0]] += sum(cost[0] for cost in costs[stage.first : stage.last])
+    assert partitioned.slowest_s == pytest.approx(max(b / speed for b, speed in zip(busy_s, speeds, strict=True)))
