@@ -15,3 +15,4 @@ from .replicated_stage import ChainLayer as ChainLayer
 from .replicated_stage import Level as Level
 from .replicated_stage import ReplicatedStage as ReplicatedStage
 from .replicated_stage import ReplicationForm as ReplicationForm
+from .stage_sizes import stage_sizes as stage_sizes

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.partitioning.stage_sizes import stage_sizes
 from pipesched.schedules import machine_code
 
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
@@ -131,7 +132,7 @@ def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int, in_array
 
 
 def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the partition that `text` names: ``uniform``, ``balanced``, or layers per stage as in ``3,3,4``.
+    """Return the partition that `text` names: ``uniform``, ``balanced``, or what `stage_sizes` reads, as ``3,3,4``.
 
     Args:
         text: The partition, as a user wrote it.
@@ -146,16 +147,12 @@ def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tup
     if text == "balanced":
         return balanced_partition(seconds, num_stages)
     _check(len(seconds), num_stages)
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ProfileError(
-            f"partition: got {text[:60]!r}, expected uniform, balanced or layers per stage; try 3,3,4"
-        ) from error
+    sizes = stage_sizes(text, "uniform, balanced, ")
     if len(sizes) != num_stages or min(sizes) < 1 or sum(sizes) != len(seconds):
+        letters = " (E and L too are layers of the model)" if text.strip("0123456789,") else ""
         raise ProfileError(
             f"partition: got {text[:60]!r}, {len(sizes)} stages of {sum(sizes)} layers in all, expected {num_stages} "
-            f"stages of at least 1 layer, {len(seconds)} in all; try balanced"
+            f"stages of at least 1 layer, {len(seconds)} in all{letters}; try balanced"
         )
     return _bounds(sizes)
 

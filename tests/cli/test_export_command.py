@@ -19,6 +19,9 @@ def test_a_plan_is_exported_at_once_or_from_its_file(pipesched, measured, folder
 
 def test_a_schedule_by_name_is_exported(pipesched):
     assert "--pipeline-model-parallel-layout 'Ett|tt|tt|ttL'\n" in pipesched(f"export megatron {NAMED}").out
+    assert pipesched(f"export megatron {NAMED.replace('3,2,2,3', 'Et*2|(tt|)*2t*2L')}") == pipesched(
+        f"export megatron {NAMED}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,10 @@ from pipesched.workflows import ArgumentError, TrainerName
 def export(
     trainer: Annotated[TrainerName, typer.Argument(help="Who trains: torchtitan, megatron or deepspeed.")],
     schedule: ScheduleOptions,
-    partition: Annotated[str | None, typer.Option(help="Layers of each stage, as 3,3,4; a plan says them.")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL; a plan has its own."),
+    ] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples; a plan says them.", min=1)] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write it: a script of bash, or DeepSpeed's .json.")] = None,
@@ -50,7 +53,9 @@ def export(
         assert partition is not None, "as just asked"
         assert microbatch_size is not None, "as just asked"
         setting = PipelineSetting(
-            schedule_spec=schedule.schedule_spec(), partition=_layers(partition), microbatch_size=microbatch_size
+            schedule_spec=schedule.schedule_spec(),
+            partition=_layers(partition),
+            microbatch_size=microbatch_size,
         )
         text = export_setting(setting, trainer)
     if out is not None:
@@ -76,7 +81,10 @@ def _require_told(trainer: TrainerName, name: str) -> None:
 
 
 def _layers(partition: str) -> tuple[int, ...]:
+    from pipesched.profiles import ProfileError
+    from pipesched.profiles.partitioning import stage_sizes
+
     try:
-        return tuple(map(int, partition.split(",")))
-    except ValueError:
-        raise InputError(f"--partition: got {partition!r}, expected layers per stage; try --partition 3,3,4") from None
+        return tuple(stage_sizes(partition))
+    except ProfileError as error:
+        raise InputError(f"--{error}") from None

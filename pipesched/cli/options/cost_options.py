@@ -35,7 +35,8 @@ class CostOptions:
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Layers to stages: balanced (the default with costs of layers), uniform, or counts as 3,3,4."
+            help="Layers to stages: balanced (the default with costs of layers), uniform, counts as 3,3,4, or "
+            "Megatron-LM's layout, Ettt|ttt|tttL."
         ),
     ] = None
     microbatch_size: Annotated[

@@ -42,9 +42,9 @@ class ProblemOptions:
         int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1, max=MAX_NUMBER)
     ]
     devices: Annotated[int, typer.Option("--ranks", "-p", help="Ranks of the pipeline, a device each.", min=1)]
-    partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
-        "balanced"
-    )
+    partition: Annotated[
+        str, typer.Option(help="Layers to stages: balanced, uniform, counts as 3,3,4, or Megatron-LM's Ettt|tttL.")
+    ] = "balanced"
     input_share: InputShare = None
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
