@@ -7,6 +7,7 @@ besides, and `costs_of_stages` counts a storage once.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -179,16 +180,13 @@ def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) ->
     Raises:
         ProfileError: The size is outside the measured ones.
     """
-    lower, upper = _sizes_around(profile, microbatch_size)
-    share = 0.0 if lower == upper else (microbatch_size - lower) / (upper - lower)
-    index = {size: i for i, size in enumerate(profile.microbatch_sizes)}
+    lower, upper, share = _around(profile, microbatch_size)
     layers = profile.layers[first:last]
-    sums = [_stage_cost(layers, i, is_first=first == 0) for i in range(len(index))]
-    cost = _between(sums[index[lower]], sums[index[upper]], share)
-    best = max(_throughput(size, sums[i]) for size, i in index.items())
-    has_spare = best > 0 and profile.provenance.kind == "cuda"
-    utilisation = min(1.0, _throughput(microbatch_size, cost) / best) if has_spare else 1.0
-    return replace(cost, utilisation=utilisation)
+    cost = _stage_cost(layers, lower, is_first=first == 0)
+    if upper != lower:
+        cost = _between(cost, _stage_cost(layers, upper, is_first=first == 0), share)
+    best = _best_throughput(layers) if profile.provenance.kind == "cuda" else 0.0
+    return replace(cost, utilisation=min(1.0, _throughput(microbatch_size, cost.both_s) / best) if best else 1.0)
 
 
 def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
@@ -197,8 +195,12 @@ def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
     Raises:
         ProfileError: The size is outside the measured ones.
     """
-    bounds = tuple((i, i + 1) for i in range(len(profile.layers)))
-    return tuple(cost.both_s for cost in costs_of_stages(profile, bounds, microbatch_size).stages)
+    lower, upper, share = _around(profile, microbatch_size)
+    ends = [(layer.measurements[lower], layer.measurements[upper]) for layer in profile.layers]
+    return tuple(
+        _line(low.forward_s, high.forward_s, share) + _line(low.backward_s, high.backward_s, share)
+        for low, high in ends
+    )
 
 
 def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
@@ -224,7 +226,8 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
         )
 
 
-def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
+def _around(profile: Profile, microbatch_size: int) -> tuple[int, int, float]:
+    """Return the numbers of the measured sizes around a size, and its share of the way between them."""
     sizes = profile.microbatch_sizes
     if not profile.covers(microbatch_size):
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -232,7 +235,10 @@ def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
             f"profile of {profile.model}: `microbatch_size`: got {microbatch_size}, expected {covered}, as measured; "
             "use a size it covers, or profile the model again with this one"
         )
-    return max(s for s in sizes if s <= microbatch_size), min(s for s in sizes if s >= microbatch_size)
+    upper = bisect_left(sizes, microbatch_size)
+    if sizes[upper] == microbatch_size:
+        return upper, upper, 0.0
+    return upper - 1, upper, (microbatch_size - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1])
 
 
 def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> StageCost:
@@ -281,7 +287,7 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
     """Return the point `share` of the way from `lower` to `upper`; what no micro-batch size changes stays."""
 
     def line(a: float, b: float) -> float:
-        return a + share * (b - a)
+        return _line(a, b, share)
 
     def line_if_known(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else line(a, b)
@@ -299,7 +305,20 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
     )
 
 
-def _throughput(microbatch_size: int, cost: StageCost) -> float:
+def _line(a: float, b: float, share: float) -> float:
+    """Return the number `share` of the way from `a` to `b`."""
+    return a + share * (b - a)
+
+
+def _best_throughput(layers: Sequence[LayerCost]) -> float:
+    """Return the highest throughput of a stage at any measured size."""
+    each_size = zip(*(layer.measurements for layer in layers), strict=True)
+    return max(
+        _throughput(measured[0].microbatch_size, sum(m.forward_s + m.backward_s for m in measured))
+        for measured in each_size
+    )
+
+
+def _throughput(microbatch_size: int, seconds: float) -> float:
     """Return samples per second of forward and backward; 0 if they take no time."""
-    seconds = cost.both_s
     return microbatch_size / seconds if seconds else 0.0

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import costs_of_stages, layer_seconds
+from pipesched.profiles.costs import costs_of_stages, layer_profile, layer_seconds
+from pipesched.profiles.costs.saved_bytes import saved_bytes
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
@@ -17,6 +18,17 @@ def test_a_stage_costs_the_sum_of_its_layers():
     assert (first.weight_bytes, first.optimizer_bytes, first.output_bytes) == (16, 32, 10)
     assert (second.forward_s, second.backward_s) == (1.0, 2.0)
     assert (first.copy_s, first.predict_s, first.average_s) == (0.5, 0.75, 0.25)
+
+
+@pytest.mark.parametrize(("size", "num_sums"), [(1, 1), (35, 1), (40, 2)])
+def test_a_stage_is_added_up_at_the_sizes_around_its_own_alone(monkeypatch, size, num_sums):
+    row = layer(*(measurement(size) for size in [*range(1, 37), 100]))
+    summed = []
+    monkeypatch.setattr(layer_profile, "saved_bytes", lambda measured: summed.append(measured) or saved_bytes(measured))
+    costs_of_stages(profile(row, row), [(0, 2)], size)
+    assert len(summed) == num_sums
+    layer_seconds(profile(row, row), size)
+    assert len(summed) == num_sums
 
 
 def test_costs_of_layers_whose_copies_were_not_measured_say_so():
