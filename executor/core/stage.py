@@ -14,10 +14,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.averager import Averager
+from pipesched.executor.core.forward_states import ForwardStates, States
 from pipesched.executor.core.gradient_buckets import Bucket, buckets
 from pipesched.executor.core.gradient_mean import GradientMean
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
+from pipesched.profiles.models import in_states
 from pipesched.schedules import Average, Compute, Phase, Step
 
 if TYPE_CHECKING:
@@ -148,7 +150,8 @@ class ModuleStage(Stage):
         self.first_reference: Sequence[Tensor] | None = None
         self.first_microbatch = 0
         self.parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
-        self._inputs: dict[int, tuple[Tensor, Tensor | None]] = {}  # from F to R
+        self._inputs: dict[int, tuple[Tensor, Tensor | None, States]] = {}  # from F to R
+        self._states = ForwardStates(module)
         self._saved: dict[int, _Graph] = {}  # from F, or R, to B or I
         self._halves: dict[int, Rest | _Whole] = {}  # from I to W
         self._losses: dict[int, Tensor] = {}
@@ -248,17 +251,19 @@ class ModuleStage(Stage):
     def _forward_once(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keep nothing but the input, for the R that will come."""
         before = x._version  # noqa: SLF001 -- as autograd looks at it
+        states = self._states.now()
         with torch.no_grad():
             made = self._run(op, x, target)
         if x._version != before:  # noqa: SLF001
             raise ExecutionError(f"{op}: the stage changed its input in place, which R needs; let it make a new tensor")
-        self._inputs[op.microbatch] = (x, target)
+        self._inputs[op.microbatch] = (x, target, self._states.after(states))
         return made
 
     def _recompute(self, op: Compute) -> Tensor:
         """Return what was computed again, for those who look at it: no message is made of it."""
-        x, target = _pop(self._inputs, op, "forward")
-        _, y = self._run(op, x, target)
+        x, target, states = _pop(self._inputs, op, "forward")
+        with in_states(states):
+            _, y = self._run(op, x, target)
         self._saved[op.microbatch] = _Graph(x, _graph_of(y))
         return y.detach()
 

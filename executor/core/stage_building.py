@@ -15,7 +15,7 @@ from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
 from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
-from pipesched.profiles.models import Model, build_layers, make_optimizer, require_untied
+from pipesched.profiles.models import Model, build_layers, draw_batch, make_optimizer, require_untied
 from pipesched.schedules import Compute, Phase, PredictionRule, Schedule, Step
 from pipesched.schedules.weights import Use, uses
 
@@ -152,13 +152,13 @@ def make_batch(
 ) -> Batch:
     """Draw the data of one run and cut it into micro-batches; floating-point data gets `dtype`."""
     cut = []
-    for tensor in model.batch(num_microbatches * microbatch_size, seed):
+    for tensor in draw_batch(model, num_microbatches * microbatch_size, seed, dtype=dtype, device=device):
         if len(tensor) != num_microbatches * microbatch_size:
             raise ExecutionError(
                 f"model {model.name}: its batch has {len(tensor)} samples, "
                 f"expected {num_microbatches * microbatch_size}"
             )
-        cut.append(tensor.to(device, dtype if tensor.is_floating_point() else None).chunk(num_microbatches))
+        cut.append(tensor.chunk(num_microbatches))
     inputs, targets = cut
     return Batch(inputs, targets)
 

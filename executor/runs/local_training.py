@@ -41,7 +41,7 @@ from pipesched.executor.training import (
     score_model,
 )
 from pipesched.executor.transport import LocalTransport
-from pipesched.profiles.models import Model, draw_held_out, resolve_model, torch_dtype
+from pipesched.profiles.models import Model, draw_held_out, kept_random_state, kept_state, resolve_model, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
 
@@ -138,7 +138,9 @@ class TrainingSetup:
         samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
         if samples is None:
             return None
-        return score_model(nn.Sequential(*stages).eval(), self.model.loss, samples, self.batch_size)
+        whole = nn.Sequential(*stages)
+        with kept_state(whole):
+            return score_model(whole.eval(), self.model.loss, samples, self.batch_size)
 
 
 def training_of(spec: RunSpec, device: torch.device, model: Model | None = None) -> TrainingSetup:
@@ -158,6 +160,7 @@ def training_of(spec: RunSpec, device: torch.device, model: Model | None = None)
     return TrainingSetup(spec=spec, run=run, model=model or resolve_model(spec.model or ""), device=device)
 
 
+@kept_random_state()
 def train_locally(
     lists: Schedule,
     training: TrainingSetup,

@@ -157,7 +157,7 @@ class MeasuringJob(RankJob[Measured]):
             return
         context.meet()
         if context.is_busy:
-            self._kernels_s.append(yardstick_s(1, self.spec.device, SHORT_COUNT))
+            self._kernels_s.append(yardstick_s(1, context.device, SHORT_COUNT))
 
     def gather(self, context: RankContext) -> Measured | None:
         times_ns = all_gather(torch.stack(self._times_ns), context.control)

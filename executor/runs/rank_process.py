@@ -13,9 +13,10 @@ from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.result_text import result_from_text, result_to_text
 from pipesched.executor.runs.training_job import TrainingJob
 from pipesched.executor.training import Trained
-from pipesched.profiles.models import Model
+from pipesched.profiles.models import Model, kept_random_state
 
 
+@kept_random_state()
 def run_rank(
     spec: RunSpec,
     listener: RankListener = RankListener(),  # noqa: B008 -- frozen

@@ -6,10 +6,11 @@ import torch
 
 from pipesched.executor.core import LayerGenerators, make_batch
 from pipesched.executor.launch import Measure, RunSpec
-from pipesched.profiles.models import Model, build_layers, resolve_model, torch_dtype
+from pipesched.profiles.models import Model, build_layers, kept_random_state, resolve_model, torch_dtype
 from pipesched.schedules.formats import from_json
 
 
+@kept_random_state()
 def whole_model_losses(spec: RunSpec, model: Model | None = None) -> tuple[float, ...]:
     """Return the mean loss of every micro-batch of what is measured, from the initial weights, without a pipeline.
 

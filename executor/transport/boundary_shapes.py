@@ -14,7 +14,7 @@ from pipesched.executor.core import ModuleStage, Stage
 from pipesched.executor.transport.process_group import TensorShape
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.models import torch_dtype
+from pipesched.profiles.models import kept_state, torch_dtype
 from pipesched.schedules import Message, Payload, Schedule
 
 _DTYPES = tuple(map(torch_dtype, DTYPES))
@@ -34,8 +34,8 @@ def find_shapes(
 ) -> dict[int, TensorShape]:
     """Return the shape of every stage's output but the last's; all ranks call this together.
 
-    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, without gradients and in
-    evaluation mode, and tells the others.
+    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, without gradients, and tells
+    the others. The stage is as before afterwards.
 
     Raises:
         ExecutionError: A stage gives anything but one floating-point tensor.
@@ -60,17 +60,15 @@ def _zeros(shape: TensorShape, device: torch.device) -> Tensor:
 
 
 def _try(index: int, stage: ModuleStage, x: Tensor) -> object:
-    training = stage.module.training
     try:
-        with torch.no_grad(), torch.random.fork_rng():
-            y: object = stage.module.eval()(x)
+        with torch.no_grad(), kept_state(stage.module):
+            y: object = stage.module(x)
     except Exception as error:  # a user's layer may raise anything
         message = " ".join(str(error).split())[:200]
         raise ExecutionError(
             f"stage {index}: got {type(error).__name__} ({message}) for an input of {tuple(x.shape)}, "
             "expected it to run; mend the model"
         ) from error
-    stage.module.train(training)
     return y
 
 

@@ -23,13 +23,14 @@ from pipesched.profiles.costs import SharingPrice, sharing_price_of
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.models import Model
+from pipesched.profiles.models import Model, kept_random_state
 from pipesched.profiles.processes import can_bind, usable_cores
 
 _LEAST_S = 0.05
 """Processor time of a measurement: several time slices of the system, or passes of a small model would see none."""
 
 
+@kept_random_state()
 def measure_sharing(
     model: Model,
     *,

@@ -30,7 +30,7 @@ from pipesched.profiles.measuring.provenance import device_name, library_version
 from pipesched.profiles.measuring.timer import Timer, timer_for
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.measuring.yardstick import SHORT_COUNT, yardstick_s
-from pipesched.profiles.models import Model, make_optimizer
+from pipesched.profiles.models import Model, kept_random_state, make_optimizer
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Yardstick
 
@@ -43,6 +43,7 @@ _LEARNING_RATE = 1e-6
 """Small: the weights of a profile go nowhere, and any rate takes the same time."""
 
 
+@kept_random_state()
 def profile_model(
     model: Model,
     *,
@@ -87,7 +88,7 @@ def profile_model(
     dtype_name = str(dtype).removeprefix("torch.")
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     num_busy = min(companions + 1, num_cores()) if kind == "cpu" else 1
-    kernels_s = [yardstick_s(num_busy, kind, SHORT_COUNT)]
+    kernels_s = [yardstick_s(num_busy, target, SHORT_COUNT)]
     with computing(threads):
         chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
@@ -106,7 +107,7 @@ def profile_model(
                         splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, layers_bytes)
                 others.use(sizes[0])
                 steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
-    kernels_s.append(yardstick_s(num_busy, kind, SHORT_COUNT))
+    kernels_s.append(yardstick_s(num_busy, target, SHORT_COUNT))
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(

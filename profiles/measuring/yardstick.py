@@ -22,30 +22,34 @@ SHORT_COUNT = 100
 """How often it is run before and after each profile and each run, which is to take no time to speak of."""
 
 
-def yardstick_s(num_busy: int, device: DeviceKind = "cpu", count: int = _COUNT) -> float:
-    """Return how long the kernel takes, in the mean, while so many threads run it at once [s].
+def yardstick_s(num_busy: int, device: torch.device | DeviceKind = "cpu", count: int = _COUNT) -> float:
+    """Return the mean time of the kernel while `num_busy` threads run it at once [s].
 
     Args:
         num_busy: Threads; on a GPU there is one.
-        device: Whether a core or a GPU is timed.
-        count: How often each of them runs it.
+        device: The cores, or a GPU; a GPU without an index is the current one.
+        count: Runs of the kernel in each thread.
     """
-    size = _SIZE[device]
-    matrix, other = (torch.ones(size, size, device=device) for _ in range(2))
+    timed = torch.device(device)
+    is_gpu = timed.type == "cuda"
+    if is_gpu and timed.index is None:
+        timed = torch.device("cuda", torch.cuda.current_device())
+    kind: DeviceKind = "cuda" if is_gpu else "cpu"
+    matrix, other = (torch.ones(_SIZE[kind], _SIZE[kind], device=timed) for _ in range(2))
 
     def work(count: int) -> None:
         out = torch.empty_like(matrix)
         for _ in range(count):
             torch.mm(matrix, other, out=out)
-        if device == "cuda":
-            torch.cuda.synchronize()
+        if is_gpu:
+            torch.cuda.synchronize(timed)  # a thread begins on GPU 0
 
-    width = 1 if device == "cuda" else num_busy
+    width = 1 if is_gpu else num_busy
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(width) as pool:
-            work(_WARMUP[device])  # the first one loads what is needed
+            work(_WARMUP[kind])  # the first one loads what is needed
             begun_s = time.perf_counter()
             list(pool.map(work, [count] * width))
             return (time.perf_counter() - begun_s) / count

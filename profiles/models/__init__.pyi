@@ -1,4 +1,9 @@
 from .dtypes import torch_dtype as torch_dtype
+from .kept_state import ModuleState as ModuleState
+from .kept_state import in_states as in_states
+from .kept_state import kept_random_state as kept_random_state
+from .kept_state import kept_state as kept_state
+from .kept_state import module_states as module_states
 from .model import Model as Model
 from .model import build_layers as build_layers
 from .model import draw_batch as draw_batch

@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.models.kept_state import kept_random_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,17 @@ def build_layers(
         )
     built = []
     for index in range(first, last):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(layer_seed(seed, index))
-            with _users_code(f"model {model.name}: layer {index}: its builder"):
-                layer = model.layers[index]()
+        with _users_code(f"model {model.name}: layer {index}: its builder", layer_seed(seed, index)):
+            layer = model.layers[index]()
         if not isinstance(layer, nn.Module):
             raise ProfileError(
                 f"model {model.name}: layer {index}: got {type(layer).__name__}, expected a torch.nn.Module; "
                 "return one from its builder"
+            )
+        if any(map(is_lazy, chain(layer.parameters(), layer.buffers()))):  # its first input would draw its weights
+            raise ProfileError(
+                f"model {model.name}: layer {index}: got {type(layer).__name__} with parameters of unknown shape, "
+                "expected a layer with weights; give its number of inputs, or run it once in its builder"
             )
         built.append(layer)
     return nn.Sequential(*built).to(device=device, dtype=dtype)
@@ -109,7 +115,7 @@ def draw_batch(
     Raises:
         ProfileError: The model's `batch` fails.
     """
-    with _users_code(f"model {model.name}: batch({num_samples}, {seed})"):
+    with _users_code(f"model {model.name}: batch({num_samples}, {seed})", seed):
         inputs, targets = model.batch(num_samples, seed)
     return _placed(inputs, dtype, device), _placed(targets, dtype, device)
 
@@ -130,10 +136,11 @@ def draw_held_out(
 
 
 @contextmanager
-def _users_code(what: str) -> Iterator[None]:
-    """Tell what goes wrong in a function that a user wrote in one line."""
+def _users_code(what: str, seed: int = 0) -> Iterator[None]:
+    """Report a fault of a user's function in one line; the function has random numbers of its own."""
     try:
-        yield
+        with kept_random_state(seed):
+            yield
     except ProfileError:  # says it already
         raise
     except Exception as error:  # a user's code may raise anything

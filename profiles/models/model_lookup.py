@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
-import torch
 from torch import nn
 
 from pipesched.profiles import ProfileError
@@ -17,6 +16,7 @@ from pipesched.profiles.io import BUILT_IN, read_arguments, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.gpt import gpt
+from pipesched.profiles.models.kept_state import kept_random_state
 from pipesched.profiles.models.lstm import lstm
 from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
@@ -59,11 +59,11 @@ def resolve_model(text: str) -> Model:
     if path.suffix == ".py" and not path.is_file():
         raise ProfileError(f"model {text!r}: got no file {name}, expected path.py:factory; check the path")
     with users_folders(*([path.resolve().parent] if path.suffix == ".py" else [])):
-        factory = _load_factory(text, name, attribute)
+        with kept_random_state():
+            factory = _load_factory(text, name, attribute)
         arguments = read_arguments(text, factory, rest)
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+            with kept_random_state(0):
                 made = factory(**arguments)
         except ProfileError:
             raise

@@ -61,3 +61,35 @@ def signalling(layers: int, at: int):
         return quiet.batch(num_samples, seed)
 
     return replace(quiet, batch=batch)
+
+
+class Halving(nn.Module):
+    """Scales by a buffer that every training forward replaces, and counts its forwards in an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("forwards", torch.zeros((), dtype=torch.int64))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.training:
+            self.scale = 0.9 * self.scale + 0.05
+            self.forwards.fill_(self.calls)
+        return x * self.scale
+
+
+def frozen(layers: int):
+    """Have layers in training and in evaluation mode, inside one stage and alone, and forwards that change buffers."""
+    parts = [
+        lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5).eval(), nn.BatchNorm1d(WIDTH)),
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)),
+        Halving,
+        lambda: nn.BatchNorm1d(WIDTH).eval(),
+        lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)),
+        lambda: Halving().eval(),
+        lambda: nn.Dropout(0.5).eval(),
+        lambda: nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False),
+    ]
+    return _of("frozen", [parts[index % len(parts)] for index in range(layers)])

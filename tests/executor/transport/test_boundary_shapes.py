@@ -1,0 +1,58 @@
+"""Shapes between stages are found without a trace in the stages."""
+
+import copy
+
+import pytest
+import torch
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import build_stages
+from pipesched.executor.transport import boundary_shapes, find_shapes
+from pipesched.schedules.builders import build
+from tests.executor import models
+from tests.executor.pipelines import CPU, even_bounds
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """Let one rank be all ranks."""
+    monkeypatch.setattr(boundary_shapes.dist, "broadcast", lambda header, owner, group: None)
+
+
+def stages_of(model, num_chunks):
+    schedule = build("interleaved", 1, 2, num_chunks=num_chunks)
+    bounds = even_bounds(len(model.layers), num_chunks)
+    stages = build_stages(
+        schedule, 0, model, bounds, optimizer="sgd", lr=0.1, seed=0, dtype=torch.float64, device=CPU
+    )  # fmt: skip
+    return schedule, stages
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("num_chunks", [2, 4, 8])
+def test_modes_buffers_weights_and_random_numbers_stay(num_chunks):
+    schedule, stages = stages_of(models.frozen(8), num_chunks)
+    parts = [part for stage in stages.values() for part in stage.module.modules()]
+    modes = [part.training for part in parts]
+    calls = [getattr(part, "calls", None) for part in parts]
+    tensors = [copy.deepcopy(stage.module.state_dict()) for stage in stages.values()]
+    assert {True, False} == set(modes)
+    state = torch.get_rng_state()
+    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64), None)
+    assert [shape.size for shape in shapes.values()] == [(4, models.WIDTH)] * (num_chunks - 1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [part.training for part in parts] == modes
+    assert [getattr(part, "calls", None) for part in parts] == calls
+    for stage, before in zip(stages.values(), tensors, strict=True):
+        now = stage.module.state_dict()
+        assert now.keys() == before.keys()
+        assert all(torch.equal(now[name], before[name]) for name in before)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_stage_that_fails_keeps_its_modes():
+    schedule, stages = stages_of(models.frozen(8), 2)
+    modes = [part.training for part in stages[0].module.modules()]
+    with pytest.raises(ExecutionError, match="stage 0: got RuntimeError"):
+        find_shapes(schedule, 0, stages, torch.ones(4, 3, dtype=torch.float64), None)
+    assert [part.training for part in stages[0].module.modules()] == modes
