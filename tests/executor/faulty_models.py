@@ -103,10 +103,13 @@ def killing_the_server():
 
 
 class Narrowing(nn.Module):
-    """Gives another shape in training than out of it."""
+    """Gives another shape from its second forward on."""
+
+    calls = 0
 
     def forward(self, x):
-        return x[:, :2] if self.training else x
+        self.calls += 1
+        return x[:, :2] if self.calls > 1 else x
 
 
 def narrowing():

@@ -146,7 +146,7 @@ def test_a_process_that_a_layer_has_started_does_not_outlive_the_run(tmp_path):
 
 def test_a_stage_that_gives_another_shape_than_before_is_named():
     message = failure(faulty("narrowing"))
-    assert message.startswith("rank 1 failed at 1SEND_F0 (micro-batch 0): ")
+    assert message.startswith("rank 1 failed at 1SEND_F1 (micro-batch 1): ")
     assert "(1, 2), expected torch.float32, (1, 4)" in message
 
 

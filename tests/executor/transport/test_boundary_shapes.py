@@ -4,10 +4,12 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import build_stages
 from pipesched.executor.transport import boundary_shapes, find_shapes
+from pipesched.profiles.models import Model
 from pipesched.schedules.builders import build
 from tests.executor import models
 from tests.executor.pipelines import CPU, even_bounds
@@ -47,6 +49,22 @@ def test_modes_buffers_weights_and_random_numbers_stay(num_chunks):
         now = stage.module.state_dict()
         assert now.keys() == before.keys()
         assert all(torch.equal(now[name], before[name]) for name in before)
+
+
+class HalvedInTraining(nn.Module):
+    """Drops half of its input in training, as patch dropout does."""
+
+    def forward(self, x):
+        return x[:, : models.WIDTH // 2] if self.training else x
+
+
+@pytest.mark.usefixtures("alone")
+def test_shapes_are_those_of_the_modes_that_the_layers_run_in():
+    plain = models.plain(2)
+    layers = (HalvedInTraining, lambda: HalvedInTraining().eval())
+    schedule, stages = stages_of(Model("halved", layers, ("a", "b"), plain.loss, plain.batch), 2)
+    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64), None)
+    assert shapes[0].size == (4, models.WIDTH // 2)
 
 
 @pytest.mark.usefixtures("alone")
