@@ -39,6 +39,7 @@ from .schedules.builders import build as build
 from .schedules.lowering import lower as lower
 from .simulator import NetworkOptions as NetworkOptions
 from .simulator import SimulationError as SimulationError
+from .simulator.views import FigureStyle as FigureStyle
 from .workflows import ArgumentError as ArgumentError
 from .workflows import close as close
 from .workflows import session as session

@@ -4,6 +4,7 @@ from .cost_figure import profile_figure as profile_figure
 from .figure import FIGURE_SUFFIXES as FIGURE_SUFFIXES
 from .figure import GANTT_SUFFIXES as GANTT_SUFFIXES
 from .figure import save_figure as save_figure
+from .figure_style import FigureStyle as FigureStyle
 from .gantt_chart import ChartOptions as ChartOptions
 from .gantt_chart import gantt_layout as gantt_layout
 from .gantt_figure import draw as draw

@@ -73,14 +73,10 @@ def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0
         SimulationError: The suffix is another one, or it cannot be written.
     """
     suffix, figure, data = require_suffix(path, FIGURE_SUFFIXES), draw(), BytesIO()
-    from matplotlib import rc_context
-
-    # text stays text, and is no outlines; the salt makes the names in a picture the same whenever it is drawn
-    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "pipesched"}):
-        figure.savefig(
-            data,
-            format=suffix[1:],
-            dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())),
-            metadata=_DATES.get(suffix),
-        )
+    figure.savefig(
+        data,
+        format=suffix[1:],
+        dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())),
+        metadata=_DATES.get(suffix),
+    )
     write_bytes(path, data.getvalue())

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from pipesched.schedules import Compute, Op, Overlap, Reduce, Span, Timeline, computes
 from pipesched.simulator.analysis import Metrics, label, metrics, readable_s, sources
+from pipesched.simulator.views.figure_style import FigureStyle
 
 _STEP, _LIGHTEST = 0.45, 0.6
 """The lightness from a rank's stage to its next, and of the last of many, still far from the colour of idle time."""
@@ -25,12 +26,14 @@ class ChartOptions:
         to_s: Where it ends; None: at the end of all.
         has_idle: Whether idle time is coloured by its causes.
         has_memory: Whether what the devices hold is drawn below, if that is known.
+        style: Size and font of a picture; a page has its own.
     """
 
     from_s: float = 0.0
     to_s: float | None = None
     has_idle: bool = False
     has_memory: bool = False
+    style: FigureStyle = FigureStyle()  # noqa: RUF009 -- frozen
 
 
 WHOLE = ChartOptions()

@@ -35,7 +35,11 @@ _AXIS_IN, _RIGHT_IN, _LEGEND_IN = 0.42, 0.6, 0.26
 """Height of the axis with its times, width right of the rows, and height of a line of the legend."""
 _CAPTION_IN = 0.22
 """Height of a line of the caption."""
+_LEAST_ROW_IN = 0.08
+"""Least height of a row; the rows are at least ten times as wide [inches]."""
 _LEAST_TITLE, _LARGEST_TITLE = 8.0, 14.0
+_LEGEND_POINTS, _MARK_EM, _LETTER_EM = 9.0, 2.95, 0.6
+"""Largest letters of the legend [points]; widths of a mark with its space, and of a letter, in sizes of letters."""
 
 
 def gantt_figure(
@@ -91,7 +95,8 @@ def draw(
         shown = f"; shown from {readable_s(from_s)} to {readable_s(to_s)}"
         chart = replace(chart, captions=tuple(caption + shown for caption in chart.captions))
 
-    width_in = width_of(chart, from_s, to_s)
+    style = options.style
+    width_in = width_of(chart, from_s, to_s) if style.width_in is None else style.width_in / style.scale
     lines = [line for text in caption.splitlines() for line in wrap(literal(text), int(14 * width_in))]
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
     lane_in = min(0.5, max(0.3, 3.4 / max(1, len(lanes))))
@@ -102,8 +107,18 @@ def draw(
     text_in = 0.12 + _CAPTION_IN * len(lines)
     lanes_in = text_in + _LEGEND_IN * (1 + bool(strips) + bool(lanes))
     chart_in = lanes_in + lane_in * len(lanes) + _AXIS_IN
+    around_in = chart_in + above_in + (0.55 if chart.headings else 0.95)
+    if style.height_in is not None:
+        row_in = (style.height_in / style.scale - around_in) / chart.depth
+    if min(row_in, span_in / 10) < _LEAST_ROW_IN:
+        least = (around_in + _LEAST_ROW_IN * chart.depth, width_in - span_in + 10 * _LEAST_ROW_IN)
+        height, width = (math.ceil(10 * inches * style.scale) / 10 for inches in least)
+        raise SimulationError(
+            f"picture: got too little room for {chart.depth:.3g} rows in texts of {style.font_size:g} points, expected "
+            f"at least {width:g} x {height:g} inches; try a larger size, a smaller font or fewer ranks"
+        )
     depth_in = chart.depth * row_in
-    height_in = chart_in + depth_in + above_in + (0.55 if chart.headings else 0.95)
+    height_in = around_in + depth_in
 
     figure = ShownFigure(figsize=(width_in, height_in), facecolor=WHITE)
     box = (left_in / width_in, chart_in / height_in, span_in / width_in, depth_in / height_in)
@@ -130,7 +145,7 @@ def draw(
     for line, handles in enumerate(reversed(legends)):
         _write_legend(figure, handles, text_in + line * _LEGEND_IN)
     figure.text(0.125 / width_in, 0.12 / height_in, "\n".join(lines), color=INK, size=9, va="bottom")
-    return figure
+    return figure.restyled(style)
 
 
 def _shares_devices(chart: Chart) -> bool:
@@ -324,10 +339,12 @@ def _word(text: str) -> Line2D:
 
 
 def _write_legend(figure: Figure, handles: Sequence[Any], above_in: float) -> None:
-    """Explain colours in one line, so far above the bottom of the figure."""
+    """Explain colours in one line, so far above the bottom of the figure; the letters are smaller in a narrow one."""
     width_in, height_in = figure.get_size_inches()
+    ems = sum(_MARK_EM + _LETTER_EM * len(handle.get_label()) for handle in handles)
+    size = min(_LEGEND_POINTS, 72 * (width_in - 0.125) / ems)
     figure.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, above_in / height_in),
-        ncols=len(handles), frameon=False, fontsize=9, labelcolor=INK, handlelength=1.1, handleheight=1.0,
+        ncols=len(handles), frameon=False, fontsize=size, labelcolor=INK, handlelength=1.1, handleheight=1.0,
         handletextpad=0.5, columnspacing=1.3, borderpad=0, borderaxespad=0,
     )  # fmt: skip

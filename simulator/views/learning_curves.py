@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _DASHES = ("-", "--", "-.", ":")
-_ABOVE, _FAR_ABOVE = 1.3, 10.0
-"""How far above the first loss there is room for curves at least, and at most."""
+_FAR_ABOVE = 10.0
+"""Largest multiple of the first loss that is shown."""
+_MARGIN = 0.05
+"""Share of the axis that stays empty above and below the curves."""
+_NOISE = 0.02
+"""Share of the raw losses that may lie above the axis, and as many below it."""
 _WIDE = 4
 """Losses that differ by more than so many times are drawn on a logarithmic scale."""
 
@@ -116,6 +120,7 @@ def _require_drawable(curves: Sequence[Curve]) -> None:
 def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:
     """Draw each curve over its places, if it has any; return the smoothed ones."""
     window = window_of(max(len(curve.losses) for curve in curves))
+    top = _range(curves)[1]
     handles = []
     for index, (curve, xs) in enumerate(zip(curves, places, strict=True)):
         if not xs:
@@ -131,7 +136,7 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
         if curve.has_diverged:
             axes.plot(
                 xs[-1],
-                min([_top(curves), *ys[-1:]]),
+                min([top, *ys[-1:]]),
                 marker="x",
                 color=colour,
                 markersize=8,
@@ -141,22 +146,37 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
     return handles
 
 
-def _top(curves: Sequence[Curve]) -> float:
-    """Return the loss up to which curves are shown: all of each, but of one that goes far above the first loss."""
-    losses = [loss for curve in curves for loss in curve.losses if math.isfinite(loss)]
-    return max(_ABOVE * losses[0], min(_FAR_ABOVE * losses[0], 1.05 * max(losses)))
+def _range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return the lowest and the highest loss to show.
+
+    Every smoothed curve and nearly all raw losses are shown, up to a multiple of the first loss.
+    """
+    finite = [[loss for loss in curve.losses if math.isfinite(loss)] for curve in curves]
+    window = window_of(max(len(curve.losses) for curve in curves))
+    smooth = [loss for losses in finite for loss in smoothed(losses, window)]
+    raw = sorted(loss for losses in finite for loss in losses)
+    left_out = int(_NOISE * len(raw))
+    first = next(losses[0] for losses in finite if losses)
+    low, high = min(raw[left_out], *smooth), max(raw[-1 - left_out], *smooth)
+    return low, max(low, min(high, _FAR_ABOVE * first)) if first > 0 else high
 
 
 def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> None:
-    lowest = min(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
-    if lowest > 0 and _top(curves) > _WIDE * lowest:
+    low, high = _range(curves)
+    if target_loss is not None:
+        low, high = min(low, target_loss), max(high, target_loss)
+    if low > 0 and high > _WIDE * low:
         from matplotlib.ticker import LogLocator
 
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
-    axes.set_ylim(top=_top(curves))
+        room = (high / low) ** _MARGIN
+        axes.set_ylim(low / room, high * room)
+    else:
+        room = _MARGIN * ((high - low) or abs(high) or 1.0)
+        axes.set_ylim(low - room, high + room)
     axes.set_xlim(left=0)
     axes.grid(visible=True, linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)

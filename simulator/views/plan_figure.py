@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
+    from pipesched.simulator.views.shown_figure import ShownFigure
+
 _COLOURS = (BLUE, VIOLET, RED, ORANGE)
 _MESSAGE, _REDUCTION = DARK_BLUE, TEAL
 _MOST_ROWS = 16
@@ -106,7 +108,7 @@ def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:
     return figure
 
 
-def layout_figure(candidate: Candidate, cluster: Cluster) -> Figure:
+def layout_figure(candidate: Candidate, cluster: Cluster) -> ShownFigure:
     """Return the nodes with their devices alone."""
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 

@@ -24,7 +24,7 @@ from pipesched.simulator.views.sweep_figure import sweep_figure
 from pipesched.simulator.views.timeline_page import timeline_part
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from pipesched.simulator.views.shown_figure import ShownFigure
 
 _Rows = Sequence[Mapping[str, str]]
 _MOST_SPANS = 400_000
@@ -167,11 +167,8 @@ def _map(grid: SettingGrid, quantity: ScaledQuantity, best: SettingOutcome | Non
     return {"title": quantity.title, "names": grid.names, "columns": columns, "rows": rows, "cells": cells}
 
 
-def _picture(figure: Figure) -> str:
+def _picture(figure: ShownFigure) -> str:
     """Return a picture as an address that holds all of it, the same whenever it is drawn."""
-    from matplotlib import rc_context
-
     data = BytesIO()
-    with rc_context({"svg.hashsalt": "pipesched"}):
-        figure.savefig(data, format="svg", metadata={"Date": None})
+    figure.savefig(data, format="svg", metadata={"Date": None}, has_outlines=True)
     return f"data:image/svg+xml;base64,{b64encode(data.getvalue()).decode()}"

@@ -1,14 +1,42 @@
-"""A figure that a notebook shows as a picture, also where pyplot was never loaded."""
+"""A figure that a notebook shows without pyplot, and whose files keep text as text."""
 
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from pipesched.simulator.views.figure_style import FigureStyle
 
 
 class ShownFigure(Figure):
     """A matplotlib Figure; Jupyter has a picture of plain ones only after pyplot has made one."""
+
+    def savefig(self, fname: Any, *, has_outlines: bool = False, **options: Any) -> None:
+        """Write the figure as matplotlib does: text as text in TrueType fonts, and the same bytes every time.
+
+        Args:
+            fname: A path or an open file.
+            has_outlines: Whether SVG has the outlines of letters in place of text.
+            options: As `matplotlib.figure.Figure.savefig` takes them.
+        """
+        letters = "path" if has_outlines else "none"
+        with rc_context({"svg.fonttype": letters, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.hashsalt": "pipesched"}):
+            super().savefig(fname, **options)
+
+    def restyled(self, style: FigureStyle) -> ShownFigure:
+        """Set the font of every text, and scale the figure with its texts to the font size; return the figure."""
+        for text in self.findobj(Text):
+            assert isinstance(text, Text)
+            text.set_fontsize(float(text.get_fontsize()) * style.scale)
+            if style.font is not None:
+                text.set_fontfamily(style.font)
+        width_in, height_in = self.get_size_inches()
+        self.set_size_inches(width_in * style.scale, height_in * style.scale)
+        return self
 
     def _repr_png_(self) -> bytes:
         data = BytesIO()

@@ -31,8 +31,10 @@ from pipesched.simulator.views.heat_map_panel import draw_colour_bar, draw_heat_
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, FigureBase
+    from matplotlib.figure import FigureBase
     from matplotlib.image import AxesImage
+
+    from pipesched.simulator.views.shown_figure import ShownFigure
 
 _MOST_MAPS = 8
 _MOST_CELLS = 40
@@ -46,6 +48,12 @@ _NEAR = 0.05
 _GIB = 2**30
 _FRAME = 2.2
 """Width of the frame of the best cell [points]."""
+_MARKERS = ("o", "s", "^", "D")
+"""Shapes of the points of schedules: the next shape begins when all colours are used."""
+_FRONT_IN, _HANDLE_IN, _LETTER_IN = 5.0, 0.42, 0.062
+"""Widths of the panel of all settings, and in its legend of a mark and of a letter [inches]."""
+_LONGEST_NAME = 32
+"""Letters of a schedule's name in the legend."""
 _WIDE = 4
 """Numbers that differ by more than so many times are drawn on a logarithmic scale."""
 
@@ -59,7 +67,7 @@ def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> N
     save_figure(lambda: sweep_figure(outcomes, by), path, dpi=140)
 
 
-def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
+def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> ShownFigure:
     """Return a heat map of `by` for each schedule, and where bytes are known all settings over their memory.
 
     The axes of the maps are the two of counts, parameters and links that have the most values. A cell is the best
@@ -82,9 +90,13 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
     columns = min(4, len(maps))
     rows = math.ceil(len(maps) / columns)
     side_in = (max(2.6, 1.0 + 0.42 * len(maps[0].xs)), max(2.4, 1.0 + 0.34 * len(maps[0].ys)))
-    width_in = columns * min(side_in[0], 6.0) + (5.0 if has_memory else 0.8)
+    width_in = columns * min(side_in[0], 6.0) + (_FRONT_IN if has_memory else 0.8)
     figure = ShownFigure(figsize=(width_in, max(3.8, rows * min(side_in[1], 6.0))), layout="constrained")
-    parts = figure.subfigures(1, 2, width_ratios=[width_in - 5.0, 5.0], squeeze=False)[0] if has_memory else [figure]
+    parts = (
+        figure.subfigures(1, 2, width_ratios=[width_in - _FRONT_IN, _FRONT_IN], squeeze=False)[0]
+        if has_memory
+        else [figure]
+    )
     left = parts[0]
     axes = left.subplots(rows, columns, squeeze=False).ravel()
     known = sorted(value for drawn in maps for value in drawn.values.values())
@@ -215,9 +227,12 @@ def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, na
     for index, schedule in enumerate(schedules):
         colour = CURVE_COLOURS[1 + index % (len(CURVE_COLOURS) - 1)]
         fitting = [o for o in ordered if o.setting.schedule == schedule and o.fits]
+        marker = _MARKERS[index // (len(CURVE_COLOURS) - 1) % len(_MARKERS)]
+        name = _shortened(literal(schedule))
         axes.scatter(
-            *points(fitting), s=11, color=colour, alpha=0.75, linewidths=0, label=literal(schedule), rasterized=is_many
-        )
+            *points(fitting), s=11, marker=marker, color=colour, alpha=0.75, linewidths=0, label=name,
+            rasterized=is_many,
+        )  # fmt: skip
     over = [outcome for outcome in ordered if not outcome.fits]
     if over:
         axes.scatter(
@@ -230,7 +245,7 @@ def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, na
     )
     for number, outcome in enumerate(named_points, start=1):
         setting = outcome.setting
-        name = f"{number}: {literal(setting.schedule)} p={setting.num_ranks} m={setting.num_microbatches}"
+        name = f"{number}: {_shortened(literal(setting.schedule))} p={setting.num_ranks} m={setting.num_microbatches}"
         name += "" if setting.num_chunks is None else f" v={setting.num_chunks}"
         name += " recompute" if setting.recomputes else ""
         axes.plot([], [], color=DARK_RED, linestyle="none", marker="o", markersize=3.5, label=name)
@@ -248,7 +263,15 @@ def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, na
     axes.set_title("every setting", loc="left", fontsize=9, color=INK)
     axes.tick_params(which="both", colors=FAINT, labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
+    longest = max(map(len, axes.get_legend_handles_labels()[1]))
+    ncols = max(1, min(4, int(_FRONT_IN / (_HANDLE_IN + _LETTER_IN * longest))))
+    figure.legend(loc="outside lower center", ncols=ncols, frameon=False, fontsize=7)
+
+
+def _shortened(name: str) -> str:
+    """Return a name, without its middle where it is long."""
+    half = _LONGEST_NAME // 2 - 1
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}..{name[-half:]}"
 
 
 def _number_points(axes: Axes, places: Sequence[tuple[float, float]]) -> None:

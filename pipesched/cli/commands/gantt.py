@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,10 @@ from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.shown_timelines import read_shown
 from pipesched.cli.terminal import print_coloured, print_json, print_lines, terminal_line
+from pipesched.schedules import shown
+
+if TYPE_CHECKING:
+    from pipesched.simulator.views import FigureStyle
 
 
 @grouped
@@ -37,7 +41,14 @@ def gantt(
         int | None, typer.Option(help="Characters of a line, without --out; else those of the terminal.", min=20)
     ] = None,
     json: Json = False,
-    title: Annotated[str, typer.Option(help="Above the picture.")] = "",
+    title: Annotated[str, typer.Option(help="Title of the picture.")] = "",
+    size: Annotated[
+        str | None, typer.Option(help="Width x height of the picture in inches, as 7x3; with --out.")
+    ] = None,
+    font: Annotated[str | None, typer.Option(help="Font family of the picture, as serif; with --out.")] = None,
+    font_size: Annotated[
+        float | None, typer.Option(help="Size of most text in points (default: 10); with --out.")
+    ] = None,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf, .html), or as text.
@@ -51,11 +62,12 @@ def gantt(
     from pipesched.workflows.timelines import Gantt
 
     check_outputs((out, GANTT_SUFFIXES))
-    if out is None and (has_memory or has_idle):
-        option = "--memory" if has_memory else "--idle"
+    looks = {"--memory": has_memory, "--idle": has_idle, "--size": size, "--font": font, "--font-size": font_size}
+    option = next((option for option, value in looks.items() if value), None)
+    if out is None and option is not None:
         raise InputError(f"{option}: got it without --out, expected a picture or page to draw it in; try --out x.png")
     until_s = None if until is None else time_s(until, "--to")
-    options = ChartOptions(time_s(since, "--from"), until_s, has_idle, has_memory)
+    options = ChartOptions(time_s(since, "--from"), until_s, has_idle, has_memory, _style(size, font, font_size))
     shown = read_shown(files, schedule, costs, simulation)
     picture = Gantt(shown.timelines, title, shown.details, options, (*shown.notes, *shown.doubts))
     if out is not None:
@@ -68,3 +80,20 @@ def gantt(
         print_coloured([*([terminal_line(title)] if title else []), picture.to_text(width, has_colour=True)])
         print_lines(picture.notes)
     end_if_over(shown.over)
+
+
+def _style(size: str | None, font: str | None, font_size: float | None) -> FigureStyle:
+    """Return the size and font of the picture.
+
+    Raises:
+        InputError: The size is no pair of numbers.
+        SimulationError: A number is out of range, or there is no such font.
+    """
+    from pipesched.simulator.views import FigureStyle
+
+    try:
+        width_in, height_in = (None, None) if size is None else map(float, size.lower().split("x"))
+    except ValueError as error:
+        raise InputError(f"--size: got {shown(size)}, expected width x height in inches; try 7x3") from error
+    sized = {} if font_size is None else {"font_size": font_size}
+    return FigureStyle(width_in, height_in, font, **sized)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.views import ChartOptions
+from pipesched.simulator.views import ChartOptions, FigureStyle
 from pipesched.workflows import (
     ArgumentError,
     Table,
@@ -167,6 +167,7 @@ def gantt(
     to_s: float | None = None,
     idle: bool = False,
     memory: bool = False,
+    style: FigureStyle = FigureStyle(),  # noqa: B008 -- frozen
 ) -> Gantt:
     """Return a Gantt chart of Timelines, of simulations, or of files of Timelines.
 
@@ -177,6 +178,7 @@ def gantt(
         to_s: Where it ends; None: at the end.
         idle: Whether idle time is coloured by its causes.
         memory: Whether what the devices hold is drawn below, with their limits.
+        style: Size and font of the picture.
 
     Raises:
         ArgumentError: There is none, no time between the instants, or no memory is known.
@@ -188,10 +190,11 @@ def gantt(
     require_number("from_s", from_s)
     if to_s is not None:
         require_number("to_s", to_s)
+    require_kind("style", style, FigureStyle, "a FigureStyle")
     from pipesched.simulator.views import RunDetails
 
     details = (given.details if isinstance(given, Prediction) else RunDetails() for given in timelines)
-    return Gantt(_timelines(timelines), title, tuple(details), ChartOptions(from_s, to_s, idle, memory))
+    return Gantt(_timelines(timelines), title, tuple(details), ChartOptions(from_s, to_s, idle, memory, style))
 
 
 def trace(*timelines: TimelineArgument) -> Trace:

@@ -62,6 +62,29 @@ def test_a_run_that_diverged_at_once_is_a_cross_beside_the_others(tmp_path, is_f
     assert (tmp_path / "c.svg").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(("losses", "top"), [((2.0, 1.0), 2.6), ((2.0, 6.0), 6.3), ((2.0, 1e9), 20.0)])
+@pytest.mark.parametrize(("losses", "top"), [((2.0, 1.0), 2.0), ((2.0, 6.0), 6.0), ((2.0, 1e9), 20.0)])
 def test_a_curve_is_shown_up_to_its_highest_loss_or_far_above_its_first(losses, top):
-    assert learning_curve_figure([Curve("gpipe", losses)]).axes[0].get_ylim()[1] == pytest.approx(top)
+    assert top < learning_curve_figure([Curve("gpipe", losses)]).axes[0].get_ylim()[1] < 1.2 * top
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [2.3 - 0.01 * step for step in range(20)],  # hardly falls
+        [5.0] + [1.5] * 60,  # falls at once
+        [2.3 - 0.01 * step if step != 50 else 9.0 for step in range(100)],  # one outlier
+        [5.0 * 0.9**step for step in range(100)],
+    ],
+    ids=["flat", "steep", "outlier", "exponential"],
+)
+def test_smoothed_curves_use_most_of_the_height(losses):
+    (axes,) = learning_curve_figure([Curve("gpipe", tuple(losses))]).axes
+    smooth = smoothed(losses, max(1, len(losses) // 20))
+    (_, low), (_, high) = axes.transLimits.transform(axes.transScale.transform([(0, min(smooth)), (0, max(smooth))]))
+    assert 0 <= low < 0.25
+    assert 0.75 < high <= 1
+
+
+def test_the_target_loss_is_inside_of_the_axes():
+    (axes,) = learning_curve_figure([Curve("gpipe", (2.0, 1.9, 1.8))], target_loss=0.5).axes
+    assert axes.get_ylim()[0] < 0.5

@@ -51,6 +51,23 @@ def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
         assert not any(extent.contains(*point) for point in points)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "interleaved_zb", "a/very/long/path/to/a/module/of/mine.py:my_own_builder"])
+def test_no_legend_is_cut_off_and_no_two_schedules_look_alike(name):
+    settings = [SweptSetting(f"{name}{index}", 4, m, 2) for index in range(15) for m in (4, 8)]
+    many = [SweptOutcome(setting, seconds=1.0 + number, held_bytes=2**30 * (40 - number))
+            for number, setting in enumerate(settings)]  # fmt: skip
+    figure = sweep_figure(many, "makespan_s")
+    figure.draw_without_rendering()
+    (legend,) = figure.subfigs[1].legends
+    for text in legend.get_texts():
+        extent = text.get_window_extent()
+        assert figure.subfigs[1].bbox.x0 <= extent.x0 < extent.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= extent.y0
+    points = figure.subfigs[1].axes[0].collections[:15]
+    looks = {(tuple(dots.get_facecolor()[0]), len(dots.get_paths()[0].vertices)) for dots in points}
+    assert len(looks) == 15
+
+
 def test_points_of_the_front_that_touch_share_a_number():
     near = [SweptOutcome(SweptSetting("1f1b", 2, m), seconds=seconds, held_bytes=held) for m, seconds, held in
             [(4, 1.0, 2**34), (8, 1.001, 2**34 - 1), (16, 3.0, 2**31)]]  # fmt: skip
