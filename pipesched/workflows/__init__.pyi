@@ -44,6 +44,7 @@ from .notes import crowded_cores as crowded_cores
 from .notes import gpus_in_all as gpus_in_all
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed
+from .notes import serial_overlaps as serial_overlaps
 from .notes import short_ops as short_ops
 from .notes import unitless_times as unitless_times
 from .notes import unjudged_limit as unjudged_limit

@@ -9,7 +9,7 @@ from statistics import fmean
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
 from pipesched.profiles.processes import num_cores
-from pipesched.schedules import Compute, Timeline, Yardstick, shown
+from pipesched.schedules import Compute, Overlap, Schedule, Timeline, Yardstick, shown
 from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
 
@@ -147,6 +147,21 @@ def unknown_to_equations(network: NetworkOptions, evaluator: str) -> list[str]:
     return [
         "AvgPipe's equations know no slowdown, nor how messages are sent: what was asked for counts as nothing here; "
         "try the evaluator simulate"
+    ]
+
+
+def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
+    """Return a note where a schedule runs ops side by side and the costs hide nothing of the shorter one.
+
+    Args:
+        schedule: The schedule.
+        overlap: Share of the shorter op that hides behind the longer, as the costs say it.
+    """
+    if overlap or not any(isinstance(op, Overlap) for ops in schedule.ops for op in ops):
+        return []
+    return [
+        f"{schedule.name} runs forwards beside backwards, and the costs hide nothing of the shorter one: both take "
+        "their full seconds; give the hidden share, 0 to 1, as overlap in --uniform or in a table of costs"
     ]
 
 

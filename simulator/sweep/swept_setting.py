@@ -63,6 +63,13 @@ class SweptSetting(SearchCandidate):
     def order(self) -> SweptSetting:
         return replace(self, microbatch_size=None, link=())
 
+    @property
+    def label(self) -> str:
+        """The schedule and its counts, as pictures name them."""
+        chunks = "" if self.num_chunks is None else f" v={self.num_chunks}"
+        recompute = " recompute" if self.recomputes else ""
+        return f"{self.schedule} p={self.num_ranks} m={self.num_microbatches}{chunks}{recompute}"
+
     def to_row(self) -> dict[str, str | int | float | tuple[int, ...] | None]:
         """Return plain data."""
         return {name: getattr(self, name) for name in SETTING_COLUMNS} | dict(self.parameters) | dict(self.link)

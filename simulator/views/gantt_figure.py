@@ -133,7 +133,7 @@ def draw(
     _draw_ends(axes, chart, seconds, from_s, to_s)
     _write_names(axes, chart, left_in, to_s)
     _dress(axes, unit)
-    _write_head(figure, chart, title)
+    _write_head(figure, chart, title, style.scale)
     legends = [_op_handles(boxes, has_transfers=has_transfers, has_hand_over=has_hand_over)]
     if strips:
         seen = {strip.cause for strip in strips}
@@ -143,7 +143,7 @@ def draw(
         below = (box[0], lanes_in / height_in, box[2], lane_in * len(lanes) / height_in)
         legends.append(_draw_lanes(figure.add_axes(below, sharex=axes), chart, lanes, seconds))
     for line, handles in enumerate(reversed(legends)):
-        _write_legend(figure, handles, text_in + line * _LEGEND_IN)
+        _write_legend(figure, handles, text_in + line * _LEGEND_IN, style.scale)
     figure.text(0.125 / width_in, 0.12 / height_in, "\n".join(lines), color=INK, size=9, va="bottom")
     return figure.restyled(style)
 
@@ -297,7 +297,7 @@ def _dress(axes: Axes, unit: str) -> None:
     )  # fmt: skip
 
 
-def _write_head(figure: Figure, chart: Chart, title: str) -> None:
+def _write_head(figure: Figure, chart: Chart, title: str, scale: float) -> None:
     """Write the title, and under it what one Timeline or the paired ones amount to, with the marks of their ends."""
     width_in, height_in = figure.get_size_inches()
     left = 0.125 / width_in
@@ -314,7 +314,7 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     ]
     figure.legend(
         handles=ends, loc="center left", bbox_to_anchor=(left, 1 - 0.57 / height_in), ncols=len(ends), frameon=False,
-        fontsize=10, labelcolor=FAINT, handlelength=1.7, handletextpad=0.6, borderpad=0, borderaxespad=0,
+        fontsize=10 * scale, labelcolor=FAINT, handlelength=1.7, handletextpad=0.6, borderpad=0, borderaxespad=0,
     )  # fmt: skip
 
 
@@ -338,13 +338,13 @@ def _word(text: str) -> Line2D:
     return Line2D([], [], linestyle="none", label=text)
 
 
-def _write_legend(figure: Figure, handles: Sequence[Any], above_in: float) -> None:
+def _write_legend(figure: Figure, handles: Sequence[Any], above_in: float, scale: float) -> None:
     """Explain colours in one line, so far above the bottom of the figure; the letters are smaller in a narrow one."""
     width_in, height_in = figure.get_size_inches()
     ems = sum(_MARK_EM + _LETTER_EM * len(handle.get_label()) for handle in handles)
     size = min(_LEGEND_POINTS, 72 * (width_in - 0.125) / ems)
     figure.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, above_in / height_in),
-        ncols=len(handles), frameon=False, fontsize=size, labelcolor=INK, handlelength=1.1, handleheight=1.0,
+        ncols=len(handles), frameon=False, fontsize=size * scale, labelcolor=INK, handlelength=1.1, handleheight=1.0,
         handletextpad=0.5, columnspacing=1.3, borderpad=0, borderaxespad=0,
     )  # fmt: skip

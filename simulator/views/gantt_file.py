@@ -31,7 +31,7 @@ def draw_gantt(
         caption: Beside it.
         details: What is known of each Timeline; empty: nothing.
         options: What is shown; a page has all of it, and begins with this.
-        notes: Lines below the caption of a page that are not in it; a picture has no room for them.
+        notes: Further lines at the end of a page; a picture has no room for them.
 
     Raises:
         SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot

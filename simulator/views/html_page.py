@@ -21,34 +21,52 @@ class PagePart:
         section: The elements (HTML).
         scripts: What fills them.
         data: Plain data for the scripts, by names that no other part has.
+        folded: Elements below all sections that a click unfolds (HTML); empty: none.
         has_pictures: Whether the data has pictures.
     """
 
     section: str
     scripts: tuple[str, ...]
     data: Mapping[str, Any]
+    folded: str = ""
     has_pictures: bool = False
 
 
-def html_page(title: str, caption: str, parts: Sequence[PagePart]) -> str:
-    """Return the page, which asks for nothing else: no other file, no network, and no script but its own.
+@dataclass(frozen=True, slots=True)
+class KeyFigures:
+    """The figures with which a page opens: a few measures, each with a value per run.
+
+    Attributes:
+        rows: A name and its values, as people read them.
+        names: The name of each run; not shown where there is one.
+    """
+
+    rows: Sequence[Sequence[str]]
+    names: Sequence[str] = ("",)
+
+
+def html_page(title: str, figures: KeyFigures, parts: Sequence[PagePart], notes: str) -> str:
+    """Return the page, which loads no other file, uses no network and runs no script but its own.
 
     Args:
-        title: Above all.
-        caption: Below the title.
+        title: The heading of the page.
+        figures: Large figures below the heading.
         parts: One below another.
+        notes: Lines at the end of the page, folded.
     """
     scripts = [_text(name) for name in ("page.js", *(name for part in parts for name in part.scripts))]
     style = _text("page.css")
     policy = [f"script-src {' '.join(map(_hash, scripts))}", f"style-src {_hash(style)}"]
     if any(part.has_pictures for part in parts):
         policy.append("img-src data:")
-    data = {key: value for part in parts for key, value in part.data.items()} | {"title": title, "caption": caption}
+    data = {key: value for part in parts for key, value in part.data.items()}
+    data |= {"title": title, "notes": notes, "figures": {"names": [*figures.names], "rows": [*map(list, figures.rows)]}}
     places = {
         "title": escape(title),
         "style": style,
         "policy": "; ".join(policy),
         "sections": "".join(_text(part.section) for part in parts),
+        "folded": "".join(_text(part.folded) for part in parts if part.folded),
         "data": _json(data),
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }

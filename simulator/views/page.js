@@ -26,4 +26,16 @@ function showTip(event, note) {
 }
 
 document.getElementById("title").textContent = page.title;
-document.getElementById("caption").textContent = page.caption;
+const { names, rows } = page.figures;
+for (const [name, ...values] of rows) {
+  const card = element("div", "", document.getElementById("figures"));
+  element("dt", name, card);
+  values.forEach((value, run) => {
+    const line = element("dd", value, card);
+    if (names.length > 1) element("span", names[run], line);
+  });
+}
+document.getElementById("figures").className = names.length > 1 ? "several" : "";
+document.querySelector("#notes p").textContent = page.notes;
+document.getElementById("notes").hidden = !page.notes;
+window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(part => part.open = true));

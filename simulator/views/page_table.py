@@ -1,4 +1,4 @@
-"""The table of a page of Timelines: what was supposed of each run, and what it amounts to."""
+"""The key figures and the table of a page of Timelines: the settings of each run, and its measures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 from pipesched.schedules import Timeline, computes, printable
 from pipesched.simulator.analysis import (
     CAUSES,
+    DeviceMetrics,
     Metrics,
     Piece,
     readable_bytes,
@@ -17,8 +18,11 @@ from pipesched.simulator.analysis import (
     shares,
 )
 from pipesched.simulator.views.gantt_chart import Chart
+from pipesched.simulator.views.html_page import KeyFigures
 from pipesched.simulator.views.run_details import RunDetails
 
+_MOST_RUNS = 6
+"""Runs in the key figures; the table has all."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -33,6 +37,38 @@ def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence
                 names.insert(place, name)
             place = names.index(name) + 1
     return [[printable(name), *(printable(column.get(name, "")) for column in columns)] for name in names]
+
+
+def key_figures(chart: Chart, details: Sequence[RunDetails]) -> KeyFigures:
+    """Return makespan, bubble, throughput and, where it is known, peak memory of the first runs."""
+    names = [printable(name) for name in chart.names[:_MOST_RUNS]]
+    rows = {
+        "makespan": [readable_s(measures.makespan_s) for measures in chart.measures],
+        "bubble_fraction": [readable_share(measures.bubble_fraction) for measures in chart.measures],
+        "micro-batches/s": [f"{measures.throughput:.4g}" for measures in chart.measures],
+    }
+    known = tuple(details) or (RunDetails(),) * len(chart.measures)
+    peaks = [_peak(measures, run) for measures, run in zip(chart.measures, known, strict=True)]
+    if any(peaks):
+        rows["peak memory"] = [peak or "-" for peak in peaks]
+    return KeyFigures([[name, *values[:_MOST_RUNS]] for name, values in rows.items()], names)
+
+
+def _peak(measures: Metrics, details: RunDetails) -> str:
+    """Return the memory of the fullest device, with its limit; empty where it is not known."""
+    held = [device for device in measures.devices if device.peak_memory_bytes is not None]
+    if not held:
+        return ""
+    limits = details.memory_bytes
+
+    def share(device: DeviceMetrics) -> tuple[float, int]:
+        peak_bytes = device.peak_memory_bytes or 0
+        return peak_bytes / limits.get(device.device, math.inf), peak_bytes
+
+    fullest = max(held, key=share)
+    limit = limits.get(fullest.device)
+    peak = readable_bytes(fullest.peak_memory_bytes or 0)
+    return peak if limit is None else f"{peak} of {readable_bytes(limit)}"
 
 
 def _column(timeline: Timeline, measures: Metrics, path: Sequence[Piece], details: RunDetails) -> dict[str, str]:

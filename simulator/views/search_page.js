@@ -66,7 +66,7 @@ function addMap({ title, names, columns, rows, cells }) {
 
 fillTable(page.search);
 page.search.maps.forEach(addMap);
-document.getElementById("notes").textContent = page.search.notes;
+document.getElementById("found").textContent = page.search.found;
 document.getElementById("best").textContent = page.search.heading;
 if (page.search.picture) {
   const picture = document.getElementById("picture");

@@ -11,11 +11,11 @@ from pipesched.schedules import Timeline, printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
 from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of
-from pipesched.simulator.sweep import SweptOutcome
+from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, best_first
 from pipesched.simulator.tuner import Problem, SettingOutcome, timeline_of_setting
 from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
 from pipesched.simulator.views.heat_map_panel import heat_faces, short_number
-from pipesched.simulator.views.html_page import PagePart, html_page
+from pipesched.simulator.views.html_page import KeyFigures, PagePart, html_page
 from pipesched.simulator.views.op_looks import hex_of, is_dark
 from pipesched.simulator.views.plan_figure import layout_figure
 from pipesched.simulator.views.run_details import RunDetails, run_details
@@ -39,7 +39,7 @@ def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, note
         request: What was asked for.
         title: Above all.
         rows: A row of cells per plan, as people read them.
-        notes: Below the table.
+        notes: Lines at the end of the page, folded.
     """
     candidate = best.candidate
     costs = request.cuts().costs_of(candidate)
@@ -55,12 +55,20 @@ def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, note
     }
     num_steps = steps_of(candidate)
     heading = f"the first: {candidate}" + ("" if num_steps == 1 else f", the first {num_steps} steps of a run")
-    search = _table(rows, notes, 0) | {
+    search = _table(rows, 0, "plans") | {
         "heading": heading,
         "picture": _picture(layout_figure(candidate, request.cluster)),
         "picture_says": f"where the ranks of {candidate} are",
     }
-    return _page(title, search, timeline, run_details(timeline, request.cluster, settings))
+    figures = KeyFigures(
+        [
+            ("fastest plan", str(candidate)),
+            ("time per step", readable_s(best.seconds or 0.0)),
+            ("samples/s", f"{best.throughput:.4g}"),
+            *_memory_figure(best),
+        ]
+    )
+    return _page(title, figures, search, notes, timeline, run_details(timeline, request.cluster, settings))
 
 
 def tune_page(
@@ -80,7 +88,7 @@ def tune_page(
         problem: What the settings have in common.
         title: Above all.
         rows: A row of cells per setting, as people read them.
-        notes: Below the table.
+        notes: Lines at the end of the page, folded.
         best_row: The row of the answer, which is marked; None: it has none.
     """
     try:
@@ -89,15 +97,18 @@ def tune_page(
         maps = []
     else:
         maps = [_map(grid, quantity, best) for quantity in grid.quantities]
-    search = _table(rows, notes, best_row) | {"maps": maps}
+    search = _table(rows, best_row, "settings") | {"maps": maps}
     if best is None:
-        return _page(title, search | {"heading": ""})
+        return _page(title, KeyFigures([("chosen", "none: nothing fits")]), search | {"heading": ""}, notes)
     setting = best.setting
     timeline = timeline_of_setting(problem, setting)
     settings = {"setting": setting, "micro-batch size": problem.microbatch_size(setting.num_microbatches)}
     many = "" if setting.num_pipelines == 1 else f": {setting.num_pipelines} pipelines, begun together"
     details = run_details(timeline, problem.cluster, settings)
-    return _page(title, search | {"heading": f"chosen: {setting}{many}"}, timeline, details)
+    figures = KeyFigures(
+        [("chosen", str(setting)), ("time per batch", readable_s(best.seconds or 0.0)), *_memory_figure(best)]
+    )
+    return _page(title, figures, search | {"heading": f"chosen: {setting}{many}"}, notes, timeline, details)
 
 
 def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Rows, notes: str = "") -> str:
@@ -108,32 +119,49 @@ def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Row
         by: The measure that orders them.
         title: Above all.
         rows: A row of cells per setting, as people read them, the best first; some are enough.
-        notes: Below the table.
+        notes: Lines at the end of the page, folded.
 
     Raises:
         SimulationError: No setting could be predicted.
     """
     picture = {"picture": _picture(sweep_figure(outcomes, by)), "picture_says": "heat maps, and time over memory"}
-    best_row = 0 if any(outcome.fits for outcome in outcomes) else None
-    return _page(title, _table(rows, notes, best_row) | picture | {"heading": ""})
+    best = best_first(outcomes, by)[0]
+    figures = [("best setting" if best.fits else "best setting, over memory", best.setting.label)]
+    for name in dict.fromkeys((by, "bubble_fraction", "peak_memory_bytes")):
+        heading = COLUMN_HEADINGS.get(name, name)
+        if rows[0].get(heading, "-") != "-":
+            figures.append((heading, rows[0][heading]))
+    search = _table(rows, 0 if best.fits else None, "settings") | picture | {"heading": ""}
+    return _page(title, KeyFigures(figures), search, notes)
+
+
+def _memory_figure(best: PlanOutcome | SettingOutcome) -> list[tuple[str, str]]:
+    return [] if best.most_bytes is None else [("peak memory", readable_bytes(best.most_bytes))]
 
 
 def _page(
-    title: str, search: dict[str, Any], timeline: Timeline | None = None, details: RunDetails | None = None
+    title: str,
+    figures: KeyFigures,
+    search: dict[str, Any],
+    notes: str,
+    timeline: Timeline | None = None,
+    details: RunDetails | None = None,
 ) -> str:
-    parts = [PagePart("search_section.html", ("search_page.js",), {"search": search}, "picture" in search)]
+    has_picture = "picture" in search
+    parts = [PagePart("search_section.html", ("search_page.js",), {"search": search}, "search_table.html", has_picture)]
     if timeline is not None and len(timeline.spans) <= _MOST_SPANS:
         known = [] if details is None else [details]
         parts.append(timeline_part(gantt_layout([timeline]), known, ChartOptions(has_idle=True)))
-    return html_page(printable(title), "", parts)
+    rows = [tuple(map(printable, row)) for row in figures.rows]
+    return html_page(printable(title), KeyFigures(rows), parts, "\n".join(map(printable, notes.splitlines())))
 
 
-def _table(rows: _Rows, notes: str, best_row: int | None) -> dict[str, Any]:
+def _table(rows: _Rows, best_row: int | None, what: str) -> dict[str, Any]:
     return {
         "columns": [printable(name) for name in rows[0]],
         "rows": [[printable(cell) for cell in row.values()] for row in rows],
         "best": best_row,
-        "notes": "\n".join(map(printable, notes.splitlines())),
+        "found": f"Table of {len(rows)} {what}",
         "maps": [],
     }
 

@@ -28,10 +28,15 @@ class ShownFigure(Figure):
             super().savefig(fname, **options)
 
     def restyled(self, style: FigureStyle) -> ShownFigure:
-        """Set the font of every text, and scale the figure with its texts to the font size; return the figure."""
+        """Set the font of every text, and scale the figure and its texts to the font size; return the figure.
+
+        Legends have their final size already: matplotlib derives their spacing from it when they are made.
+        """
+        final = {text for legend in self.legends for text in legend.get_texts()}
         for text in self.findobj(Text):
             assert isinstance(text, Text)
-            text.set_fontsize(float(text.get_fontsize()) * style.scale)
+            if text not in final:
+                text.set_fontsize(float(text.get_fontsize()) * style.scale)
             if style.font is not None:
                 text.set_fontfamily(style.font)
         width_in, height_in = self.get_size_inches()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ _FRAME = 2.2
 """Width of the frame of the best cell [points]."""
 _MARKERS = ("o", "s", "^", "D")
 """Shapes of the points of schedules: the next shape begins when all colours are used."""
-_FRONT_IN, _HANDLE_IN, _LETTER_IN = 5.0, 0.42, 0.062
+_FRONT_IN, _HANDLE_IN, _LETTER_IN = 5.0, 0.42, 0.055
 """Widths of the panel of all settings, and in its legend of a mark and of a letter [inches]."""
 _LONGEST_NAME = 32
 """Letters of a schedule's name in the legend."""
@@ -244,10 +244,8 @@ def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, na
         dict.fromkeys(front[i * (len(front) - 1) // _MOST_NAMED] for i in range(_MOST_NAMED + 1) if front)
     )
     for number, outcome in enumerate(named_points, start=1):
-        setting = outcome.setting
-        name = f"{number}: {_shortened(literal(setting.schedule))} p={setting.num_ranks} m={setting.num_microbatches}"
-        name += "" if setting.num_chunks is None else f" v={setting.num_chunks}"
-        name += " recompute" if setting.recomputes else ""
+        setting = replace(outcome.setting, schedule=_shortened(literal(outcome.setting.schedule)))
+        name = f"{number}: {setting.label}"
         axes.plot([], [], color=DARK_RED, linestyle="none", marker="o", markersize=3.5, label=name)
     held, values = points(ordered)
     for axis, set_scale, numbers in ((axes.xaxis, axes.set_xscale, held), (axes.yaxis, axes.set_yscale, values)):

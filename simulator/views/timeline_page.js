@@ -308,13 +308,6 @@ function legend() {
   redraw();
 }
 
-if (!page.headings.length) for (const run of page.runs) {
-  const item = element("li", "", document.getElementById("runs"));
-  element("b", run.name, item);
-  item.append(`: ${run.caption}`);
-}
-if (page.runs.length > 1)  // what compares the runs comes before what each of them is
-  document.getElementById("tools").before(document.getElementById("table"));
 for (const [name, ...values] of page.table) {
   const line = element("tr", "", document.getElementById("table"));
   element("th", name, line);

@@ -10,14 +10,14 @@ from pipesched.simulator.analysis import critical_path
 from pipesched.simulator.views.gantt_chart import WHOLE, Chart, ChartOptions, gantt_layout
 from pipesched.simulator.views.html_page import PagePart, html_page
 from pipesched.simulator.views.page_data import page_data
-from pipesched.simulator.views.page_table import page_table
+from pipesched.simulator.views.page_table import key_figures, page_table
 from pipesched.simulator.views.run_details import RunDetails, title_of
 
 
 def timeline_page(
     timelines: Sequence[Timeline],
     title: str = "",
-    caption: str = "",
+    notes: str = "",
     details: Sequence[RunDetails] = (),
     options: ChartOptions = WHOLE,
 ) -> str:
@@ -28,7 +28,7 @@ def timeline_page(
     Args:
         timelines: At least one.
         title: Above all; empty: as in `gantt_figure`.
-        caption: Below the title.
+        notes: Lines at the end of the page, folded.
         details: What is known of each beside its Timeline; empty: nothing.
         options: What is shown at first; memory always is.
 
@@ -39,8 +39,8 @@ def timeline_page(
         raise SimulationError("timelines: got none, expected at least one; try one that was simulated or measured")
     chart = gantt_layout(timelines)
     heading = printable(title or title_of(chart, details))
-    lines = "\n".join(map(printable, caption.splitlines()))
-    return html_page(heading, lines, [timeline_part(chart, details, options)])
+    lines = "\n".join(map(printable, notes.splitlines()))
+    return html_page(heading, key_figures(chart, details), [timeline_part(chart, details, options)], lines)
 
 
 def timeline_part(chart: Chart, details: Sequence[RunDetails] = (), options: ChartOptions = WHOLE) -> PagePart:
@@ -49,4 +49,5 @@ def timeline_part(chart: Chart, details: Sequence[RunDetails] = (), options: Cha
     paths = [critical_path(timeline) for timeline in chart.timelines]
     data = page_data(chart, paths, [run.memory_bytes for run in known], options)
     table = page_table(chart, paths, known)
-    return PagePart("timeline_section.html", ("timeline_drawing.js", "timeline_page.js"), {**data, "table": table})
+    scripts = ("timeline_drawing.js", "timeline_page.js")
+    return PagePart("timeline_section.html", scripts, {**data, "table": table}, "timeline_table.html")

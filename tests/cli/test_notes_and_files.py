@@ -184,7 +184,7 @@ def test_a_page_has_every_note_that_is_printed(pipesched, folder, line):
     printed = pipesched(f"{line} --wide").out
     assert pipesched(f"{line} --out page.html").code == 0
     page = json.loads(re.search(r'id="data">(.*)</script>', (folder / "page.html").read_text())[1])
-    told = page["caption"] + page.get("search", {}).get("notes", "")
+    told = page["notes"]
     lines = [*printed.splitlines(), ""]
     notes = [
         line.strip()

@@ -121,3 +121,12 @@ def test_bytes_that_nobody_knows_are_named(cost, missing):
     layers = pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0, **cost),) * 2)
     said = unknown_bytes(pipesched.profile_of_layers(layers).profile)
     assert [note.split(" are known: ")[0] for note in said] == ([] if missing is None else [f"no bytes of {missing}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "overlap", "is_said"), [("dualpipe", 0.0, True), ("dualpipe", 0.5, False), ("zbv", 0.0, False)]
+)
+def test_a_schedule_of_side_by_side_ops_says_that_costs_hide_nothing_of_them(name, overlap, is_said):
+    costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, overlap=overlap)
+    notes = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8).notes
+    assert ["dualpipe runs forwards beside backwards" in note for note in notes] == [True] * is_said

@@ -28,6 +28,7 @@ from pipesched.workflows import (
     require_number,
     require_rate,
     require_share,
+    serial_overlaps,
     short_ops,
     unitless_times,
     unjudged_limit,
@@ -262,6 +263,7 @@ class Prediction:
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
             *self._machines_of_plan(),
             *short_ops(self.bare_timeline),
+            *serial_overlaps(self.schedule, self.costs.overlap),
         ]
 
     def _machines_of_plan(self) -> list[str]:

@@ -24,10 +24,12 @@ class SweepResult:
     Attributes:
         outcomes: Those that fit at the front, by rising `by`; then those that do not, then those that cannot be.
         by: Name of the measure that orders them.
+        num_devices: Devices of the cluster; None: as many as the largest setting takes.
     """
 
     outcomes: Sequence[SweptOutcome]
     by: str
+    num_devices: int | None = None
 
     def __repr__(self) -> str:
         return f"SweepResult({self._counted()})"
@@ -109,7 +111,7 @@ class SweepResult:
         rows = self.to_rows(self.outcomes[:_MOST_ROWS])
         known = [name for name in self.columns if any(row[name] is not None for row in rows)]
         cells = [{COLUMN_HEADINGS.get(name, name): cell_text(name, row[name]) for name in known} for row in rows]
-        lines = [*notes, *self._refusals()]
+        lines = [*self._idle_devices(), *notes, *self._refusals()]
         if len(self.outcomes) > _MOST_ROWS:
             lines.insert(0, f"the table has the first {_MOST_ROWS:,} settings of {len(self.outcomes):,}")
         return sweep_page(self.outcomes, self.by, self.title, cells, "\n".join(lines))
@@ -145,6 +147,7 @@ class SweepResult:
         lines = [
             *([f"all with {', '.join(fixed)}"] if fixed else []),
             *([f"{more} more that fit are left out (--top, --out)"] if more > 0 else []),
+            *self._idle_devices(),
             *notes,
             *self._refusals(),
         ]
@@ -159,6 +162,19 @@ class SweepResult:
         others = [f"{over} over memory"] if over else []
         others += [f"{refused} cannot be"] if refused else []
         return ", ".join([f"{total} setting{'s' if total > 1 else ''}", *others])
+
+    def _idle_devices(self) -> list[str]:
+        """Return a line where the best setting leaves devices idle, with the best setting on all devices."""
+        best = self.best
+        most = self.num_devices or max(outcome.setting.num_ranks for outcome in self.outcomes)
+        if best is None or best.setting.num_ranks >= most:
+            return []
+        idle = f"{best.setting.label} leaves {most - best.setting.num_ranks} of {most} devices idle"
+        whole = next((outcome for outcome in self.fitting if outcome.setting.num_ranks == most), None)
+        if whole is None:
+            return [f"{idle}; no setting that fits uses all"]
+        value = f"{COLUMN_HEADINGS.get(self.by, self.by)} {cell_text(self.by, whole.measures()[self.by])}"
+        return [f"{idle}; the best on all {most} is {whole.setting.label}, {value}"]
 
     def _refusals(self) -> list[str]:
         """Return a line for each kind of reason: reasons that differ in numbers alone are of a kind."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from pipesched.profiles import MessagePrecision
-from pipesched.profiles.clusters import Link
+from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
@@ -263,7 +263,8 @@ def sweep_settings(
         raise refused_settings(len(outcomes), outcomes[0].reason)
     by = by or ("s_per_microbatch" if settings.sizes[0] is None else "s_per_sample")
     outcomes.put_in_order(by)
-    return SweepResult(outcomes, by)
+    cluster = judge.conditions.cluster
+    return SweepResult(outcomes, by, len(cluster.devices) if isinstance(cluster, Cluster) else None)
 
 
 def _shares(settings: SettingTable, num_workers: int | None) -> tuple[int, int]:

@@ -64,6 +64,19 @@ def test_where_nothing_fits_or_can_be_predicted_there_is_the_table_alone():
     assert data_of(page)["search"]["maps"] == []
 
 
+def test_a_page_opens_with_the_figures_of_the_best_and_folds_its_table_and_notes(outcomes):
+    page = tuned(outcomes)
+    places = [
+        page.index(text) for text in ("</h1>", 'id="figures"', 'id="maps"', "<canvas", 'id="candidates"', 'id="notes"')
+    ]
+    assert places == sorted(places)
+    data, best = data_of(page), outcomes[0]
+    assert data["notes"] == "below"
+    figures = dict(data["figures"]["rows"])
+    assert figures["time per batch"] == readable_s(best.seconds)
+    assert figures["peak memory"] == readable_bytes(best.held_bytes)
+
+
 def unlimited_request():
     request = random_request(random.Random(7))
     devices = tuple(replace(device, memory_bytes=None) for device in request.cluster.devices)

@@ -280,3 +280,23 @@ def test_a_browser_shows_the_op_under_the_pointer_and_marks_its_micro_batch(tmp_
     assert told["unmarked"] == orange
     assert told["zoomed"] < 0.9
     assert told["fitted"]
+
+
+def test_a_page_opens_with_figures_and_the_chart_and_folds_tables_and_notes():
+    memory = (MemorySample(0, 0.0, (("weights", 8),)), MemorySample(1, 0.0, (("weights", 6),)))
+    line = replace(play(gpipe(2, 2)), memory=memory)
+    page = timeline_page([line], notes="a note", details=[RunDetails({0: 16, 1: 8})])
+    places = [page.index(text) for text in ("</h1>", 'id="figures"', "<canvas", "<details>", '<details id="notes">')]
+    assert places == sorted(places)
+    data = data_of(page)
+    assert data["notes"] == "a note"
+    assert data["figures"]["rows"] == [
+        ["makespan", "9 s"], ["bubble_fraction", "33.33%"], ["micro-batches/s", "0.2222"], ["peak memory", "6 B of 8 B"],
+    ]  # fmt: skip
+
+
+def test_figures_of_several_runs_have_a_value_for_each_of_the_first():
+    lines = [replace(play(gpipe(2, m)), name=f"run {m}") for m in range(1, 9)]
+    figures = data_of(timeline_page(lines))["figures"]
+    assert (len(figures["names"]), {len(row) for row in figures["rows"]}) == (6, {7})
+    assert figures["rows"][0][1:3] == ["6 s", "9 s"]

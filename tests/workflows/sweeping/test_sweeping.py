@@ -164,6 +164,22 @@ def test_a_setting_that_cannot_be_is_a_row_with_its_reason():
     assert (sum(counts), len(counts)) == (3, 2)  # an odd number of micro-batches, and of ranks
 
 
+def test_idle_devices_of_the_best_setting_are_named_with_the_best_that_has_none():
+    result = small(num_ranks=[2, 4], num_microbatches=[4, 8])
+    assert result.best.setting.num_ranks == 2
+    whole = min((row for row in result.to_rows() if row["num_ranks"] == 4), key=lambda row: row["s_per_microbatch"])
+    (line,) = [line for line in result.table().caption.splitlines() if "idle" in line]
+    assert line.startswith(f"{result.best.setting.label} leaves 2 of 4 devices idle; the best on all 4 is")
+    assert f"{whole['schedule']} p=4 m={whole['num_microbatches']}, time / m " in line
+    assert line in json.loads(result.page().split('id="data">')[1].split("</script>")[0])["notes"]
+
+
+def test_devices_of_the_cluster_that_no_setting_uses_are_named():
+    result = small(cluster=pipesched.flat(8))
+    assert "idle; no setting that fits uses all" in result.table().caption
+    assert "idle" not in small(num_ranks=[2], cluster=pipesched.flat(2)).table().caption
+
+
 def test_the_best_comes_first_and_the_front_is_beaten_by_none():
     result = small(recomputes=[False, True], num_microbatches=[2, 4, 8])
     values = [(outcome.s_per_microbatch, outcome.held_bytes) for outcome in result.outcomes]
