@@ -291,8 +291,11 @@ def test_a_page_opens_with_figures_and_the_chart_and_folds_tables_and_notes():
     data = data_of(page)
     assert data["notes"] == "a note"
     assert data["figures"]["rows"] == [
-        ["makespan", "9 s"], ["bubble_fraction", "33.33%"], ["micro-batches/s", "0.2222"], ["peak memory", "6 B of 8 B"],
-    ]  # fmt: skip
+        ["makespan", "9 s"],
+        ["bubble_fraction", "33.33%"],
+        ["micro-batches/s", "0.2222"],
+        ["peak memory", "6 B of 8 B"],
+    ]
 
 
 def test_figures_of_several_runs_have_a_value_for_each_of_the_first():
