@@ -41,6 +41,7 @@ from .errors import require_some as require_some
 from .notes import NOT_ONE_SPEED as NOT_ONE_SPEED
 from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
+from .notes import given_stages as given_stages
 from .notes import gpus_in_all as gpus_in_all
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
+from pipesched.profiles.partitioning import MAX_PREFIXES, has_too_many_prefixes
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Compute, Overlap, Schedule, Timeline, Yardstick, shown
 from pipesched.simulator import NetworkOptions, is_usual
@@ -124,6 +125,28 @@ def whole_attention(profile: Profile) -> list[str]:
         "attention makes its whole matrix of context x context, and keeps it for the backward; "
         "estimate it with FlashAttention where yours does neither"
     ]
+
+
+def given_stages(costs: object, num_stages: int | None = None) -> list[str]:
+    """Return notes on the graph of a profile: its file gives other stages, or it is too large to cut it anywhere.
+
+    Args:
+        costs: Costs of any kind; others than a profile have no graph.
+        num_stages: Stages that its layers are cut into where nobody says how; None: of several schedules.
+    """
+    if not isinstance(costs, Profile) or costs.graph is None:
+        return []
+    notes, counts = [], costs.graph.given_counts
+    if has_too_many_prefixes(costs):
+        notes.append(f"the graph has more than {MAX_PREFIXES} antichains: it is cut along one chain, branch by branch")
+    if counts and len(counts) != num_stages:
+        given = f"the graph gives {len(counts)} stages of {','.join(map(str, counts))} layers (stage_id)"
+        notes.append(
+            f"{given}: schedules of {len(counts)} stages take them, plans and partitions cut the layers anew"
+            if num_stages is None
+            else f"{given} and the schedule has {num_stages}: the layers are cut anew; `partition` cuts them otherwise"
+        )
+    return notes
 
 
 def unknown_bytes(profile: Profile) -> list[str]:

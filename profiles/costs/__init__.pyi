@@ -12,6 +12,7 @@ from .layer_cost_profile import profile_of_costs as profile_of_costs
 from .layer_cost_profile import profile_with_input_share as profile_with_input_share
 from .layer_costs import LayerCosts as LayerCosts
 from .layer_execution import LayerExecution as LayerExecution
+from .layer_graph import LayerGraph as LayerGraph
 from .layer_profile import UNSAID as UNSAID
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork

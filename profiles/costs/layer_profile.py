@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs.layer_execution import LayerExecution
+from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.measurement import LayerMeasurement
 from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
@@ -125,6 +127,7 @@ class Profile:
         variation: How the seconds of forward and backward of the whole model vary from run to run; None in profiles
             that were measured before it was, or once.
         sharing: What processes on one core cost each other, by rising number of them; empty where it was not measured.
+        graph: The edges between the layers, where these are nodes of a graph; None where they are a chain.
     """
 
     model: str
@@ -132,6 +135,7 @@ class Profile:
     provenance: Provenance
     variation: Variation | None = None
     sharing: tuple[SharingPrice, ...] = ()
+    graph: LayerGraph | None = field(default=None, compare=False)
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
@@ -142,6 +146,24 @@ class Profile:
         """Whether it says what micro-batches of that size cost: they were measured, or smaller and larger ones were."""
         sizes = self.microbatch_sizes
         return microbatch_size in sizes or sizes[0] < microbatch_size < sizes[-1]
+
+    def in_order(self, order: Sequence[int], arranged_for: int | None = None) -> Profile:
+        """Return the profile of a graph with its layers in another order, and the bytes that cross each cut of that.
+
+        Args:
+            order: All layers, each behind those that it needs.
+            arranged_for: Number of stages that the order was chosen for; None: for no number.
+        """
+        assert self.graph is not None, "the layers of any other profile have one order"
+        graph = self.graph.reordered(order, arranged_for)
+        layers = []
+        for index, (before, after) in zip(order, pairwise(graph.cut_bytes()), strict=True):
+            measurements = tuple(
+                replace(measured, input_bytes=before, output_bytes=after, output_storage_bytes=after)
+                for measured in self.layers[index].measurements
+            )
+            layers.append(replace(self.layers[index], measurements=measurements))
+        return replace(self, layers=tuple(layers), graph=graph)
 
 
 def costs_of_stages(

@@ -4,14 +4,16 @@
 parameter_size=93184.0
     <tab>node1 -- node2
 
-Times are milliseconds; an activation of several tensors is ``[6291456.0; 131072.0]``. A pipeline needs a chain: the
-nodes are put in an order in which each comes after those it needs, a branch right before the node that joins it, the
-longest branch first. Whatever is made before a cut and used behind it crosses the cut.
+Times are milliseconds; an activation of several tensors is ``[6291456.0; 131072.0]``. The layers of the profile are in
+an order in which each node comes after those it needs, a branch right before the node that joins it, the longest branch
+first. Whatever is made before a cut and used behind it crosses the cut. The profile keeps the edges: partitioning puts
+the layers in another order where a cut through the branches is better.
 
     0 ─┬─ 1 ── 2 ─┬─ 4        chain 0 1 2 3 4; a cut behind 2 sends the outputs of 0 and 2
        └──── 3 ───┘
 
-Nodes whose name begins with Input read data: they are left out, with their time.
+PipeDream's optimizer writes the stage of each node at the end of its line: ``-- stage_id=1``. Nodes whose name begins
+with Input read data: they are left out, with their time.
 """
 
 from __future__ import annotations
@@ -21,17 +23,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, pairwise
 
 from pipesched.profiles import BYTES_LIMIT, ProfileError
-from pipesched.profiles.costs import UNSAID, LayerCost, LayerMeasurement, Profile
+from pipesched.profiles.costs import UNSAID, LayerCost, LayerGraph, LayerMeasurement, Profile
 from pipesched.profiles.io.model_name import graph_model
 from pipesched.schedules import shown
 
 _NODE = re.compile(
     r"(?P<name>\S+) -- (?P<what>.*) -- forward_compute_time=(?P<forward>[^,]*), "
     r"backward_compute_time=(?P<backward>[^,]*), activation_size=(?P<activation>[^,]*), "
-    r"parameter_size=(?P<parameters>[^,\s]*)(?: -- stage_id=\d+)?\s*"
+    r"parameter_size=(?P<parameters>[^,\s]*)(?: -- stage_id=(?P<stage>\d+))?\s*"
 )
 _EDGE = re.compile(r"\t(?P<source>\S+) -- (?P<target>\S+)\s*")
 _MAX_LINE = 10_000
@@ -44,6 +45,7 @@ class _Node:
     backward_s: float
     output_bytes: int
     weight_bytes: int
+    stage: int | None = None
 
     @property
     def is_input(self) -> bool:
@@ -61,24 +63,34 @@ def read_pipedream_graph(text: str, file: str) -> Profile:
     """
     nodes, sources = _parse(text, file)
     order = _chain(nodes, sources, file)
-    cuts = _cut_bytes(order, nodes, sources)
+    stages = _given_stages(order, nodes, sources, file)
+    order.sort(key=lambda name: stages.get(name, 0))
     layers = []
-    for name, (before, after) in zip(order, pairwise(cuts), strict=True):
+    for name in order:
         node = nodes[name]
         measured = LayerMeasurement(
             microbatch_size=1,
             forward_s=node.forward_s,
             backward_s=node.backward_s,
-            input_bytes=before,
-            output_bytes=after,
-            output_storage_bytes=after,
+            input_bytes=0,
+            output_bytes=0,
+            output_storage_bytes=0,
             saved_bytes=node.output_bytes,
             input_saved=False,
             output_saved=False,
             output_is_input=False,
         )
         layers.append(LayerCost(f"{name} {node.what}"[:200], node.weight_bytes, 0, 0.0, (measured,)))
-    return Profile(graph_model(file), tuple(layers), replace(UNSAID, device="a device that the file does not name"))
+    place = {name: index for index, name in enumerate(order)}
+    used = {source for needed in sources.values() for source in needed}
+    graph = LayerGraph(
+        needs=tuple(tuple({place[source]: None for source in sources[name] if source in place}) for name in order),
+        output_bytes=tuple(nodes[name].output_bytes for name in order),
+        data_bytes=sum(nodes[name].output_bytes for name in used if nodes[name].is_input),
+        stages=tuple(stages[name] for name in order) if stages else (),
+    )
+    provenance = replace(UNSAID, device="a device that the file does not name")
+    return Profile(graph_model(file), tuple(layers), provenance, graph=graph).in_order(range(len(order)))
 
 
 def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]]:
@@ -119,6 +131,7 @@ def _node(match: re.Match[str], place: str) -> _Node:
         _number(match["backward"], place, "backward_compute_time") / 1e3,
         round(sum(_number(size, place, "activation_size") for size in sizes)),
         round(_number(match["parameters"], place, "parameter_size")),
+        None if match["stage"] is None else round(_number(match["stage"], place, "stage_id")),
     )
 
 
@@ -166,17 +179,22 @@ def _depth_first(ends: Sequence[str], needed: Mapping[str, Sequence[str]]) -> It
             stack += [(source, False) for source in reversed(needed[name])]
 
 
-def _cut_bytes(order: Sequence[str], nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]]) -> list[int]:
-    """Return what crosses the cut before each layer, and 0 behind the last; before the first it is the data."""
-    place = {name: index for index, name in enumerate(order)}
-    changes = [0] * (len(order) + 1)
-    last_use: dict[str, int] = {}
+def _given_stages(
+    order: Sequence[str], nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], file: str
+) -> dict[str, int]:
+    """Return the stage of each node from 0, without gaps; empty where the file gives none."""
+    given = {name: stage for name in order if (stage := nodes[name].stage) is not None}
+    if 0 < len(given) < len(order):
+        raise ProfileError(
+            f"{file}: got a stage_id of {len(given)} of {len(order)} layers, expected one of each or none; add the "
+            "others, or remove these"
+        )
+    number = {stage: index for index, stage in enumerate(sorted(set(given.values())))}
     for name in order:
         for source in sources[name]:
-            last_use[source] = max(last_use.get(source, 0), place[name])
-    for source, last in last_use.items():
-        if source in place:
-            changes[place[source] + 1] += nodes[source].output_bytes
-            changes[last + 1] -= nodes[source].output_bytes
-    data_bytes = sum(nodes[name].output_bytes for name in last_use if nodes[name].is_input)
-    return [data_bytes, *accumulate(changes[1:-1]), 0]
+            if source in given and given[source] > given[name]:
+                raise ProfileError(
+                    f"{file}: {name[:60]}: got stage_id={given[name]}, but it needs {source[:60]} of stage "
+                    f"{given[source]}; expected stages in the order of the edges"
+                )
+    return {name: number[stage] for name, stage in given.items()}

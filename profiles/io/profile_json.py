@@ -9,7 +9,7 @@ version 6 how the layers are computed (``execution``), version 7 how fast the ma
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -152,7 +152,8 @@ def profile_text(profile: Profile, file: str) -> str:
     Raises:
         ProfileError: It holds numbers that no profile may, such as NaN.
     """
-    fields = asdict(profile)
+    fields = asdict(replace(profile, graph=None))
+    del fields["graph"]  # a file has a chain
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
     text = json.dumps({"format": "pipesched-profile", "version": 7, **fields}, indent=1) + "\n"
     read_profile(text, file)

@@ -1,3 +1,7 @@
+from .antichains import MAX_PREFIXES as MAX_PREFIXES
+from .antichains import arranged as arranged
+from .antichains import cut_profile as cut_profile
+from .antichains import has_too_many_prefixes as has_too_many_prefixes
 from .device_memory import flushed_bytes as flushed_bytes
 from .device_memory import held_bytes as held_bytes
 from .minimax import balanced_partition as balanced_partition

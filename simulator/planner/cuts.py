@@ -9,7 +9,7 @@ from typing import final
 
 from pipesched.profiles import MessagePrecision, ProfileError, element_bytes
 from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages
-from pipesched.profiles.partitioning import balanced_partition, flushed_bytes, held_bytes
+from pipesched.profiles.partitioning import arranged, balanced_partition, flushed_bytes, held_bytes
 from pipesched.simulator.planner.plan_candidate import Candidate
 
 Partition = tuple[int, ...]
@@ -28,7 +28,7 @@ class Cuts:
     def __init__(self, profile: Profile, convert_bytes_per_s: float | None = None) -> None:
         self._profile = profile
         self._half = Compression(element_bytes(profile.provenance.dtype), convert_bytes_per_s)
-        self._layers: dict[int, StageCosts] = {}
+        self._layers: dict[tuple[int, int], StageCosts] = {}
         self._balanced: dict[tuple[int, tuple[float, ...]], Partition] = {}
         self._within: dict[tuple[object, ...], Partition | None] = {}
         self._costs: dict[tuple[Partition, int, MessagePrecision | None], StageCosts] = {}
@@ -43,7 +43,9 @@ class Cuts:
         if key not in self._costs:
             bounds = tuple(pairwise(accumulate(partition, initial=0)))
             half = None if compression is None else self._half
-            self._costs[key] = replace(costs_of_stages(self._profile, bounds, size), compression=half)
+            self._costs[key] = replace(
+                costs_of_stages(arranged(self._profile, len(bounds)), bounds, size), compression=half
+            )
         return self._costs[key]
 
     def costs_of(self, candidate: Candidate) -> StageCosts:
@@ -54,7 +56,7 @@ class Cuts:
         """Return the stages whose slowest is as fast as can be on devices of these speeds."""
         key = (size, speeds)
         if key not in self._balanced:
-            bounds = balanced_partition(self._seconds(size), len(speeds), speeds)
+            bounds = balanced_partition(self._seconds(size, len(speeds)), len(speeds), speeds)
             self._balanced[key] = _sizes(bounds)
         return self._balanced[key]
 
@@ -76,7 +78,7 @@ class Cuts:
             limits: Memory of the device of each stage [bytes].
             in_flight: Micro-batches that it holds at once.
         """
-        layers = self._of_layers(size).stages
+        layers = self._of_layers(size, len(speeds)).stages
         always, for_microbatch = ([0, *accumulate(sizes)] for sizes in zip(*map(flushed_bytes, layers), strict=True))
         if None not in limits and always[-1] + min(in_flight) * for_microbatch[-1] > sum(filter(None, limits)):
             return None
@@ -89,20 +91,24 @@ class Cuts:
         key = (size, speeds, limits, in_flight)
         if key not in self._within:
             try:
-                self._within[key] = _sizes(balanced_partition(self._seconds(size), len(speeds), speeds, fits))
+                self._within[key] = _sizes(
+                    balanced_partition(self._seconds(size, len(speeds)), len(speeds), speeds, fits)
+                )
             except ProfileError:
                 self._within[key] = None
         return self._within[key]
 
-    def _seconds(self, size: int) -> tuple[float, ...]:
-        return tuple(cost.both_s for cost in self._of_layers(size).stages)
+    def _seconds(self, size: int, num_stages: int) -> tuple[float, ...]:
+        return tuple(cost.both_s for cost in self._of_layers(size, num_stages).stages)
 
-    def _of_layers(self, size: int) -> StageCosts:
-        """Return the layers as stages of their own."""
-        if size not in self._layers:
-            count = len(self._profile.layers)
-            self._layers[size] = costs_of_stages(self._profile, tuple((i, i + 1) for i in range(count)), size)
-        return self._layers[size]
+    def _of_layers(self, size: int, num_stages: int) -> StageCosts:
+        """Return the layers as stages of their own, in their order for a number of stages."""
+        key = size, num_stages if self._profile.graph else 0
+        if key not in self._layers:
+            profile = arranged(self._profile, num_stages)
+            bounds = tuple((i, i + 1) for i in range(len(profile.layers)))
+            self._layers[key] = costs_of_stages(profile, bounds, size)
+        return self._layers[key]
 
 
 def _sizes(bounds: Sequence[tuple[int, int]]) -> Partition:

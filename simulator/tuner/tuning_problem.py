@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds
-from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages
+from pipesched.profiles.partitioning import cut_profile
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
@@ -40,14 +40,14 @@ class Problem:
         profile: Profile of the model.
         batch_size: Samples in the batch of one pipeline.
         cluster: Cluster of as many devices as the pipeline has, with their memory.
-        partition: How layers are cut into stages, as in `parse_partition`.
+        partition: How layers are cut into stages, as in `cut_profile`.
         network: How messages go.
     """
 
     profile: Profile
     batch_size: int
     cluster: Cluster
-    partition: str = "balanced"
+    partition: str | None = None
     network: NetworkOptions = USUAL_NETWORK
     made: _Made = field(default_factory=_Made, init=False, repr=False, compare=False)
 
@@ -66,8 +66,7 @@ class Problem:
         size = self.microbatch_size(num_microbatches)
 
         def make() -> StageCosts:
-            bounds = parse_partition(self.partition, layer_seconds(self.profile, size), num_stages)
-            return costs_of_stages(self.profile, bounds, size, num_sharing)
+            return costs_of_stages(*cut_profile(self.profile, self.partition, size, num_stages), size, num_sharing)
 
         return _made(self.made.costs, (size, num_stages, num_sharing), make, 256)
 

@@ -16,7 +16,7 @@ from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, json_answer, num_bytes, print_json, print_result
 from pipesched.profiles.partitioning import ReplicationForm
 from pipesched.schedules.formats import MAX_DEVICES, suffix_of
-from pipesched.workflows import ArgumentError, PartitionAim, gpus_in_all, other_device, unknown_bytes
+from pipesched.workflows import ArgumentError, PartitionAim, given_stages, gpus_in_all, other_device, unknown_bytes
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -69,6 +69,7 @@ def partition(
         *gpus_in_all(result.request.profile, workers),
         *other_device(result.request.profile, machines.machine),
         *unknown_bytes(result.request.profile),
+        *given_stages(result.request.profile),
     ]
     if out is not None:
         emit(result.layers if suffix_of(out) == ".txt" else json_answer("partition", result.to_dict(), notes), out)

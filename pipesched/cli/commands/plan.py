@@ -18,7 +18,7 @@ from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import MAX_PROCESSES, TrainerName, gpus_in_all, other_device, unknown_bytes
+from pipesched.workflows import MAX_PROCESSES, TrainerName, given_stages, gpus_in_all, other_device, unknown_bytes
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
@@ -80,6 +80,7 @@ def plan(
         *gpus_in_all(asked.profile, len(asked.cluster.devices)),
         *other_device(asked.profile, request.machines.machine),
         *unknown_bytes(asked.profile),
+        *given_stages(asked.profile),
         *ranking.notes,
     ]
     if best is None and not ranking.is_complete:

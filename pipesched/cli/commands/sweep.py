@@ -18,7 +18,7 @@ from pipesched.cli.output.doubts import doubts_of_costs
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.sweep_output import SWEEP, write_sweep
 from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
-from pipesched.workflows import MAX_PROCESSES
+from pipesched.workflows import MAX_PROCESSES, given_stages
 
 
 @grouped
@@ -75,6 +75,7 @@ def sweep(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
         )
     notes = doubts_of_costs(conditions.costs, costs.machines)
+    notes += given_stages(conditions.costs) if conditions.partition is None else []
     limit = costs.machines.limit_text()
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
     said = [*judge.uneven_cuts(result.fitting[:top]), *limits, *notes]

@@ -33,6 +33,7 @@ from pipesched.workflows import (
     MAX_PROCESSES,
     AccountingChoice,
     EvaluatorChoice,
+    given_stages,
     other_device,
     unknown_bytes,
     unknown_to_equations,
@@ -109,6 +110,7 @@ def tune(
     loaded = with_trust(loaded) if trust_model else loaded
     measurement = _measurement(loaded, runs) if is_run else None
     notes = [*other_device(loaded.profile, machines.machine), *unknown_bytes(loaded.profile)]
+    notes += given_stages(loaded.profile, problem.devices) if problem.partition is None else []
     notes += unknown_to_equations(loaded.network, evaluator)
     notes += doubts_of_machine(problem.devices, runs, meter) if is_run else []
     settings = space.load(loaded).settings()

@@ -43,8 +43,9 @@ class ProblemOptions:
     ]
     devices: Annotated[int, typer.Option("--ranks", "-p", help="Ranks of the pipeline, a device each.", min=1)]
     partition: Annotated[
-        str, typer.Option(help="Layers to stages: balanced, uniform, counts as 3,3,4, or Megatron-LM's Ettt|tttL.")
-    ] = "balanced"
+        str | None,
+        typer.Option(help="Layers to stages: balanced, uniform, counts as 3,3,4, or Megatron-LM's Ettt|tttL."),
+    ] = None
     input_share: InputShare = None
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
@@ -71,7 +72,7 @@ class ProblemOptions:
         profile = read_profile_argument(self.model if self.is_file else self._measured(space, runs), self.input_share)
         machines.require_judged_profile(profile)
         machines.require_gpus(profile)
-        parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
+        parse_partition(self.partition or "balanced", (1.0,) * len(profile.layers), self.devices)
         return Problem(profile, self.batch_size, cluster, self.partition, self.messages.network_options())
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
@@ -82,7 +83,7 @@ class ProblemOptions:
         from pipesched.workflows.tuning import require_dividing
 
         model = load_model(self.model)
-        parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
+        parse_partition(self.partition or "balanced", (1.0,) * len(model.layers), self.devices)
         counts = divisors(self.batch_size)
         counts_asked = space.given_microbatches() or counts
         require_dividing(counts_asked, self.batch_size, counts)

@@ -64,12 +64,11 @@ class CommandLines:
 
     def _partition(self, setting: Setting, size: int) -> str:
         """Return the layers of each stage; what is balanced at one size need not be at another."""
-        from pipesched.profiles.costs import layer_seconds
-        from pipesched.profiles.partitioning import parse_partition
+        from pipesched.profiles.partitioning import cut_profile
 
         problem = self.problem
         num_stages = setting.build_one(len(problem.cluster.devices)).num_stages
-        bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), num_stages)
+        _, bounds = cut_profile(problem.profile, problem.partition, size, num_stages)
         return ",".join(str(end - start) for start, end in bounds)
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainOptions]) -> list[str]:

@@ -20,12 +20,11 @@ from pipesched.profiles.costs import (
     StageCost,
     StageCosts,
     costs_of_stages,
-    layer_seconds,
     profile_with_input_share,
     with_input_share,
 )
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
-from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.partitioning import cut_profile, parse_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import format_of, suffix_of
 from pipesched.workflows import (
@@ -108,10 +107,12 @@ def _require_split(costs: StageCosts, schedule: Schedule) -> None:
 def _stage_costs(
     loaded: AnyCosts, schedule: Schedule, microbatch_size: int | None, partition: str | None
 ) -> StageCosts:
-    bounds = layer_bounds(loaded, schedule, microbatch_size, partition)
     if isinstance(loaded, Profile):
-        assert bounds is not None, "a profile has layers"
-        return costs_of_stages(loaded, bounds, read_microbatch_size(microbatch_size, loaded), schedule.ranks_per_device)
+        size = read_microbatch_size(microbatch_size, loaded)
+        return costs_of_stages(
+            *cut_profile(loaded, partition, size, schedule.num_stages), size, schedule.ranks_per_device
+        )
+    bounds = layer_bounds(loaded, schedule, microbatch_size, partition)
     if microbatch_size is not None:
         raise ArgumentError(
             f"microbatch_size: got {microbatch_size}, expected it with costs of a profile alone; leave it out"
@@ -143,8 +144,8 @@ def layer_bounds(
         ProfileError: The partition does not fit.
     """
     if isinstance(costs, Profile):
-        seconds = layer_seconds(costs, read_microbatch_size(microbatch_size, costs))
-        return [*parse_partition(partition or "balanced", seconds, schedule.num_stages)]
+        size = read_microbatch_size(microbatch_size, costs)
+        return [*cut_profile(costs, partition, size, schedule.num_stages)[1]]
     if not isinstance(costs, LayerCosts):
         return None
     try:

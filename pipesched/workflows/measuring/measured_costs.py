@@ -15,11 +15,10 @@ from pipesched.profiles.costs import (
     StageCost,
     costs_of_samples,
     costs_of_stages,
-    layer_seconds,
     samples_of,
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
-from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.partitioning import cut_profile
 from pipesched.schedules import Timeline, integer
 from pipesched.simulator.analysis import readable_s
 from pipesched.workflows import (
@@ -259,8 +258,7 @@ def cut_of_runs(
     """
     loaded = read_profile_argument(profile)
     size = read_microbatch_size(microbatch_size, loaded)
-    bounds = parse_partition(partition_text(run_partition) or "balanced", layer_seconds(loaded, size), num_stages)
-    return loaded, bounds, size
+    return *cut_profile(loaded, partition_text(run_partition), size, num_stages), size
 
 
 def with_profiled(costs: RunCosts, stages: Sequence[StageCost] | None, microbatch_size: int | None) -> RunCosts:

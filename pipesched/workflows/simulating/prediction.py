@@ -22,6 +22,7 @@ from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_c
 from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
+    given_stages,
     gpus_in_all,
     require_at_least,
     require_choice,
@@ -260,11 +261,17 @@ class Prediction:
         return [
             *(unitless_times(costs) if isinstance(costs, LayerCosts | StageCosts) else []),
             *(gpus_in_all(costs, len(set(devices))) if isinstance(costs, Profile) else []),
+            *(given_stages(costs, self.schedule.num_stages) if self._cuts_alone else []),
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
             *self._machines_of_plan(),
             *short_ops(self.bare_timeline),
             *serial_overlaps(self.schedule, self.costs.overlap),
         ]
+
+    @property
+    def _cuts_alone(self) -> bool:
+        """Whether nobody says how layers are cut into stages."""
+        return self.conditions.partition is None and self.source.plan is None
 
     def _machines_of_plan(self) -> list[str]:
         """Return the note on the machines of a plan, where they are taken; or that it does not keep them."""

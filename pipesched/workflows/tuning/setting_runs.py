@@ -9,9 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io import trusted
-from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.partitioning import cut_profile
 from pipesched.schedules import Schedule, ScheduleError, Step, Timeline, repeat
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
@@ -112,7 +111,7 @@ class Measurement:
         problem = self.problem
         size = problem.microbatch_size(setting.num_microbatches)
         schedule = lower(setting.build(len(problem.cluster.devices)))
-        bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), schedule.num_stages)
+        _, bounds = cut_profile(problem.profile, problem.partition, size, schedule.num_stages)
         lists = repeat(schedule, self.num_iterations(setting)).held()
         return self.spec(lists, problem.profile.model, bounds, size)
 

@@ -68,7 +68,7 @@ def tune(
     cluster: ClusterArgument = None,
     *,
     num_devices: int | None = None,
-    partition: PartitionArgument = "balanced",
+    partition: PartitionArgument | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     microbatches: Sequence[int] | None = None,
     pipelines: Sequence[int] | None = None,
@@ -95,7 +95,7 @@ def tune(
         batch_size: Samples in a batch of each pipeline.
         cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
         num_devices: Stages of the pipeline, on the first devices of the cluster; None: all.
-        partition: Layers to stages: ``balanced``, ``uniform``, or counts as ``3,3,4`` or in a list.
+        partition: Layers to stages: ``balanced`` (None), ``uniform``, or counts as ``3,3,4`` or in a list.
         network: How messages go.
         microbatches: M of each pipeline's batch; None: all that divide it and that the profile covers.
         pipelines: Parallel pipelines N of avgpipe; None: 1 to 4.
@@ -138,8 +138,8 @@ def tune(
     if budget_s is not None:
         require_budget("budget_s", budget_s, evaluator)
     machines = read_devices_argument(cluster, num_devices)
-    measured, layers = read_profile_argument(profile, input_share), partition_text(partition) or "balanced"
-    parse_partition(layers, (1.0,) * len(measured.layers), len(machines.devices))
+    measured, layers = read_profile_argument(profile, input_share), partition_text(partition)
+    parse_partition(layers or "balanced", (1.0,) * len(measured.layers), len(machines.devices))
     problem = Problem(measured, batch_size, machines, layers, network)
     space = replace(space, microbatches=covered_microbatches(problem, space.microbatches or None))
     measurement = _runs_here(problem) if evaluator == "measure" or budget_s is not None else None

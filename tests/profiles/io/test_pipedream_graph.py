@@ -64,8 +64,17 @@ def test_inputs_take_no_time_and_their_data_is_held_by_the_first_layer():
 
 
 def test_the_tensors_of_one_output_add_up():
-    text = graph([node("1", activation="[6.0; 3.0; 1.0]"), node("2") + " -- stage_id=3"], [("1", "2")])
+    text = graph([node("1", activation="[6.0; 3.0; 1.0]"), node("2")], [("1", "2")])
     assert read_pipedream_graph(text, "F").layers[0].measurements[0].output_bytes == 10
+
+
+def test_stages_of_the_file_are_those_of_its_layers_without_gaps_and_without_inputs():
+    """PipeDream's optimizer puts inputs into the first stage."""
+    nodes = [node("0", what="Input0"), node("1"), node("2"), node("3")]
+    staged = [f"{line} -- stage_id={stage}" for line, stage in zip(nodes, (0, 1, 4, 4), strict=True)]
+    profile = read_pipedream_graph(graph(staged, [("0", "1"), ("1", "2"), ("2", "3")]), "F")
+    assert profile.graph.given_counts == (1, 2)
+    assert read_pipedream_graph(graph(nodes, [("0", "1")]), "F").graph.given_counts == ()
 
 
 def test_a_stage_holds_its_input_and_the_outputs_of_its_layers():
@@ -186,6 +195,8 @@ ONE, TWO = node("1"), node("2")
         (node("1", parameters="many"), "parameter_size"),
         (ONE.replace("parameter_size", "size"), "expected a node"),
         (node("1", what="x" * 10_000), "line 1: got 10"),
+        (graph([ONE, TWO + " -- stage_id=3"], []), "a stage_id of 1 of 2 layers"),
+        (graph([ONE + " -- stage_id=1", TWO + " -- stage_id=0"], [("1", "2")]), "node2: got stage_id=0"),
     ],
 )
 def test_what_is_no_graph_is_refused_in_one_line(text, said):

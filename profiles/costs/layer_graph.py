@@ -1,0 +1,55 @@
+"""A graph whose nodes are the layers of a profile; which bytes cross a cut of it.
+
+A pipeline cuts such a graph at antichains: the layers before a cut are any set that has all that its layers need. The
+bytes that cross the cut are the outputs, each once, of the layers before it that a layer behind it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGraph:
+    """The edges between the layers of a profile, which stand in an order in which each comes after those it needs.
+
+    Attributes:
+        needs: Layers whose outputs a layer reads, by index, for each layer.
+        output_bytes: Output of each layer.
+        data_bytes: Data that the model reads.
+        stages: Stage of each layer as the file gives it, from 0; empty where it gives none.
+        arranged_for: Number of stages that the order of the layers was chosen for; None: it is as read.
+    """
+
+    needs: tuple[tuple[int, ...], ...]
+    output_bytes: tuple[int, ...]
+    data_bytes: int = 0
+    stages: tuple[int, ...] = ()
+    arranged_for: int | None = None
+
+    @property
+    def given_counts(self) -> tuple[int, ...]:
+        """The number of layers of each stage that the file gives; empty where it gives none."""
+        return tuple(map(self.stages.count, range(max(self.stages) + 1))) if self.stages else ()
+
+    def cut_bytes(self) -> list[int]:
+        """Return the bytes that cross the cut before each layer, and 0 behind the last; before the first the data."""
+        last_use = {source: layer for layer, needed in enumerate(self.needs) for source in needed}
+        changes = [0] * (len(self.needs) + 1)
+        for source, last in last_use.items():
+            changes[source + 1] += self.output_bytes[source]
+            changes[last + 1] -= self.output_bytes[source]
+        return [self.data_bytes, *accumulate(changes[1:-1]), 0]
+
+    def reordered(self, order: Sequence[int], arranged_for: int | None = None) -> LayerGraph:
+        """Return the graph with its layers in another order, which may be chosen for a number of stages."""
+        place = {layer: index for index, layer in enumerate(order)}
+        return replace(
+            self,
+            needs=tuple(tuple(sorted(place[source] for source in self.needs[layer])) for layer in order),
+            output_bytes=tuple(self.output_bytes[layer] for layer in order),
+            stages=tuple(self.stages[layer] for layer in order) if self.stages else (),
+            arranged_for=arranged_for,
+        )

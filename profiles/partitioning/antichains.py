@@ -1,0 +1,187 @@
+"""Where a graph of layers can be cut: at its antichains, as PipeDream's optimizer does.
+
+The layers before a cut are a prefix of the graph: a set that has all that its layers need. The ends of a prefix are an
+antichain. A chain of n layers has n + 1 prefixes; branches side by side have the product of theirs.
+
+    0 ─┬─ 1 ── 2 ─┬─ 4        prefixes: none, 0, 01, 03, 012, 013, 0123, 01234
+       └──── 3 ───┘
+
+Of prefixes that differ in layers without time and weights only the one whose cut sends the least is kept, and of those
+the smallest. Nothing is lost: what a cut sends is submodular, so such prefixes are nested wherever the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from pipesched.profiles.costs import LayerGraph, Profile, layer_seconds
+from pipesched.profiles.partitioning.minimax import parse_partition
+
+MAX_PREFIXES = 20_000
+"""Prefixes of a graph that are enumerated at most; with more it is cut along one chain."""
+
+_MAX_KEPT = 1000
+"""Prefixes that are kept at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """The prefixes of a graph at which it may be cut, by rising size, from none of its layers to all.
+
+    Attributes:
+        masks: Layers of each prefix, a bit for each.
+        cut_bytes: Bytes that cross the cut behind each.
+        are_all: Whether no cut of the graph is better than one behind one of them.
+    """
+
+    masks: tuple[int, ...]
+    cut_bytes: tuple[int, ...]
+    are_all: bool
+
+    def is_stage(self, first: int, last: int) -> bool:
+        """Return whether a stage may lie between two prefixes: whether the second has all of the first, and more."""
+        return first < last and not self.masks[first] & ~self.masks[last]
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Return the sum of some values of the layers over each prefix."""
+        return [sum(values[layer] for layer in _bits(mask)) for mask in self.masks]
+
+    def order(self, ends: Sequence[int]) -> tuple[int, ...]:
+        """Return all layers, those of each stage together; `ends` are the prefixes behind each stage."""
+        masks = [0, *(self.masks[end] for end in ends)]
+        return tuple(layer for before, after in pairwise(masks) for layer in _bits(after & ~before))
+
+
+def prefixes_of(profile: Profile) -> Prefixes | None:
+    """Return the prefixes of a profile's graph; None where those along the chain of its layers are all."""
+    if profile.graph is None:
+        return None
+    found = _prefixes(profile.graph, _counting(profile))
+    return None if len(found.masks) == len(profile.layers) + 1 else found
+
+
+def has_too_many_prefixes(profile: Profile) -> bool:
+    """Return whether a profile's graph has so many prefixes that it is cut along one chain."""
+    return profile.graph is not None and not _prefixes(profile.graph, _counting(profile)).are_all
+
+
+def arranged(profile: Profile, num_stages: int, speeds: Sequence[float] | None = None) -> Profile:
+    """Return a profile with its layers in an order whose best cut, the fastest slowest stage, is that of the graph.
+
+    Args:
+        profile: Profile of a chain, which is returned as it is, or of a graph.
+        num_stages: At least 1.
+        speeds: Speed of the device of each stage; None: all 1.
+    """
+    prefixes = prefixes_of(profile)
+    is_arranged = profile.graph is not None and profile.graph.arranged_for == num_stages
+    if prefixes is None or is_arranged or num_stages > len(profile.layers):
+        return profile
+    seconds = layer_seconds(profile, profile.microbatch_sizes[0])
+    rates = (1.0,) * num_stages if speeds is None else tuple(speeds)
+    return profile.in_order(_fastest_order(prefixes, seconds, rates), num_stages)
+
+
+def cut_profile(
+    profile: Profile, partition: str | None, microbatch_size: int, num_stages: int
+) -> tuple[Profile, tuple[tuple[int, int], ...]]:
+    """Return a profile with its layers in the order of the stages, and the first layer and the end of each stage.
+
+    Args:
+        profile: Profile of a chain or a graph.
+        partition: As `parse_partition` takes it; None: the stages that the graph's file gives if they are as many as
+            asked for, else balanced.
+        microbatch_size: Samples.
+        num_stages: At least 1.
+
+    Raises:
+        ProfileError: The partition does not fit the layers or the stages.
+    """
+    graph = profile.graph
+    if partition is None and graph is not None and len(graph.given_counts) == num_stages:
+        order = sorted(range(len(profile.layers)), key=graph.stages.__getitem__)
+        return profile.in_order(order, num_stages), tuple(pairwise(accumulate(graph.given_counts, initial=0)))
+    best = arranged(profile, num_stages)
+    return best, parse_partition(partition or "balanced", layer_seconds(best, microbatch_size), num_stages)
+
+
+@lru_cache(maxsize=64)
+def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
+    """Return the layers by stage: the slowest stage as fast as can be, then the least sum of squares."""
+    import numpy as np
+
+    sums = np.array(prefixes.sums(seconds))
+    places = range(len(sums))
+    is_stage = np.array([[prefixes.is_stage(first, last) for last in places] for first in places])
+    stage_s = np.where(is_stage, sums - sums[:, None], np.inf)
+    slowest_s, squares = np.where(is_stage.any(axis=0), np.inf, 0.0), np.where(is_stage.any(axis=0), np.inf, 0.0)
+    for rate in rates:
+        slowest_s = np.maximum(slowest_s[:, None], stage_s / rate).min(axis=0)
+    cuts = []
+    for rate in rates:
+        own_s = np.where(stage_s / rate <= slowest_s[-1], stage_s / rate, np.inf)
+        both = squares[:, None] + own_s * own_s
+        cuts.append(both.argmin(axis=0))
+        squares = both.min(axis=0)
+    ends = [len(sums) - 1]
+    for cuts_of in reversed(cuts):
+        ends.append(int(cuts_of[ends[-1]]))
+    return prefixes.order(ends[-2::-1])
+
+
+def _counting(profile: Profile) -> tuple[bool, ...]:
+    """Return whether each layer has time or weights."""
+    seconds = layer_seconds(profile, profile.microbatch_sizes[0])
+    return tuple(bool(own_s or layer.weight_bytes) for own_s, layer in zip(seconds, profile.layers, strict=True))
+
+
+@lru_cache(maxsize=16)
+def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
+    """Return the prefixes at which a graph may be cut; along the chain of its layers alone where there are too many."""
+    count = len(graph.needs)
+    kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate([0, *graph.cut_bytes()[1:]])}
+    mask = sum(1 << layer for layer in range(count) if counting[layer])
+    best: dict[int, tuple[int, int, int]] = {}
+    for number, (prefix, cut_bytes) in enumerate(_enumerated(graph)):
+        rank = (cut_bytes, prefix.bit_count(), prefix)
+        best[prefix & mask] = min(rank, best.get(prefix & mask, rank))
+        if number == MAX_PREFIXES or len(best) > _MAX_KEPT:
+            break
+    else:
+        kept |= {prefix: cut_bytes for cut_bytes, _, prefix in best.values()}
+        number = 0
+    masks = sorted(kept, key=lambda prefix: (prefix.bit_count(), prefix))
+    return Prefixes(tuple(masks), tuple(kept[prefix] for prefix in masks), are_all=number == 0)
+
+
+def _enumerated(graph: LayerGraph) -> Iterator[tuple[int, int]]:
+    """Yield each prefix, by rising size, and the bytes that cross the cut behind it."""
+    count = len(graph.needs)
+    needs = [sum(1 << source for source in needed) for needed in graph.needs]
+    readers = [[layer for layer in range(count) if needs[layer] >> source & 1] for source in range(count)]
+    read_by = [sum(1 << layer for layer in layers) for layers in readers]
+    level = {0: (sum(1 << layer for layer in range(count) if not needs[layer]), 0)}
+    while level:
+        longer: dict[int, tuple[int, int]] = {}
+        for prefix, (ready, cut_bytes) in level.items():
+            yield prefix, cut_bytes
+            for layer in _bits(ready):
+                more = prefix | 1 << layer
+                if more in longer:
+                    continue
+                new = sum(1 << reader for reader in readers[layer] if not needs[reader] & ~more)
+                spent = sum(graph.output_bytes[s] for s in graph.needs[layer] if not read_by[s] & ~more)
+                own = graph.output_bytes[layer] if read_by[layer] else 0
+                longer[more] = (ready & ~(1 << layer) | new, cut_bytes + own - spent)
+        level = longer
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the layers of a set, rising."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

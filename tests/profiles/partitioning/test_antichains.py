@@ -1,0 +1,103 @@
+"""Graphs cut at their antichains, against all chains of sets that have all that their layers need."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipesched.profiles.costs import layer_seconds
+from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
+from pipesched.profiles.partitioning import arranged, balanced_partition, cut_profile, has_too_many_prefixes
+
+
+@st.composite
+def graphs(draw):
+    """Draw (needed nodes, milliseconds, bytes of outputs, text of the file)."""
+    count = draw(st.integers(2, 7))
+    needs = [{a for a in range(b) if draw(st.booleans())} for b in range(count)]
+    times = [draw(st.integers(0, 9)) for _ in range(count)]
+    sizes = [draw(st.integers(0, 99)) for _ in range(count)]
+    return needs, times, sizes, text_of(needs, times, sizes)
+
+
+def text_of(needs, times, sizes=None, weights=None, stages=None):
+    nodes = [
+        f"n{i} -- L -- forward_compute_time={time}.0, backward_compute_time=0.0, "
+        f"activation_size={sizes[i] if sizes else 1}.0, parameter_size={weights[i] if weights else 0}.0"
+        + (f" -- stage_id={stages[i]}" if stages else "")
+        for i, time in enumerate(times)
+    ]
+    return "\n".join([*nodes, *(f"\tn{a} -- n{b}" for b, needed in enumerate(needs) for a in needed)])
+
+
+def prefixes(needs):
+    nodes = range(len(needs))
+    sets = [frozenset(some) for size in range(len(needs) + 1) for some in combinations(nodes, size)]
+    return [prefix for prefix in sets if all(needs[node] <= prefix for node in prefix)]
+
+
+def chains(needs, num_stages):
+    """Yield all prefixes, one behind each stage, that a pipeline of the graph can have."""
+    closed = prefixes(needs)
+
+    def longer(chain):
+        if len(chain) == num_stages:
+            yield from ([*chain, closed[-1]] for _ in range(chain[-1] < closed[-1]))
+            return
+        for prefix in closed:
+            if chain[-1] < prefix < closed[-1]:
+                yield from longer([*chain, prefix])
+
+    return longer([closed[0]])
+
+
+@settings(deadline=None, max_examples=150)
+@given(graphs(), st.data())
+def test_no_cut_at_antichains_has_a_faster_slowest_stage(graph, data):
+    needs, times, sizes, text = graph
+    num_stages = data.draw(st.integers(1, len(needs)))
+    least_ms = min(max(sum(times[n] for n in b - a) for a, b in pairwise(chain)) for chain in chains(needs, num_stages))
+    profile, bounds = cut_profile(read_pipedream_graph(text, "F"), None, 1, num_stages)
+    seconds = layer_seconds(profile, 1)
+    assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(least_ms / 1e3)
+    order = [int(layer.name.split()[0][1:]) for layer in profile.layers]
+    for cut, layer in enumerate(profile.layers, 1):
+        assert all(needs[node] <= set(order[:cut]) for node in order[:cut])
+        crossing = {a for b in order[cut:] for a in needs[b] if a in order[:cut]}
+        assert layer.measurements[0].output_bytes == sum(sizes[node] for node in crossing)
+
+
+def test_a_short_branch_goes_to_the_first_stage_where_that_is_better():
+    """Along the long branch 1 2 the better cut is 1+3 | 5+2+1 ms; with the short branch 3 first 1+3+2 | 5+1."""
+    needs = [set(), {0}, {1}, {0}, {2, 3}]
+    profile = read_pipedream_graph(text_of(needs, [1, 3, 5, 2, 1]), "F")
+    seconds = layer_seconds(profile, 1)
+    assert max(sum(seconds[a:b]) for a, b in balanced_partition(seconds, 2)) == pytest.approx(0.008)
+    best, bounds = cut_profile(profile, None, 1, 2)
+    assert [sum(layer_seconds(best, 1)[a:b]) for a, b in bounds] == pytest.approx([0.006, 0.006])
+
+
+def test_an_arranged_graph_stays_as_it_is():
+    needs = [set(), {0}, {1}, {0}, {2, 3}]
+    profile = arranged(read_pipedream_graph(text_of(needs, [1, 3, 5, 2, 1]), "F"), 2)
+    assert arranged(profile, 2) == profile
+
+
+def test_a_graph_of_too_many_antichains_is_cut_along_one_chain():
+    """16 branches of one node each have 2^16 prefixes."""
+    profile = read_pipedream_graph(text_of([set(), *[{0}] * 16, set(range(1, 17))], [1] * 18), "F")
+    assert has_too_many_prefixes(profile)
+    assert arranged(profile, 3) == profile
+    assert len(cut_profile(profile, None, 1, 3)[1]) == 3
+
+
+def test_stages_of_the_file_are_taken_where_they_are_as_many():
+    needs = [set(), {0}, {0}, {1, 2}]
+    profile = read_pipedream_graph(text_of(needs, [1, 2, 3, 4], stages=[0, 4, 0, 4]), "F")
+    given, bounds = cut_profile(profile, None, 1, 2)
+    assert bounds == ((0, 2), (2, 4))
+    assert [layer.name for layer in given.layers] == ["n0 L", "n2 L", "n1 L", "n3 L"]
+    assert [sum(layer_seconds(given, 1)[a:b]) for a, b in bounds] == pytest.approx([0.004, 0.006])
+    anew, bounds = cut_profile(profile, "balanced", 1, 3)
+    assert max(sum(layer_seconds(anew, 1)[a:b]) for a, b in bounds) == pytest.approx(0.004)
