@@ -28,4 +28,5 @@ from .settings import START_S as START_S
 from .settings import STOP_SIGNALS as STOP_SIGNALS
 from .settings import Averaging as Averaging
 from .settings import How as How
+from .settings import cut_fault as cut_fault
 from .settings import epsilon_fault as epsilon_fault

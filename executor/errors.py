@@ -36,7 +36,7 @@ _MOST_CALLS = 12
 _MORE_ROOM = "try smaller micro-batches, more stages or recomputation"
 
 
-class ExecutionError(ValueError):
+class ExecutionError(OneLineError):
     """A run cannot start as it was asked for."""
 
 
@@ -69,8 +69,8 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 def _advised(reason: object) -> str:
     """Return the reason, with what to try where the system had no more files, or PyTorch or Python no more memory."""
     text, raised = _told(reason) or type(reason).__name__, ""
-    if isinstance(reason, BaseException) and not isinstance(reason, ExecutionError | OneLineError):
-        text, raised = shortened(text, _LONGEST), _raised(reason)  # a user's layer may say anything
+    if isinstance(reason, BaseException) and not isinstance(reason, OneLineError):
+        text, raised = shortened(" ".join(text.split()), _LONGEST), _raised(reason)  # a user's layer may say anything
     if os.strerror(errno.EMFILE) in text and MORE_FILES not in text:
         return f"{text}; {MORE_FILES}"
     is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text

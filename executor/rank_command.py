@@ -33,7 +33,7 @@ from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_lin
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
-from pipesched.schedules import LONGEST_S, NotRunnableError, ScheduleError
+from pipesched.schedules import LONGEST_S, NotRunnableError, ScheduleError, printable
 from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, write_text
 
 
@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
             (folder / f"{kind}{number}").write_text(str(error))
-        print(f"executor: {error}".replace(TRUST_ADVICE, "try --trust-model if it is yours"), file=sys.stderr)
+        text = str(error).replace(TRUST_ADVICE, "try --trust-model if it is yours")
+        print(f"executor: {printable(' '.join(text.split()))}", file=sys.stderr)
         return 3 if isinstance(error, RankFailed) else 1 if isinstance(error, NotRunnableError) else 2
     return 0
 

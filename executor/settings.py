@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from pipesched.schedules import PredictionRule
+from pipesched.schedules import PredictionRule, shown
 
 How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
@@ -41,6 +42,29 @@ LAUNCHER_S = 2.0
 
 START_S = 300.0
 """How long the ranks may take to get ready for their lists [s]: importing, building, meeting."""
+
+
+def cut_fault(bounds: Sequence[tuple[int, int]], num_layers: int | None = None) -> str | None:
+    """Return the first stage whose layers do not continue a cut of the model; None if every layer has one stage.
+
+    Args:
+        bounds: Half-open range of layers of every stage.
+        num_layers: Layers of the model; None where that is not known.
+    """
+    begin, most = 0, 2**31 - 1 if num_layers is None else num_layers
+    for stage, (first, last) in enumerate(bounds):
+        if first != begin or not first < last <= most:
+            limit = "a larger number" if num_layers is None else f"a larger number up to {most}"
+            return (
+                f"got layers {shown(first)} to {shown(last)} (exclusive) on stage {stage}, expected layers {begin} to "
+                f"{limit}; give every layer to one stage, in order"
+            )
+        begin = last
+    if num_layers is None or begin == num_layers:
+        return None
+    return (
+        f"got {begin} layers on {len(bounds)} stages, expected all {num_layers} of the model; give every layer to one"
+    )
 
 
 def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None) -> str | None:

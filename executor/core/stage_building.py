@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from pipesched.executor import ExecutionError, epsilon_fault
+from pipesched.executor import ExecutionError, cut_fault, epsilon_fault
 from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
@@ -46,9 +46,12 @@ def build_stages(
         on_step: Told stage and version after each Step.
 
     Raises:
-        ExecutionError: An op looks ahead, and nothing says how to predict; or the dtype cannot hold Adam's epsilon.
+        ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, or the dtype cannot hold Adam's epsilon.
         ProfileError: A layer cannot be built, or two stages share a parameter.
     """
+    fault = cut_fault(bounds, len(model.layers))
+    if fault is not None:
+        raise ExecutionError(f"bounds: {fault}")
     require_untied(model, bounds)
     stages = dict[int, Stage]()
     scales = _scales(schedule)

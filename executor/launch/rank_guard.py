@@ -33,7 +33,7 @@ from pipesched.executor.launch.standstill import RankState, Stillness, is_stoppe
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
 from pipesched.executor.launch.verdict_store import EndingCause, is_told_here
 from pipesched.profiles.processes import end_with, exit_code_of
-from pipesched.schedules import Op
+from pipesched.schedules import Op, printable
 
 LEFT, FAILED, LOST, TOLD = "left", "failed", "lost", "told"
 """What a rank says to its guard: it is done; why it ends; whom it has lost; which signal tells it to end."""
@@ -192,7 +192,7 @@ class _Guard:
         """Print what was said first, once: on its own node whose guard has said it does, on others the first guard."""
         if (is_own or is_told_here(verdict)) and not self._has_shown:
             self._has_shown = True
-            print(f"executor: {verdict.text}", file=sys.stderr, flush=True)
+            print(f"executor: {printable(verdict.text)}", file=sys.stderr, flush=True)
 
     def _tell_late(self, reason: str) -> None:
         """Say why the run has ended, if nobody says so within a moment: an agent ends ranks because another failed."""

@@ -12,6 +12,7 @@ from pipesched.executor import (
     ExecutionError,
     How,
     RunSettings,
+    cut_fault,
     epsilon_fault,
     setting_choices,
 )
@@ -151,6 +152,9 @@ class RunSpec(RunSettings):
             yield f"dtype: {epsilon}"
         if not 0 < self.timeout_s <= LONGEST_S:
             yield f"timeout_s: got {self.timeout_s:g}, expected seconds above 0, and at most a week ({LONGEST_S:g})"
+        fault = cut_fault(self.bounds)
+        if fault is not None:
+            yield f"bounds: {fault}"
         if self.model is None and not self.is_emulated:
             yield "model: got none, expected one, or costs to emulate"
         yield from self._injected_faults()

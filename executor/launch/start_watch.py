@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from pipesched.executor.launch.verdict_store import VerdictStore, is_told_here
 from pipesched.profiles.processes import end_with, exit_code_of
+from pipesched.schedules import printable
 
 _TICK_S = 0.1
 _ENDING_S, _AGENT_S = 0.3, 0.05
@@ -208,4 +209,4 @@ def _named(reason: str) -> str:
 
 
 def _print(text: str) -> None:
-    print(f"executor: {text}", file=sys.stderr, flush=True)
+    print(f"executor: {printable(text)}", file=sys.stderr, flush=True)

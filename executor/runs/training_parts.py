@@ -24,6 +24,7 @@ from pipesched.executor.training import (
     NO_OTHER,
     CheckpointIndex,
     FileDigest,
+    RunIdentity,
     ScoreTable,
     StageStates,
     checkpoint_folder,
@@ -274,8 +275,8 @@ class TrainingParts:
         keep_newest(self._folder, self._settings.keep)
 
 
-def run_of(spec: RunSpec) -> dict[str, str]:
-    """Return what a step of a training run depends on, by the name of the argument, in words."""
+def run_of(spec: RunSpec) -> RunIdentity:
+    """Return all that a step of a training run depends on."""
     assert isinstance(spec.job, Train), "of this kind"
     made = spec.job.schedule_spec
     lists = None if made.lists is None else f"lists {hashlib.sha256(made.lists.encode()).hexdigest()[:12]}"
@@ -293,7 +294,7 @@ def run_of(spec: RunSpec) -> dict[str, str]:
     }
     names = ("optimizer", "lr", "seed", "dtype", "prediction", "compression", "averaging")
     values |= {name: getattr(spec, name) for name in names}
-    return {name: "none" if value is None else str(value) for name, value in values.items()}
+    return RunIdentity(**{name: "none" if value is None else str(value) for name, value in values.items()})
 
 
 def going_on(spec: RunSpec) -> tuple[RunSpec, int]:

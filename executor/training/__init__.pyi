@@ -13,6 +13,7 @@ from .checkpoint_files import write_scores as write_scores
 from .checkpoint_files import write_states as write_states
 from .checkpoint_index import CheckpointIndex as CheckpointIndex
 from .checkpoint_index import FileDigest as FileDigest
+from .checkpoint_index import RunIdentity as RunIdentity
 from .checkpoint_index import checkpoint_folder as checkpoint_folder
 from .checkpoint_index import checkpoint_schema as checkpoint_schema
 from .checkpoint_index import index_from_json as index_from_json

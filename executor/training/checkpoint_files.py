@@ -17,6 +17,7 @@ from torch import Tensor, float64
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import ModuleStage, Stage, StateError, load_stage_state, stage_state
 from pipesched.executor.training.checkpoint_index import (
+    INDEX,
     LOSSES,
     CheckpointIndex,
     FileDigest,
@@ -107,13 +108,12 @@ def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list
     for name in sorted(index.files, reverse=True):  # that of the lowest rank stays
         if parts := _STAGE_FILE.fullmatch(name):
             files[int(parts[1])] = name
-    counts = index.run["partition"].split(",")
-    if not all(count.isascii() and count.isdecimal() for count in counts) or len(counts) != len(files):
+    ends = list(accumulate(map(int, index.run.partition.split(","))))
+    if sorted(files) != [*range(len(ends))] or ends[-1] < layers.stop:
         raise ExecutionError(
-            f"{checkpoint}: run.partition: got {shown(index.run['partition'])}, expected the layers of each of the "
-            f"{len(files)} stages whose files are there; it is damaged"
+            f"{checkpoint / INDEX}: run.partition: got {shown(index.run.partition)}, expected the layers of each of the "
+            f"{len(files)} stages whose files are there, and {layers.stop} or more in all; it is damaged"
         )
-    ends = list(accumulate(map(int, counts)))
     held = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     return [files[stage] for stage, own in enumerate(held) if own.start < layers.stop and layers.start < own.stop]
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -33,7 +32,10 @@ LOSSES = "losses.safetensors"
 INDEX = "index.json"
 STEPS = re.compile(r"step(\d{8,})")
 """How the folder of a checkpoint is called."""
-_FILE = re.compile(r"[a-z0-9-]+\.safetensors")
+_FileName: TypeAlias = Annotated[
+    str, Field(pattern=r"^(losses|rank(0|[1-9][0-9]{0,8})-stage(0|[1-9][0-9]{0,8}))\.safetensors$")
+]
+_Partition: TypeAlias = Annotated[str, Field(pattern="^[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,52 @@ class FileDigest:
     """
 
     num_bytes: Annotated[int, Field(ge=0, lt=2**50)]
-    sha256: str
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """All that a step of a training run depends on, in words; ``none`` where the run has none.
+
+    Attributes:
+        model: Name of the model.
+        schedule: Name of the schedule, or ``lists`` and the beginning of the digest of its lists.
+        num_ranks: Number of ranks.
+        num_microbatches: Micro-batches of a batch.
+        num_chunks: Stages per rank.
+        parameters: Parameters of the schedule.
+        recompute: Stages that keep only their input.
+        width: Copies of each stage.
+        partition: Layers of each stage.
+        batch_size: Samples of a step.
+        optimizer: Name of the optimizer.
+        lr: Learning rate.
+        seed: Seed of weights, samples and dropout.
+        dtype: Type of weights and activations.
+        prediction: Rule by which weights are predicted.
+        compression: Compression of messages.
+        averaging: Form of averaging.
+    """
+
+    model: str
+    schedule: str
+    num_ranks: str
+    num_microbatches: str
+    num_chunks: str
+    parameters: str
+    recompute: str
+    width: str
+    partition: _Partition
+    batch_size: str
+    optimizer: str
+    lr: str
+    seed: str
+    dtype: str
+    prediction: str
+    compression: str
+    averaging: str
 
     __pydantic_config__ = STRICT
 
@@ -59,7 +106,7 @@ class CheckpointIndex:
         steps: Optimizer steps that the run has taken.
         every: Steps from one checkpoint of the run to the next.
         keep: Checkpoints of the run that are kept.
-        run: What a step depends on, by the name of the argument.
+        run: All that a step depends on.
         is_synchronous: Whether its schedule has a flush after each step, and one model: so it may go on with another.
         files: The files beside this one, by name.
         digest: SHA-256 of all the above, in hexadecimal digits.
@@ -70,9 +117,9 @@ class CheckpointIndex:
     steps: Annotated[int, Field(ge=0, lt=2**31)]
     every: Annotated[int, Field(ge=1, lt=2**31)]
     keep: Annotated[int, Field(ge=1, lt=2**31)]
-    run: dict[str, str]
+    run: RunIdentity
     is_synchronous: bool = False
-    files: dict[str, FileDigest]
+    files: dict[_FileName, FileDigest]
     digest: str = ""
 
     __pydantic_config__ = STRICT
@@ -168,7 +215,7 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
         ExecutionError: The checkpoint has no such file, or another; with the file.
     """
     digest, path = index.files.get(name), checkpoint / name
-    if digest is None or not _FILE.fullmatch(name):
+    if digest is None:
         raise ExecutionError(f"{path}: got no such file of a checkpoint, expected one; it is damaged")
     if not path.is_file():
         raise ExecutionError(f"{path}: got no file, expected one of {digest.num_bytes} bytes: it is damaged")
@@ -188,23 +235,24 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
     return data
 
 
-def require_same_run(checkpoint: Path, index: CheckpointIndex, run: Mapping[str, str], *, is_synchronous: bool) -> bool:
+def require_same_run(checkpoint: Path, index: CheckpointIndex, run: RunIdentity, *, is_synchronous: bool) -> bool:
     """Refuse a checkpoint of another run; return whether its layers have to be dealt anew.
 
     Args:
         checkpoint: Folder of the checkpoint.
         index: Its index.
-        run: What a step of this run depends on, by the name of the argument.
+        run: All that a step of this run depends on.
         is_synchronous: Whether this run's schedule has a flush after each step, and one model.
 
     Raises:
         ExecutionError: It is of another; with what differs.
     """
-    names = [name for name in {**run, **index.run} if run.get(name) != index.run.get(name)]
+    own, its = asdict(run), asdict(index.run)
+    names = [name for name, value in own.items() if value != its[name]]
     is_dealt = bool(names) and set(names) <= DEALT
     if not names or (is_dealt and is_synchronous and index.is_synchronous):
         return is_dealt
-    faults = [f"{name} {shown(index.run.get(name))}, not {shown(run.get(name))}" for name in names]
+    faults = [f"{name} {shown(its[name])}, not {shown(own[name])}" for name in names]
     reason = ", as weights are only dealt anew where schedules step after a flush, and train one model"
     raise ExecutionError(
         f"{checkpoint}: got a checkpoint of another run, of {one_line(faults)}, expected one of this run"

@@ -72,6 +72,8 @@ def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
     schema |= {"title": value.__name__.strip("_"), "description": first_sentence(value), "additionalProperties": False}
     for name, field in schema["properties"].items():
         field.pop("title", None)
+        if "patternProperties" in field:
+            field["additionalProperties"] = False
         if name in docs:
             field["description"] = docs[name]
     tags = [name for name, field in schema["properties"].items() if "const" in field]

@@ -31,7 +31,7 @@ from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
 from pipesched.profiles.io import save_cluster
 from pipesched.profiles.measuring.message_slowdown import measure_slowdown
 from pipesched.profiles.processes import end_with, open_sockets, pin, strangers
-from pipesched.schedules import LONGEST_S
+from pipesched.schedules import LONGEST_S, printable
 
 SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
 
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (RuntimeError, ValueError) as error:  # what torch.distributed raises when a rank is gone or late
         reason = " ".join(str(error).split())[:300]
-        print(f"links: rank {os.environ.get('RANK')}: {reason}; is every rank up?", file=sys.stderr)
+        print(f"links: rank {os.environ.get('RANK')}: {printable(reason)}; is every rank up?", file=sys.stderr)
         return 3
     return 0
 

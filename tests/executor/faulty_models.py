@@ -46,6 +46,14 @@ def raising(layer: int, at: int = 2):
     return model(_raise, layer, at)
 
 
+def _raise_colours():
+    raise KeyError("\x1b[31mred\x1b[0m\nof two lines\x07 \udc80")
+
+
+def raising_colours(layer: int, at: int = 2):
+    return model(_raise_colours, layer, at)
+
+
 def _raise_long():
     raise KeyError("a layer's own fault" + "x" * 50_000_000)
 

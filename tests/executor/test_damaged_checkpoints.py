@@ -133,9 +133,9 @@ def test_scores_of_another_type_and_an_index_of_other_steps_or_stages_are_refuse
         locally, a_job("1f1b", written, start=start, steps=9)
     )
     index = read_index(written / "step00000006")
-    write_index(written / "step00000006", replace(index, run=index.run | {"partition": "6,x"}))
+    write_index(written / "step00000006", replace(index, run=replace(index.run, partition="2,2,2")))
     message = refused(locally, a_job("gpipe", written, start=written / "step00000006"))
-    assert "run.partition: got '6,x', expected the layers of each of the 2 stages" in message
+    assert "run.partition: got '2,2,2', expected the layers of each of the 2 stages" in message
     write_index(written / "step00000006", replace(index, steps=5))
     assert "steps: got 5, expected 6, as its folder is named" in refused(find_checkpoint, written / "step00000006")
 
@@ -180,9 +180,70 @@ def test_a_link_to_a_folder_is_removed_without_what_it_leads_to(written, tmp_pat
     assert not (written / "step00000007").is_symlink()
 
 
-def test_an_index_may_name_no_file_elsewhere(written):
-    newest = written / "step00000008"
-    index = read_index(newest)
-    (written / "x.safetensors").write_bytes(b"")
-    write_index(newest, replace(index, files={"../x.safetensors": FileDigest(num_bytes=0, sha256="")}))
-    assert "no such file of a checkpoint" in refused(find_checkpoint, newest)
+def places(document, *before):
+    """Yield the place of every value of a JSON document."""
+    for key, value in document.items():
+        yield (*before, key)
+        if isinstance(value, dict):
+            yield from places(value, *before, key)
+
+
+WRONG = [
+    *("null", "true", "-1", "1.5", "1e400", "NaN", "-Infinity", "1" + "0" * 5000, '""', '"x"', '"../../x"', "[]", "{}"),
+    *('[[["a"]]]', '{"a": {"b": []}}', '"' + "9" * 9999 + '"', '"' + "9," * 9999 + '9"', "[" * 900 + "]" * 900),
+    *('"\\ud800"', '"\\u001b[31m"'),
+]
+
+
+def test_an_index_with_a_wrong_value_anywhere_is_refused_in_a_line(written):
+    path = written / "step00000008" / "index.json"
+    document = json.loads(path.read_text())
+    for *folders, key in places(document):
+        for wrong in (None, *WRONG):
+            changed = inner = json.loads(json.dumps(document))
+            for folder in folders:
+                inner = inner[folder]
+            if json.dumps(inner.pop(key)) == wrong or (key, wrong) == ("version", "true"):  # it is 1 in Python
+                continue
+            if wrong is not None:
+                inner[key] = "HERE"
+            path.write_text(json.dumps(changed).replace('"HERE"', wrong or ""))
+            message = refused(read_index, path.parent)
+            assert message.startswith(f"{path}: "), (folders, key, wrong)
+            assert "expected" in message, (folders, key, wrong)
+            assert len(message) < 2000, (folders, key, wrong)
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "rank0-stage99999999999.safetensors", "", "a\0b"])
+def test_an_index_names_files_of_its_own_folder_only(name, written):
+    start = written / "step00000008"
+    index = read_index(start)
+    write_index(start, replace(index, files={**index.files, name: FileDigest(num_bytes=0, sha256="0" * 64)}))
+    message = refused(find_checkpoint, start)
+    assert message.startswith(f"{start / 'index.json'}: files.")
+    assert "expected" in message
+
+
+@pytest.mark.parametrize("partition", ["", "6,x", "3,-3", "3, 3", "٣,٣", "9" * 5000, "0,6", "3.0,3", ","])
+def test_a_partition_that_is_no_list_of_layers_is_refused(partition, written):
+    start = written / "step00000006"
+    index = read_index(start)
+    write_index(start, replace(index, run=replace(index.run, partition=partition)))
+    assert refused(read_index, start).startswith(f"{start / 'index.json'}: run.partition: got ")
+
+
+@pytest.mark.parametrize("partition", ["6", "1,1,1,1,1,1", "1,1", "999999999,999999999"])
+def test_a_partition_of_another_model_is_refused(partition, written):
+    start = written / "step00000006"
+    index = read_index(start)
+    write_index(start, replace(index, run=replace(index.run, partition=partition)))
+    assert "expected" in refused(locally, a_job("gpipe", written, start=start))
+
+
+def test_a_checkpoint_without_one_of_its_files_is_refused(written):
+    start = written / "step00000006"
+    index = read_index(start)
+    for missing in index.files:
+        write_index(start, replace(index, files={name: index.files[name] for name in index.files if name != missing}))
+        assert "expected" in refused(locally, a_job("gpipe", written, start=start))
+        assert "expected" in refused(locally, a_job("1f1b", written, start=start))

@@ -104,6 +104,26 @@ def test_a_list_that_cannot_finish_is_the_answer_no(tmp_path):
     assert "rank 1 op 0: 1RECV_F0 has no Send on rank 0" in done.stderr
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize("model", ["raising_colours:layer=1,at=2", "raising_colours:layer=0,at=0"])
+def test_under_torchrun_a_users_exception_is_a_line_without_controls(model, tmp_path):
+    """It is raised in an op, or where the shapes between stages are found."""
+    spec = RunSpec(
+        job=Measure(schedule=to_json(build("gpipe", 2, 4)), iterations=1, warmup=0),
+        model=f"faulty_models:{model}",
+        bounds=((0, 1), (1, 3)),
+    )
+    (tmp_path / "job.json").write_text(job_to_json(spec))
+    folders = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
+    done = torchrun(2, tmp_path / "job.json", "--trust-model", PYTHONPATH=folders)
+    told = [line for line in done.stderr.splitlines() if "of two lines" in line]
+    assert done.returncode != 0
+    assert told
+    assert all(line.startswith("executor: ") and "[31mred" in line for line in told)
+    assert "\x1b[31m" not in done.stderr
+    assert "\x07" not in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks can watch each other on Linux")

@@ -31,6 +31,21 @@ def test_a_parameter_on_two_stages_is_refused_and_on_one_it_is_trained_as_in_the
     assert_equal(gradients, whole_gradients(model, 2))
 
 
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        (((0, 1), (1, 2)), "got 2 layers on 2 stages, expected all 4 of the model"),
+        (((0, 1), (1, 5)), "got layers 1 to 5 (exclusive) on stage 1, expected layers 1 to a larger number up to 4"),
+        (((0, 1), (2, 4)), "got layers 2 to 4 (exclusive) on stage 1, expected layers 1 to a larger number up to 4"),
+        (((0, 10**9), (10**9, 10**10)), "got layers 0 to 1000000000 (exclusive) on stage 0"),
+    ],
+)
+def test_a_cut_that_is_not_one_of_the_whole_model_is_refused(bounds, said):
+    with pytest.raises(ExecutionError) as raised:
+        Local(build("gpipe", 2, 2), models.plain(layers=4), bounds=bounds)
+    assert str(raised.value).startswith(f"bounds: {said}")
+
+
 class Pair(nn.Module):
     def forward(self, x):
         return x, x

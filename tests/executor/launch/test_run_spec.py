@@ -100,6 +100,29 @@ def test_emulated_stages_have_no_epsilon():
     assert RunSpec(job=EMULATED.job, dtype="float16", optimizer="adamw").dtype == "float16"
 
 
+@pytest.mark.parametrize(
+    ("bounds", "stage", "begin"),
+    [
+        (((1, 4),), 0, 0),
+        (((0, 2), (3, 4)), 1, 2),
+        (((0, 2), (1, 4)), 1, 2),
+        (((2, 4), (0, 2)), 0, 0),
+        (((0, 2), (2, 2), (2, 4)), 1, 2),
+        (((0, 0), (0, 4)), 0, 0),
+        (((0, 4), (4, 2)), 1, 4),
+        (((-1, 4),), 0, 0),
+        (((0, 2**31),), 0, 0),
+        (((0, 10**5000),), 0, 0),
+    ],
+)
+def test_stages_that_leave_layers_out_or_share_them_are_refused(bounds, stage, begin):
+    with pytest.raises(ExecutionError) as raised:
+        RunSpec(job=Measure(schedule="{}"), model="mlp", bounds=bounds)
+    message = str(raised.value)
+    assert message.startswith("bounds: got layers ")
+    assert f" on stage {stage}, expected layers {begin} to a larger number; give every layer to one stage" in message
+
+
 EMULATED = RunSpec(job=Measure(schedule="{}", emulate=COSTS))
 TRAINING = RunSpec(
     job=Train(schedule_spec=ScheduleSpec(name="1f1b"), num_steps=2, batch_size=4), model="mlp", bounds=((0, 8),)

@@ -3,7 +3,7 @@
 import copy
 import csv
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +11,7 @@ import pytest
 
 import pipesched
 from pipesched.executor.launch import Measure, RunSpec, Train, job_from_json, job_to_json
-from pipesched.executor.training import CheckpointIndex, FileDigest, index_from_json, index_text
+from pipesched.executor.training import CheckpointIndex, FileDigest, RunIdentity, index_from_json, index_text
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import SharingPrice, Variation, uniform
 from pipesched.profiles.io import cluster_text, load_cost_table, profile_text, read_cluster, run_costs_text
@@ -74,8 +74,8 @@ INDEX = CheckpointIndex(
     steps=2,
     every=2,
     keep=1,
-    run={"lr": "0.1"},
-    files={"losses.safetensors": FileDigest(num_bytes=1, sha256="0")},
+    run=RunIdentity(**{field.name: "1" for field in fields(RunIdentity)}),
+    files={"losses.safetensors": FileDigest(num_bytes=1, sha256="0" * 64)},
 )
 WRITTEN = {
     "schedule": [to_json(recompute(pipesched.build("pipedream", 2, 2)))],
