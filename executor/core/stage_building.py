@@ -46,7 +46,8 @@ def build_stages(
         on_step: Told stage and version after each Step.
 
     Raises:
-        ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, or the dtype cannot hold Adam's epsilon.
+        ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, or the
+            dtype cannot hold Adam's epsilon.
         ProfileError: A layer cannot be built, or two stages share a parameter.
     """
     fault = cut_fault(bounds, len(model.layers))

@@ -111,8 +111,8 @@ def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list
     ends = list(accumulate(map(int, index.run.partition.split(","))))
     if sorted(files) != [*range(len(ends))] or ends[-1] < layers.stop:
         raise ExecutionError(
-            f"{checkpoint / INDEX}: run.partition: got {shown(index.run.partition)}, expected the layers of each of the "
-            f"{len(files)} stages whose files are there, and {layers.stop} or more in all; it is damaged"
+            f"{checkpoint / INDEX}: run.partition: got {shown(index.run.partition)}, expected the layers of each "
+            f"of the {len(files)} stages whose files are there, and {layers.stop} or more in all; it is damaged"
         )
     held = [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
     return [files[stage] for stage, own in enumerate(held) if own.start < layers.stop and layers.start < own.stop]
