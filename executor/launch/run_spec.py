@@ -212,7 +212,7 @@ def _cost_faults(costs: StageCosts) -> Iterator[str]:
             most = LONGEST_S if field.name.endswith("_s") else 2**63 - 1
             value = getattr(stage, field.name)
             if value is not None and not 0 <= value <= most:
-                yield f"emulate.stages.{index}.{field.name}: got {value:g}, expected 0 to {most:.7g}; try less"
+                yield f"emulate.stages.{index}.{field.name}: got {shown(value)}, expected 0 to {most:.7g}; try less"
     rate = None if costs.compression is None else costs.compression.convert_bytes_per_s
     if rate is not None and not rate > 0:
         yield f"emulate.compression.convert_bytes_per_s: got {rate:g}, expected more than 0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Hashable
 from contextlib import suppress
 from dataclasses import fields
@@ -125,8 +126,13 @@ def require_rate(name: str, value: object) -> None:
     Raises:
         ArgumentError: It is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _most(value):
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a number above 0")
+
+
+def _most(value: float) -> float:
+    """Return the largest number that stands for `value`; an integer may be above every finite float."""
+    return math.inf if isinstance(value, float) else sys.float_info.max
 
 
 def require_share(name: str, value: object) -> None:
@@ -145,7 +151,7 @@ def require_number(name: str, value: object) -> None:
     Raises:
         ArgumentError: It is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a finite number of at least 0")
 
 

@@ -37,6 +37,9 @@ from pipesched.profiles.io.loading import read_profile_text
 _MAX_LAYERS = 2_000
 """A balanced partition looks at every pair of them."""
 
+_MAX_DIGITS = 19
+"""Digits of a number that names a layer; a longer name is text."""
+
 
 class _Row(NamedTuple):
     number: int
@@ -125,7 +128,7 @@ def _layer_costs(table: _Table) -> LayerCosts:
     rows, faults = _rows(table, ("layer", *COST_COLUMNS), ("forward_s",))
     overlap = _overlap(rows, faults)
     names = [(number, values.pop("layer", "")) for number, values in rows]
-    are_numbers = all(name.isdecimal() for _, name in names)
+    are_numbers = all(name.isdecimal() and len(name) <= _MAX_DIGITS for _, name in names)
     if are_numbers:
         faults += [
             f"row {number}, column layer: got {name} after {before}, expected rising numbers: a stage has neighbouring "

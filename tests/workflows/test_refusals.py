@@ -12,6 +12,7 @@ import pipesched
 
 GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
 COST = pipesched.DeviceCost(1.0, 2.0)
+FAST = pipesched.Link(0.0, 10**400)
 
 simulate: Any = partial(pipesched.simulate, num_ranks=2, num_microbatches=2)
 simulate_profile: Any = partial(simulate, "1f1b", GPT)
@@ -64,6 +65,10 @@ NUMBERS = [
     ("costs: backward_s: got -2.0, expected a finite", lambda: simulate("1f1b", pipesched.uniform(2, 1.0, -2.0))),
     ("convert_bytes_per_s: got 0, expected a number above 0", lambda: simulate_half(convert_bytes_per_s=0)),
     ("convert_bytes_per_s: got -1, expected a number above 0", lambda: plan(8, convert_bytes_per_s=-1)),
+    ("costs: forward_s: got 1000.*, expected a finite", lambda: simulate("1f1b", pipesched.DeviceCost(10**400, 2.0))),
+    ("costs: saved_bytes: got 1000", lambda: simulate("1f1b", pipesched.DeviceCost(1, 2, saved_bytes=10**400))),
+    ("cluster: intra: bandwidth_bytes_per_s: got 10", lambda: simulate_cost(pipesched.flat(2, FAST))),
+    ("convert_bytes_per_s: got 1000.*, expected a number above 0", lambda: simulate_half(convert_bytes_per_s=10**400)),
     ("depths: got an empty list, expected at least one", lambda: plan(8, depths=[])),
     ("microbatches: got an empty list, expected at least one", lambda: tune(microbatches=[])),
     ("partition: got 0, expected at least 1", lambda: simulate_profile(partition=[0, 2])),

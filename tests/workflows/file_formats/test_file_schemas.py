@@ -178,6 +178,47 @@ def test_what_readers_refuse_for_its_shape_is_refused(name):
     assert len(refused) > 20
 
 
+LARGE_NUMBERS = {"400 digits": "1" + "0" * 400, "-400 digits": "-1" + "0" * 400, "5000 digits": "9" * 5000}
+
+
+@pytest.mark.parametrize("digits", LARGE_NUMBERS.values(), ids=LARGE_NUMBERS)
+@pytest.mark.parametrize("name", READERS)
+def test_readers_refuse_numbers_beyond_any_float_in_one_line(name, digits):
+    refused = 0
+    for document in map(json.loads, WRITTEN[name]):
+        for *outer, last in places(document):
+            changed = copy.deepcopy(document)
+            parent = changed
+            for key in outer:
+                parent = parent[key]
+            parent[last] = "DIGITS"  # `json` writes no integer of 5000 digits
+            try:
+                READERS[name](json.dumps(changed).replace('"DIGITS"', digits), "file")
+            except ValueError as error:
+                assert type(error).__module__.startswith("pipesched."), (outer, last, error)  # noqa: PT017 -- or it is read
+                assert "\n" not in str(error)  # noqa: PT017
+                refused += 1
+    assert refused > 10
+
+
+@pytest.mark.parametrize("digits", LARGE_NUMBERS.values(), ids=LARGE_NUMBERS)
+@pytest.mark.parametrize("column", ["stage", "forward_s", "backward_s", "saved_bytes", "overlap"])
+def test_tables_refuse_numbers_beyond_any_float_in_one_line(tmp_path, column, digits):
+    cells = {"forward_s": "1", "backward_s": "2", "saved_bytes": "3", "overlap": "0"} | {column: digits}
+    path = tmp_path / "costs.csv"
+    path.write_text(f"{','.join(cells)}\n{','.join(cells.values())}\n")
+    with pytest.raises(pipesched.ProfileError) as told:
+        load_cost_table(path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_layer_may_have_a_number_of_any_length_as_its_name(tmp_path):
+    names = ("1" * 400, "2" * 5000)
+    path = tmp_path / "costs.csv"
+    path.write_text("layer,forward_s,backward_s\n" + "".join(f"{name},1,2\n" for name in names))
+    assert load_cost_table(path).names == tuple(name[:200] for name in names)
+
+
 @pytest.mark.parametrize("rows", ["stage", "layer"])
 @pytest.mark.parametrize(
     ("table", "fits"),
