@@ -164,8 +164,9 @@ def _complete() -> int:
 
 
 def _command(name: str) -> Any:
-    """Return the command line, with the command of this name alone if there is one, for what typer makes of it."""
-    return typer.main.get_command(make_app([name] if name in COMMANDS else COMMANDS))
+    """Return the command line for typer: only the named command, none for ``--version``, else all."""
+    names = [name] if name in COMMANDS else [] if name == "--version" else COMMANDS
+    return typer.main.get_command(make_app(names))
 
 
 def _say(error: BaseException) -> int:

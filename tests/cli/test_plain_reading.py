@@ -45,9 +45,30 @@ def test_a_file_that_is_there_but_cannot_be_read_is_refused(pipesched, folder, m
     assert (answer.code, "mine.csv' is not readable" in answer.err) == (2, True)
 
 
-def test_a_prediction_loads_no_validators_no_simpy_and_no_numbers():
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate -s 1f1b -p 4 -m 8 --uniform f=1,b=2 --link latency_s=0.1",
+        "list",
+        "--help",
+        "--version",
+        "simulate --help",
+        "train --help",
+        "profile-links --help",
+    ],
+)
+def test_a_prediction_a_list_and_help_load_no_validators_no_simpy_and_no_numbers(line):
+    heavy = {"pydantic", "pydantic_core", "simpy", "numpy", "pandas", "numba", "scipy", "torch", "matplotlib"}
+    heavy |= set() if line == "--version" else {"importlib.metadata"}
+    assert heavy & modules_of(line) == set()
+
+
+def test_the_version_loads_no_command():
+    assert [name for name in modules_of("--version") if name.startswith("pipesched.cli.commands.")] == []
+
+
+def modules_of(line):
+    """Return the modules that a command loads."""
     code = "import sys; from pipesched.cli.main import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
-    arguments = ["simulate", "-s", "1f1b", "-p", "4", "-m", "8", "--uniform", "f=1,b=2", "--link", "latency_s=0.1"]
-    done = subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True, check=True)
-    heavy = {"pydantic", "simpy", "numpy", "pandas", "numba", "scipy", "importlib.metadata"}
-    assert heavy & {*done.stderr.split()} == set()
+    done = subprocess.run([sys.executable, "-P", "-c", code, *line.split()], capture_output=True, text=True, check=True)
+    return {*done.stderr.split()}

@@ -15,7 +15,6 @@ from pipesched.cli.options.torch_options import require_gpu
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.profiles import Carrier
-from pipesched.profiles.io import cluster_text
 
 
 @grouped
@@ -50,6 +49,8 @@ def profile_links(
         measurement = measure_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
     measurement.save(out)
     if json:
+        from pipesched.profiles.io import cluster_text
+
         emit(cluster_text(measurement.cluster, str(out)), None)
     else:
         print_result(measurement.table())
