@@ -19,6 +19,8 @@ from pipesched.__main__ import main
 
 LIMIT_S = 5.0
 """A command that works on a damaged file for longer hangs [s]."""
+_LOOK_S = 1.0
+"""Time between two looks at a command that runs [s]."""
 LARGEST_MESSAGE = 1000
 """Characters of a refusal: a screen's third."""
 LARGEST_MEMORY = 2**30
@@ -35,7 +37,7 @@ class Attempt:
     Attributes:
         arguments: Behind ``pipesched``.
         exit_code: What it left with; negative: the signal that ended it; None: it was ended after its time.
-        seconds: From start to end [s].
+        seconds: From start to end, less the time that it waited for a processor [s].
         peak_bytes: Main memory at its largest.
         output: What it printed.
         errors: What it printed on stderr.
@@ -96,12 +98,25 @@ class Command:
         self.peak_bytes = 0
 
     def poll(self, limit_s: float = 0.0) -> int | None:
-        """Return its exit code, negative for a signal, if it ends within so long [s]."""
-        if self.code is None and select.select([self._ended], [], [], limit_s)[0]:
+        """Return its exit code, negative for a signal, if it ends soon.
+
+        Args:
+            limit_s: How long it may run from now on [s]; time that it waits for a processor does not count.
+        """
+        if self.code is None:
+            until_s = self._elapsed_s() + limit_s
+            while not select.select([self._ended], [], [], min(limit_s, _LOOK_S))[0]:
+                if self._elapsed_s() >= until_s:
+                    return None
+            self.seconds = self._elapsed_s()
             _, status, usage = os.wait4(self.pid, 0)
-            self.seconds = time.monotonic() - self._begun_s
             self.code, self.peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         return self.code
+
+    def _elapsed_s(self) -> float:
+        """Return the time since the start, less the time that it waited for a processor [s]."""
+        waited_ns = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
+        return time.monotonic() - self._begun_s - waited_ns / 1e9
 
     def said(self) -> str:
         """Return what it has printed on stderr so far, as a process that still writes there."""
