@@ -70,7 +70,12 @@ class RunSamples:
     yardstick: Yardstick | None = None
 
 
-def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int = 1) -> RunSamples:
+def samples_of(
+    timelines: Sequence[Timeline],
+    names: Sequence[str],
+    warmup: int = 1,
+    slow: Sequence[Mapping[int, float]] = (),
+) -> RunSamples:
     """Return what was measured in `timelines`.
 
     An op beside which another rank of the same device worked does not count: its seconds have the other's in them.
@@ -80,6 +85,8 @@ def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int 
         timelines: At least one.
         names: Name of each Timeline, for messages.
         warmup: The first ops of each kind of each stage on each rank do not count, as long as others are left.
+        slow: For each Timeline, how many times as long everything takes on a slow device. Its samples are divided by
+            that: they are those of a device like the others.
 
     Raises:
         ScheduleError: Nothing is computed in one.
@@ -88,24 +95,32 @@ def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int 
     work, hand_over = defaultdict[StageWork, list[float]](list), defaultdict[str, list[float]](list)
     messages: list[float] = []
     stages = [_num_stages(timeline, name) for timeline, name in zip(timelines, names, strict=True)]
-    for timeline, name, num_stages in zip(timelines, names, stages, strict=True):
+    for index, (timeline, name, num_stages) in enumerate(zip(timelines, names, stages, strict=True)):
         if num_stages != stages[0]:
             raise ProfileError(
                 f"{name}: got {num_stages} stages, expected {stages[0]} as in {names[0]}; give runs of one partition"
             )
-        for stage_work, seconds in _worked(timeline):
-            work[stage_work] += seconds[min(warmup, len(seconds) - 1) :]
+        factors = slow[index] if slow else {}
+        slowed = [factors.get(device, 1.0) for device in timeline.rank_to_device]
+        for rank, stage_work, seconds in _worked(timeline):
+            work[stage_work] += [part_s / slowed[rank] for part_s in seconds[min(warmup, len(seconds) - 1) :]]
         hand_overs = _hand_overs(timeline)
         for event in hand_overs:
             kind = "Send" if isinstance(event.op, Send) else "Recv" if isinstance(event.op, Recv) else "Op"
-            hand_over[kind].append(event.end_s - event.start_s)
+            hand_over[kind].append((event.end_s - event.start_s) / slowed[event.rank])
         uses = list(_uses(timeline, hand_overs, num_stages))
         waited = [use for use in uses if use.sent_s >= use.reached_s]
         messages += (travelled := [max(0.0, use.start_s - use.sent_s) for use in waited])
         usual_s = statistics.median(travelled or [0.0])
         if hand_overs:
-            hand_over["Take"] += [use.start_s - use.reached_s for use in uses if use.sent_s + usual_s < use.reached_s]
-            hand_over["Take"] += [use.start_s - use.there_s for use in waited if use.sent_s < use.there_s < use.start_s]
+            hand_over["Take"] += [
+                (use.start_s - use.reached_s) / slowed[use.rank] for use in uses if use.sent_s + usual_s < use.reached_s
+            ]
+            hand_over["Take"] += [
+                (use.start_s - use.there_s) / slowed[use.rank]
+                for use in waited
+                if use.sent_s < use.there_s < use.start_s
+            ]
     missing = [stage for stage in range(stages[0]) if (stage, "F") not in work]
     if missing:
         raise ProfileError(
@@ -141,8 +156,8 @@ def _num_stages(timeline: Timeline, name: str) -> int:
     return schedule_of(timeline).num_stages
 
 
-def _worked(timeline: Timeline) -> Iterator[tuple[StageWork, list[float]]]:
-    """Yield the seconds of each work of a stage on a rank, in the order of its list."""
+def _worked(timeline: Timeline) -> Iterator[tuple[int, StageWork, list[float]]]:
+    """Yield a rank, a work of a stage on it, and its seconds, in the order of the rank's list."""
     shared = _shared(timeline)
     for rank in range(len(timeline.rank_to_device)):
         seconds_of = defaultdict[StageWork, list[float]](list)
@@ -150,7 +165,8 @@ def _worked(timeline: Timeline) -> Iterator[tuple[StageWork, list[float]]]:
             stage_work = _stage_work(span)
             if stage_work is not None and (rank, index) not in shared:
                 seconds_of[stage_work].append(span.end_s - span.start_s)
-        yield from seconds_of.items()
+        for stage_work, seconds in seconds_of.items():
+            yield rank, stage_work, seconds
 
 
 def _stage_work(span: Span) -> StageWork | None:
@@ -200,12 +216,14 @@ class _Use(NamedTuple):
     """A message that a rank has used [s].
 
     Attributes:
+        rank: The rank.
         sent_s: When both sides had posted it.
         there_s: When it was there at the latest.
         reached_s: When the rank came to the op that needs it.
         start_s: When that op started.
     """
 
+    rank: int
     sent_s: float
     there_s: float
     reached_s: float
@@ -223,4 +241,4 @@ def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -
         if isinstance(span.op, Compute):
             others = needs_from_others(span.op, num_stages)
             if len(others) == 1 and others[0] in travels:
-                yield _Use(*travels[others[0]], span.posted_s, span.start_s)
+                yield _Use(span.rank, *travels[others[0]], span.posted_s, span.start_s)

@@ -9,6 +9,9 @@ from .critical_paths import shares as shares
 from .device_metrics import DeviceMetrics as DeviceMetrics
 from .device_metrics import Metrics as Metrics
 from .device_metrics import metrics as metrics
+from .device_speeds import DeviceSpeed as DeviceSpeed
+from .device_speeds import Slowness as Slowness
+from .device_speeds import device_speeds as device_speeds
 from .idle_time import CAUSES as CAUSES
 from .idle_time import IdlePart as IdlePart
 from .idle_time import Usage as Usage
@@ -27,6 +30,8 @@ from .labels import readable_share as readable_share
 from .labels import sources as sources
 from .labels import unit_of as unit_of
 from .stage_waits import waits_by_stage as waits_by_stage
+from .straggler import Straggler as Straggler
+from .straggler import straggler as straggler
 from .summary import Summary as Summary
 from .summary import fits as fits
 from .summary import summarize as summarize

@@ -95,3 +95,47 @@ def test_runs_and_a_profile_are_a_profile_to_other_commands(pipesched, run):
     assert json.loads(answer.out)["makespan_s"] == pytest.approx(play(build("1f1b", 2, 8)).makespan_s)
     assert pipesched("tune fitted.json -p 2 -b 4 -m 2 --json").code == 0
     assert json.loads(pipesched(f"{line} --stages --json").out)["format"] == "pipesched-run-costs"
+
+
+@pytest.fixture
+def slow_run(folder):
+    """Write a run whose stage 2 takes 1.3 times as long as the others."""
+    run = play(build("1f1b", 4, 8), source="measured", seconds=lambda op: 1.3 if op.stage == 2 else 1.0)
+    (folder / "slow.json").write_text(timeline_to_json(run))
+    return run
+
+
+def test_slow_layers_and_a_slow_device_have_an_answer_each(pipesched, slow_run):
+    both = json.loads(pipesched("what-if slow.json -s interleaved -v 2 --draws 2 --json").out)
+    chosen = [
+        json.loads(pipesched(f"what-if slow.json -s interleaved -v 2 --draws 2 --json --slowness {slowness}").out)
+        for slowness in ("layers", "device")
+    ]
+    assert [both["change"], both["change_if_slow_device"]] == [answer["change"] for answer in chosen]
+    assert both["interval"] == pytest.approx(sorted(answer["change"] for answer in chosen))
+    assert [answer["change_if_slow_device"] for answer in chosen] == [None, None]
+    said = " ".join(pipesched("what-if slow.json -s interleaved -v 2 --draws 2").out.split())
+    assert "stage 2 on device 2 took 1.3 times as long as its peers." in said
+    assert "--slowness layers or device says it" in said
+
+
+def test_a_slow_device_is_healed(pipesched, slow_run):
+    healed = json.loads(pipesched("what-if slow.json --heal 2 --draws 2 --json").out)
+    expected_s = play(build("1f1b", 4, 8), seconds=lambda op: 1.0).makespan_s
+    assert healed["change"] == pytest.approx(expected_s / slow_run.makespan_s - 1)
+    assert healed["asked"] == ["device 2 as fast as its peers"]
+    wrong = pipesched("what-if slow.json --heal 0")
+    assert (wrong.code, wrong.err) == (
+        2,
+        "pipesched: --heal: got device 0, which takes 1 times as long as its peers, expected one that takes longer; "
+        "try 2\n",
+    )
+
+
+def test_import_names_the_straggler(pipesched, slow_run):
+    assert pipesched("trace slow.json --out trace.json").code == 0
+    said = " ".join(pipesched("import trace.json").out.split())
+    assert "stage 2 is 1.3 times slower than its peers; the chain of waits ends there for" in said
+    straggler = json.loads(pipesched("import trace.json --json").out)["straggler"]
+    assert (straggler["stages"], straggler["ranks"], straggler["is_device"]) == ([2], [2], False)
+    assert straggler["factor"] == pytest.approx(1.3)

@@ -19,6 +19,7 @@ from pipesched.cli.options.simulation_options import slow_part
 from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar
+from pipesched.simulator.analysis import Slowness
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -40,6 +41,13 @@ def what_if(
     ] = None,
     slow: Annotated[
         list[str] | None, typer.Option(help="A straggler, device=3,factor=1.2, or a slow link, link=0-1,factor=2.")
+    ] = None,
+    heal: Annotated[
+        list[int] | None, typer.Option(help="A slow device of the run that becomes as fast as its peers; repeatable.")
+    ] = None,
+    slowness: Annotated[
+        Slowness | None,
+        typer.Option(help="Slow part where a stage takes longer than its peers, if the run does not tell."),
     ] = None,
     cluster: Annotated[
         Path | None, typer.Option(help="Machines of the run (JSON); else messages travel as it saw them.")
@@ -73,6 +81,8 @@ def what_if(
             runs,
             **asked,
             partition=partition,
+            heal=heal or (),
+            slowness=slowness,
             cluster=cluster,
             **known.keywords(),
             input_share=input_share,

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.traces import ClockAlignment, read_traces
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.formats import timeline_to_json, write_text
-from pipesched.simulator.analysis import CAUSES, Metrics, metrics, readable_s, readable_share, waits_by_stage
+from pipesched.simulator.analysis import (
+    CAUSES,
+    Metrics,
+    Straggler,
+    metrics,
+    readable_s,
+    readable_share,
+    straggler,
+    waits_by_stage,
+)
 from pipesched.workflows import ArgumentError, Table, require_kind, require_names, require_optional, require_path
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
@@ -74,6 +83,11 @@ class TraceImport:
         return {stage: wait_s / whole_s for stage, wait_s in waits_by_stage(self.timeline).items()}
 
     @property
+    def straggler(self) -> Straggler | None:
+        """The device that takes longer than its peers, and that all wait for in the end; None where there is none."""
+        return straggler(self.timeline)
+
+    @property
     def clock_uncertainty_s(self) -> float:
         """How far the clock of a rank may be off that of rank 0, at most [s]."""
         return max(self.clocks.uncertainties_ns) / 1e9
@@ -99,6 +113,7 @@ class TraceImport:
             "throughput_unit": "micro-batches per second",
             "bubble_by_cause": self.bubble_by_cause,
             "wait_by_stage": {str(stage): share for stage, share in self.wait_by_stage.items()},
+            "straggler": None if self.straggler is None else asdict(self.straggler),
             "ranks": [
                 {"file": file, "stages": list(self.schedule.stages_on(rank)), "num_ops": len(self.schedule.ops[rank])}
                 | {"clock_offset_s": offset_ns / 1e9, "clock_uncertainty_s": uncertainty_ns / 1e9}
@@ -156,6 +171,8 @@ class TraceImport:
         waits = [f"{share:.1%} for stage {stage}" for stage, share in self.wait_by_stage.items() if share >= 0.0005]
         if waits:
             lines.append(f"waiting of devices between their works: {', '.join(waits)}")
+        if self.straggler is not None:
+            lines.append(self.straggler.sentence)
         if self.is_counted:
             lines.append(
                 f"stages were counted: one on each rank, with {self.schedule.num_microbatches} micro-batches, as names "

@@ -16,6 +16,7 @@ class MachineChange:
     """A change of a cluster.
 
     Attributes:
+        healed: Slow devices that become as fast as their peers.
         slow_devices: How many times as long everything takes on these.
         slow_links: How many times as long messages take between these pairs of devices.
         link: Latency and bandwidth of every link, in place of those that there are; and hand-over, if it says it.
@@ -23,6 +24,7 @@ class MachineChange:
         latency_factor: Factor on the latency of every link.
     """
 
+    healed: tuple[int, ...] = ()
     slow_devices: Mapping[int, float] = field(default_factory=dict)
     slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
     link: Link | None = None
@@ -35,6 +37,8 @@ class MachineChange:
         Raises:
             ArgumentError: It is none.
         """
+        for device in self.healed:
+            require_at_least("heal", device, 0)
         for name in ("slow_devices", "slow_links"):
             factors = getattr(self, name)
             require_kind(name, factors, Mapping, "factors of devices, or of pairs of them; try {0: 1.2}")
@@ -89,7 +93,8 @@ class MachineChange:
 
     def words(self) -> list[str]:
         """Return what is changed, in a few words each."""
-        words = [f"device {device} x{factor:g} slower" for device, factor in self.slow_devices.items()]
+        words = [f"device {device} as fast as its peers" for device in self.healed]
+        words += [f"device {device} x{factor:g} slower" for device, factor in self.slow_devices.items()]
         words += [f"link {a}-{b} x{factor:g} slower" for (a, b), factor in self.slow_links.items()]
         if self.link is not None:
             width = self.link.bandwidth_bytes_per_s

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
-from pipesched.schedules import Op, Schedule, computes, schedule_of
+from pipesched.schedules import Op, Schedule, Timeline, computes, schedule_of
 from pipesched.schedules.builders import Entry, ParameterValue, build, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute as recomputed
-from pipesched.simulator.analysis import metrics
+from pipesched.simulator.analysis import Slowness, device_speeds, metrics
 from pipesched.workflows import (
     MAX_INT64,
     ArgumentError,
@@ -36,7 +36,11 @@ from pipesched.workflows.arguments import (
 from pipesched.workflows.measuring import RunsArgument, cut_of_runs, profiled_stages, read_runs
 from pipesched.workflows.what_if.machine_change import MachineChange
 from pipesched.workflows.what_if.run_question import LayersOfRuns, Question
-from pipesched.workflows.what_if.what_if_result import WhatIf, changed_quantities
+from pipesched.workflows.what_if.slow_devices import SlownessReading, SlownessReadings, read_slowness
+from pipesched.workflows.what_if.what_if_result import OtherReading, WhatIf, changed_quantities
+
+_SAME = 5e-4
+"""Largest difference of two changes that counts as none."""
 
 
 def what_if(
@@ -49,6 +53,7 @@ def what_if(
     parameters: Mapping[str, ParameterValue] | None = None,
     recompute: Literal["all"] | Sequence[int] | None = None,
     partition: PartitionArgument | None = None,
+    heal: Sequence[int] = (),
     slow_devices: Mapping[int, float] | None = None,
     slow_links: Mapping[tuple[int, int], float] | None = None,
     link: Link | None = None,
@@ -61,6 +66,7 @@ def what_if(
     output_bytes: int | None = None,
     warmup: int = 1,
     input_share: float = 0.5,
+    slowness: Slowness | None = None,
     draws: int = 100,
     seed: int = 0,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
@@ -76,6 +82,7 @@ def what_if(
         parameters: Parameters of a schedule given by name.
         recompute: Stages that keep only their input, or ``all``.
         partition: Other layers per stage, with `profile`: ``balanced``, ``uniform``, or as in ``3,3,4``.
+        heal: Slow devices of the run that become as fast as their peers.
         slow_devices: How many times as long everything takes on these devices.
         slow_links: How many times as long messages take between these pairs of devices.
         link: Other latency and bandwidth of all links.
@@ -88,6 +95,8 @@ def what_if(
         output_bytes: Bytes of a message, where there is no profile to say it.
         warmup: The first ops of each kind of each stage that are left out, as for `costs_from_runs`.
         input_share: Share of B that I is supposed to take where neither the runs nor a profile say it.
+        slowness: What is slow where a stage takes longer than its peers: its ``"layers"`` or its ``"device"``; None: as
+            the runs tell, or both in turn where they do not.
         draws: How often the pair is predicted with seconds drawn of the measured ones, for the interval.
         seed: Seed of the draws.
         progress: Told now and then what share of the draws is over.
@@ -104,7 +113,10 @@ def what_if(
     seed = require_at_least("seed", seed, 0, MAX_INT64)
     require_callable("progress", progress)
     require_share("input_share", input_share)
+    if slowness is not None:
+        require_choice("slowness", slowness, get_args(Slowness))
     change = MachineChange(
+        healed=tuple(require_names("heal", heal)),
         slow_devices={} if slow_devices is None else slow_devices,
         slow_links={} if slow_links is None else slow_links,
         link=link,
@@ -112,7 +124,7 @@ def what_if(
         latency_factor=latency_factor,
     )
     timelines, names = read_runs(run, "run")
-    samples = samples_of(timelines, names, warmup)
+    num_stages = samples_of(timelines, names, warmup).num_stages
     before = schedule_of(timelines[0])
     given = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     counts = dict(zip(("num_ranks", "num_microbatches", "num_chunks"), given, strict=True))
@@ -122,45 +134,90 @@ def what_if(
     cut = partition_text(partition)
     if (after, change, cut) == (before, MachineChange(), None):
         raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
-    known = profiled_stages(samples.num_stages, profile, run_partition, microbatch_size, output_bytes)
+    known = profiled_stages(num_stages, profile, run_partition, microbatch_size, output_bytes)
+    expected_s = None if profile is None else [cost.both_s for cost in known or ()]
+    speeds = device_speeds(timelines, warmup=warmup, expected_s=expected_s)
+    readings = read_slowness(speeds, slowness, change.healed)
     before, after = lower(before), lower(after)
     num_devices = 1 + max((*before.rank_to_device, *after.rank_to_device))
     question = Question(
         run=timelines[0],
         names=names,
-        samples=samples,
+        samples=samples_of(timelines, names, warmup, readings.likely.slow),
         warmup=warmup,
         before=before,
         after=after,
         machines=None if cluster is None else read_cluster_argument(cluster, num_devices, "the run and what is asked"),
         change=change,
         known=known,
-        layers=_layers(samples.num_stages, profile, run_partition, microbatch_size, cut),
+        layers=_layers(num_stages, profile, run_partition, microbatch_size, cut),
         input_share=float(input_share),
+        slow=_of_run(readings.likely),
     )
     _require_bytes(question)
-    return answer(question, draws, seed, progress)
+    other = None
+    if readings.other is not None:
+        slow = readings.other.slow
+        other = question.with_slow(samples_of(timelines, names, warmup, slow), _of_run(readings.other))
+    return answer(question, readings, other, draws, seed, progress)
 
 
-def answer(question: Question, draws: int, seed: int, progress: Callable[[float], None]) -> WhatIf:
-    """Return what becomes of the run; raises as `what_if` does."""
+def answer(
+    question: Question,
+    readings: SlownessReadings,
+    other: Question | None,
+    draws: int,
+    seed: int,
+    progress: Callable[[float], None],
+) -> WhatIf:
+    """Return what becomes of the run; raises as `what_if` does.
+
+    Args:
+        question: The question, under the likely reading of the run.
+        readings: What may be slow in the run.
+        other: The question under the other reading; None where there is no other.
+        draws: How often the pair is predicted with drawn seconds.
+        seed: Seed of the draws.
+        progress: Told now and then what share of the draws is over.
+    """
     before, after = question.pair()
-    totals = [metrics(timeline) for timeline in (question.run, before, after)]
-    per_microbatch = question.before.num_microbatches / question.after.num_microbatches
-    changes = []
-    for before_s, after_s in question.drawn_makespans_s(draws, seed):
-        changes.append(per_microbatch * after_s / before_s - 1)
-        progress(len(changes) / draws)
+    quantities = changed_quantities(*map(metrics, (question.run, before, after)))
+    likely = _change_of(before, after, question)
+    opposite = likely if other is None else _change_of(*other.pair(), other)
+    matters = abs(opposite - likely) > _SAME
+    asked = [question] if other is None or not (matters and readings.is_open) else [question, other]
+    drawn: list[tuple[float, ...]] = []
+    for number, each in enumerate(asked):
+        changes = []
+        for before_s, after_s in each.drawn_makespans_s(draws, seed):
+            changes.append(_per_microbatch(each) * after_s / before_s - 1)
+            progress((number + len(changes) / draws) / len(asked))
+        drawn.append(tuple(sorted(changes)))
     return WhatIf(
         question.run,
         before,
         after,
-        changed_quantities(*totals),
-        tuple(sorted(changes)),
+        quantities,
+        drawn[0],
         tuple(question.asked()),
-        tuple(question.suppositions()),
+        (*([readings.words] if matters and not readings.is_open else []), *question.suppositions()),
         None if question.layers is None else question.layers.profile.provenance.yardstick,
+        readings.likely.slowness if matters else None,
+        OtherReading(readings.words, opposite, drawn[1]) if len(drawn) > 1 else None,
     )
+
+
+def _of_run(reading: SlownessReading) -> Mapping[int, float]:
+    """Return the slow devices of the first run."""
+    return reading.slow[0] if reading.slow else {}
+
+
+def _per_microbatch(question: Question) -> float:
+    return question.before.num_microbatches / question.after.num_microbatches
+
+
+def _change_of(before: Timeline, after: Timeline, question: Question) -> float:
+    return _per_microbatch(question) * after.makespan_s / before.makespan_s - 1
 
 
 def counts_of_run(lists: Schedule, entry: Entry) -> tuple[int, int, int | None]:

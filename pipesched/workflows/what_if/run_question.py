@@ -9,11 +9,11 @@ drawn anew, and the pair is predicted again with each draw: how far the changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.clusters import Cluster, flat, with_slow_device
 from pipesched.profiles.costs import (
     Profile,
     RunCosts,
@@ -92,6 +92,7 @@ class Question:
         known: What a profile says of the run's stages; None: nothing.
         layers: Layers behind the run's stages; None: nobody knows them.
         input_share: Share of B that I is supposed to take, where nobody knows.
+        slow: How many times as long everything took on slow devices of the run, whose samples are without it.
     """
 
     run: Timeline
@@ -105,6 +106,7 @@ class Question:
     known: tuple[StageCost, ...] | None
     layers: LayersOfRuns | None
     input_share: float
+    slow: Mapping[int, float]
 
     @cached_property
     def costs(self) -> RunCosts:
@@ -119,6 +121,18 @@ class Question:
             ProfileError: The layers cannot be cut so.
         """
         return None if self.layers is None else self.layers.cut(self.costs, self.after.num_stages)
+
+    def with_slow(self, samples: RunSamples, slow: Mapping[int, float]) -> Question:
+        """Return the same question, with the same cut, of a run whose devices were slow.
+
+        Args:
+            samples: Samples of the runs, as of devices that are not slow.
+            slow: As `slow` of a question.
+        """
+        layers = self.layers
+        if layers is not None and self.cut is not None:
+            layers = replace(layers, partition=",".join(str(last - first) for first, last in self.cut))
+        return replace(self, samples=samples, slow=slow, layers=layers)
 
     def pair(self) -> tuple[Timeline, Timeline]:
         """Return the run and what is asked, both predicted, with memory where bytes are known.
@@ -224,15 +238,22 @@ class Question:
         """Return costs and machines of the run, and of what is asked."""
         machines = self._machines(costs)
         recut = None if self.layers is None or self.cut is None else self.layers.costs_of(self.cut, costs)
-        changed = self.change.on(machines, is_of_runs=self.machines is None)
+        still_slow = {device: factor for device, factor in self.slow.items() if device not in self.change.healed}
+        changed = self.change.on(_slowed(machines, still_slow), is_of_runs=self.machines is None)
         after = costs.stage_costs(self.after) if recut is None else recut
-        return (costs.stage_costs(self.before), machines), (after, changed)
+        return (costs.stage_costs(self.before), _slowed(machines, self.slow)), (after, changed)
 
     def _machines(self, costs: RunCosts) -> Cluster:
         if self.machines is not None:
             return self.machines
         ranks = (*self.before.rank_to_device, *self.after.rank_to_device)
         return costs.cluster(flat(max(ranks) + 1).devices)
+
+
+def _slowed(cluster: Cluster, slow: Mapping[int, float]) -> Cluster:
+    for device, factor in slow.items():
+        cluster = with_slow_device(cluster, device, factor)
+    return cluster
 
 
 def _makespan_by_costs(schedule: Schedule) -> Callable[[StageCosts, Cluster], float]:

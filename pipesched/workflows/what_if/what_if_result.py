@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, Yardstick
-from pipesched.simulator.analysis import Metrics, readable_bytes, readable_s, readable_share
+from pipesched.simulator.analysis import Metrics, Slowness, readable_bytes, readable_s, readable_share
 from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops
 
 if TYPE_CHECKING:
@@ -47,6 +47,21 @@ class ChangedQuantity:
         return self.name.endswith("_fraction")
 
 
+@dataclass(frozen=True, slots=True)
+class OtherReading:
+    """The change if the devices of a run are slow, where its layers may be.
+
+    Attributes:
+        words: The stages that took longer than their peers.
+        change: How much longer a micro-batch takes, relative.
+        drawn_changes: The change for each draw of the measured seconds, rising.
+    """
+
+    words: str
+    change: float
+    drawn_changes: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class WhatIf:
     """A change, against a run.
@@ -61,6 +76,9 @@ class WhatIf:
         asked: What is changed, in a few words each.
         suppositions: What is supposed because neither the run nor a profile says it.
         profiled: How fast the machine was where the profile was measured; None: not known.
+        slowness: What is slow, ``"layers"`` or ``"device"``, where a stage took longer than its peers; None where no
+            stage did, or where it makes no difference.
+        other: The change if the device is slow, where the run does not tell; None where it does.
     """
 
     run: Timeline
@@ -71,6 +89,8 @@ class WhatIf:
     asked: tuple[str, ...]
     suppositions: tuple[str, ...]
     profiled: Yardstick | None = None
+    slowness: Slowness | None = None
+    other: OtherReading | None = None
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -91,16 +111,16 @@ class WhatIf:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """How far 80 % of the draws lie around the one in the middle, put around the change.
+        """How far 80 % of the draws lie around the one in the middle, put around the change; of both readings.
 
         Seconds that are drawn have the chance of the measured ones once more. The slowest of several like stages, which
         a makespan waits for, is slower for it: all draws are off to one side.
         """
-        if len(self.drawn_changes) == 1:
-            return self.change, self.change
-        cuts = quantiles(self.drawn_changes, n=10, method="inclusive")
-        middle = median(self.drawn_changes)
-        return self.change + cuts[0] - middle, self.change + cuts[-1] - middle
+        low, high = _interval(self.change, self.drawn_changes)
+        if self.other is None:
+            return low, high
+        other = _interval(self.other.change, self.other.drawn_changes)
+        return min(low, other[0]), max(high, other[1])
 
     @property
     def model_error(self) -> float:
@@ -116,6 +136,8 @@ class WhatIf:
             "change": self.change,
             "interval": list(self.interval),
             "draws": len(self.drawn_changes),
+            "slowness": self.slowness,
+            "change_if_slow_device": None if self.other is None else self.other.change,
             "model_error": self.model_error,
             "quantities": self.to_rows(),
             "suppositions": list(self.suppositions),
@@ -167,12 +189,25 @@ class WhatIf:
 
     def _lines(self) -> list[str]:
         low, high = self.interval
+        takes = f"a micro-batch takes {abs(self.change):.1%} {'less' if self.change < 0 else 'more'} time"
+        if self.other is not None:
+            takes = (
+                f"the time of a micro-batch changes by {self.change:+.1%} if layers are slow, "
+                f"{self.other.change:+.1%} if devices are"
+            )
         lines = [
-            f"a micro-batch takes {abs(self.change):.1%} {'less' if self.change < 0 else 'more'} time: "
-            f"{low:+.1%} to {high:+.1%} in 80 % of {len(self.drawn_changes)} draws",
+            f"{takes}: {low:+.1%} to {high:+.1%} in 80 % of {len(self.drawn_changes)} draws",
+            *([] if self.other is None else [self.other.words]),
             f"the run itself is predicted {self.model_error:+.1%} off, with the same costs",
         ]
         return lines + [f"supposed: {line}" for line in self.suppositions]
+
+
+def _interval(change: float, drawn: Sequence[float]) -> tuple[float, float]:
+    if len(drawn) == 1:
+        return change, change
+    cuts, middle = quantiles(drawn, n=10, method="inclusive"), median(drawn)
+    return change + cuts[0] - middle, change + cuts[-1] - middle
 
 
 def changed_quantities(measured: Metrics, before: Metrics, after: Metrics) -> tuple[ChangedQuantity, ...]:

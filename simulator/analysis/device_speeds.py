@@ -1,0 +1,193 @@
+"""Stages and devices that took longer than their peers in a run, and which of the two is slow.
+
+    device    0     1     2     3        A stage that is slow on its one device may have slow layers or a slow device.
+    stages   1.0   1.0   1.3   1.0       Other stages of that device tell, and so do other devices of that stage, or
+             1.0   1.0   1.3   1.0       another run.
+
+Times are relative to a reference: the same stage on other devices, or else the median of all stages.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, NamedTuple, TypeAlias
+
+from pipesched.schedules import Compute, Phase, Timeline
+
+Slowness: TypeAlias = Literal["layers", "device"]
+"""The reason why a stage took longer than its peers."""
+
+_LEAST = 0.05
+"""Smallest relative difference that counts."""
+_DEVIATIONS = 3.0
+"""Smallest difference that counts, over the median difference between stages, and over the standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpeed:
+    """How long the works of a device took in runs, over those of its peers.
+
+    Attributes:
+        device: The device.
+        stages: Stages of the device in the first run.
+        factor: Seconds of all its stages in the first run, over the reference.
+        odd: Factor of each stage of the first run that differs from its peers.
+        slow: Factor of each run if the device is slow: 1 where the device does not differ from its peers.
+        cause: What is slow; ``"layers"`` also where nothing differs, None where the runs cannot tell.
+    """
+
+    device: int
+    stages: tuple[int, ...]
+    factor: float
+    odd: Mapping[int, float]
+    slow: tuple[float, ...]
+    cause: Slowness | None
+
+
+class _Cell(NamedTuple):
+    """Seconds of a micro-batch of a stage on a device, and their relative standard error."""
+
+    seconds: float
+    error: float
+
+
+_Cells: TypeAlias = dict[tuple[int, int], _Cell]
+"""Cells by device and stage."""
+
+
+class _Ratio(NamedTuple):
+    """Seconds of a cell over its reference.
+
+    Attributes:
+        value: The ratio.
+        threshold: Smallest relative difference from 1 that counts.
+        tells: Whether the reference is the same stage elsewhere, so that a difference is one of devices.
+        odd: The ratio if it counts, else that to the median of all stages if it does; else 1.
+    """
+
+    value: float
+    threshold: float
+    tells: bool
+    odd: float
+
+    @property
+    def side(self) -> int:
+        """1 of a slow cell, -1 of a quick one, 0 of one like its peers."""
+        return _side(self.value, self.threshold)
+
+
+def _side(value: float, threshold: float) -> int:
+    if abs(math.log(value)) <= math.log1p(threshold):
+        return 0
+    return 1 if value > 1 else -1
+
+
+def device_speeds(
+    timelines: Sequence[Timeline], *, warmup: int = 1, expected_s: Sequence[float] | None = None
+) -> tuple[DeviceSpeed, ...]:
+    """Return how fast each device of the first of some runs was, beside its peers.
+
+    Args:
+        timelines: Runs of the same stages.
+        warmup: The first ops of each kind of each stage on each device that are left out.
+        expected_s: Seconds of a micro-batch of each stage, as a profile says them; None: all stages are peers.
+    """
+    runs = [_normal(_cells(timeline, warmup), expected_s) for timeline in timelines]
+    speeds = []
+    for device in sorted({device for device, _ in chain.from_iterable(runs)}):
+        rows = [list(_ratios(runs, index, device)) for index in range(len(runs))]
+        verdicts = [_verdict([ratio for _, ratio in row]) for row in rows]
+        cells = {stage: runs[0][device, stage].seconds for stage, _ in rows[0]}
+        usual = sum(cells[stage] / ratio.value for stage, ratio in rows[0])
+        causes = [cause for cause, _ in verdicts if cause is not None]
+        is_odd = any(factor != 1.0 for _, factor in verdicts)
+        speeds.append(
+            DeviceSpeed(
+                device,
+                tuple(cells),
+                sum(cells.values()) / usual if cells else 1.0,
+                {stage: ratio.odd for stage, ratio in rows[0] if ratio.odd != 1.0},
+                tuple(factor for _, factor in verdicts),
+                "device" if "device" in causes else "layers" if causes or not is_odd else None,
+            )
+        )
+    return tuple(speeds)
+
+
+def _cells(timeline: Timeline, warmup: int) -> _Cells:
+    samples: defaultdict[tuple[int, int], defaultdict[Phase, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for span in timeline.work:
+        if isinstance(span.op, Compute):
+            place = timeline.rank_to_device[span.rank], span.op.stage
+            samples[place][span.op.phase].append(span.end_s - span.start_s)
+    return {
+        place: cell
+        for place, phases in sorted(samples.items())
+        if Phase.FORWARD in phases and (cell := _cell(phases, warmup)).seconds > 0
+    }
+
+
+def _cell(phases: Mapping[Phase, Sequence[float]], warmup: int) -> _Cell:
+    """Return the seconds of a forward and a backward; ops of the backward may be whole, or in two parts."""
+    counts = {phase: len(seconds) for phase, seconds in phases.items() if phase is not Phase.RECOMPUTE}
+    halves = max(counts.get(Phase.BACKWARD_INPUT, 0), counts.get(Phase.BACKWARD_WEIGHT, 0))
+    backwards = counts.get(Phase.BACKWARD, 0) + halves
+    total_s = variance = 0.0
+    for phase, count in counts.items():
+        weight = 1.0 if phase is Phase.FORWARD else count / backwards
+        seconds = phases[phase][min(warmup, count - 1) :]
+        total_s += weight * statistics.fmean(seconds)
+        variance += weight**2 * statistics.pvariance(seconds) / len(seconds)
+    return _Cell(total_s, math.sqrt(variance) / total_s if total_s else 0.0)
+
+
+def _normal(cells: _Cells, expected_s: Sequence[float] | None) -> _Cells:
+    """Return the cells of a run over what is expected of their stages, the median of all being 1."""
+    if expected_s is not None and all(expected_s):
+        cells = {
+            (device, stage): cell._replace(seconds=cell.seconds / expected_s[stage])
+            for (device, stage), cell in cells.items()
+        }
+    if not cells:
+        return {}
+    usual = statistics.median_low(cell.seconds for cell in cells.values())
+    return {place: cell._replace(seconds=cell.seconds / usual) for place, cell in cells.items()}
+
+
+def _ratios(runs: Sequence[_Cells], run: int, device: int) -> Iterator[tuple[int, _Ratio]]:
+    """Yield each stage of a device in a run, over the same stage elsewhere, or over all stages of the run."""
+    spread = statistics.median_low([abs(math.log(cell.seconds)) for cell in runs[run].values()] or [0.0])
+    for (where, stage), cell in runs[run].items():
+        if where != device:
+            continue
+        least = max(_LEAST, _DEVIATIONS * cell.error)
+        elsewhere = [
+            other.seconds for cells in runs for (place, of), other in cells.items() if of == stage and place != device
+        ]
+        again = [cells[device, stage].seconds for cells in runs if (device, stage) in cells]
+        best = min(again, key=lambda seconds: abs(math.log(seconds)))
+        tells, among = True, max(least, _DEVIATIONS * spread)
+        if elsewhere:
+            value = cell.seconds / statistics.median_low([cell.seconds, *elsewhere])
+        elif _side(max(again) / min(again), least):
+            value = cell.seconds / best
+        else:
+            value, least, tells = cell.seconds, among, False
+        odd = value if _side(value, least) else cell.seconds if _side(cell.seconds, among) else 1.0
+        yield stage, _Ratio(value, least, tells, odd)
+
+
+def _verdict(ratios: Sequence[_Ratio]) -> tuple[Slowness | None, float]:
+    """Return what is slow, if the ratios of a device's stages tell, and the factor of the device if it is slow."""
+    told = [ratio for ratio in ratios if ratio.tells]
+    judges = told or ratios
+    sides = {ratio.side for ratio in judges}
+    if sides in ({1}, {-1}):
+        factor = statistics.median_low(ratio.value for ratio in judges)
+        return ("device" if told or len(judges) > 1 else None), factor
+    return ("layers" if any(ratio.odd != 1.0 for ratio in ratios) else None), 1.0

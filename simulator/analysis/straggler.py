@@ -1,0 +1,76 @@
+"""The straggler of a run: the device that takes longer than its peers, and at which the chain of waits ends.
+
+The stage that is waited for most may itself be waiting. The critical path follows every wait to the work that caused
+it: it stays longest on the device for which all others wait in the end. A first or last stage may have other layers, so
+it counts only where the path stays longest on its device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from pipesched.schedules import Timeline
+from pipesched.simulator.analysis.critical_paths import Kind, critical_path
+from pipesched.simulator.analysis.device_speeds import device_speeds
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A device or a stage that is slower than its peers.
+
+    Attributes:
+        ranks: Ranks of the device.
+        stages: The slow stages.
+        factor: How many times as long as its peers the device takes for them.
+        share: Share of the makespan for which the chain of waits ends at the device.
+        is_device: Whether all of several stages are slow, or the same stages are quicker on other devices.
+        is_edge: Whether the first or last stage is slow, which may have other layers, and no other.
+    """
+
+    ranks: tuple[int, ...]
+    stages: tuple[int, ...]
+    factor: float
+    share: float
+    is_device: bool
+    is_edge: bool
+
+    @property
+    def sentence(self) -> str:
+        """What is slow, as people read it."""
+        stages = f"stage{'s' * (len(self.stages) > 1)} {', '.join(map(str, self.stages))}"
+        ends = f"{self.share:.0%} of the makespan"
+        if self.is_edge:
+            return (
+                f"{stages} takes {self.factor:.3g} times as long as its peers, perhaps for other layers; the chain of "
+                f"waits ends there for {ends}"
+            )
+        ranks = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+        who = f"{ranks} ({stages})" if self.is_device else stages
+        verb = "are" if (len(self.ranks) if self.is_device else len(self.stages)) > 1 else "is"
+        return f"{who} {verb} {self.factor:.3g} times slower than its peers; the chain of waits ends there for {ends}"
+
+
+def straggler(timeline: Timeline) -> Straggler | None:
+    """Return the straggler of a run; None where no device is significantly slower than its peers."""
+    seconds = defaultdict[int, float](float)
+    for piece in critical_path(timeline):
+        if piece.kind not in (Kind.MESSAGE, Kind.WAIT):
+            seconds[timeline.rank_to_device[piece.span.rank]] += piece.seconds
+    slow = [speed for speed in device_speeds([timeline]) if max(speed.odd.values(), default=0.0) > 1]
+    if not slow:
+        return None
+    speed = max(slow, key=lambda speed: seconds[speed.device])
+    stages = tuple(stage for stage, factor in speed.odd.items() if factor > 1)
+    is_device = speed.cause == "device"
+    is_edge = not is_device and set(stages) <= {0, timeline.num_stages - 1}
+    if is_edge and seconds[speed.device] < max(seconds.values()):
+        return None
+    return Straggler(
+        tuple(rank for rank, device in enumerate(timeline.rank_to_device) if device == speed.device),
+        stages,
+        speed.slow[0] if is_device else max(speed.odd.values()),
+        seconds[speed.device] / timeline.makespan_s,
+        is_device,
+        is_edge,
+    )

@@ -1,0 +1,126 @@
+"""Stragglers of Timelines whose slow stage or device is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipesched.schedules import Phase, Span, Timeline
+from pipesched.schedules.builders import build
+from pipesched.simulator.analysis import device_speeds, straggler, waits_by_stage
+from tests.hand_timelines import SECONDS, play
+
+
+def slow_stages(name, factors, microbatches=16, chunks=None, ranks=4):
+    """Return a run in which some stages take longer."""
+    lists = build(name, ranks, microbatches, chunks)
+    return play(lists, 0.1, seconds=lambda op: SECONDS[op.phase] * factors.get(op.stage, 1.0))
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb_h1"])
+@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("factor", [1.1, 1.3, 2.5])
+def test_the_slow_stage_is_named(name, stage, factor):
+    found = straggler(slow_stages(name, {stage: factor}))
+    assert (found.stages, found.ranks, found.is_device) == ((stage,), (stage,), False)
+    assert found.factor == pytest.approx(factor)
+    assert found.share > 0.5
+    assert found.is_edge == (stage in (0, 3))
+    told = f"takes {factor} times as long as" if found.is_edge else f"is {factor} times slower than"
+    assert found.sentence.startswith(f"stage {stage} {told} its peers")
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(6, 6), (6, 12), (8, 8)])
+def test_the_chain_of_waits_ends_at_a_stage_that_is_not_the_one_waited_for_most(ranks, microbatches):
+    run = slow_stages("1f1b", {4: 1.3}, microbatches, ranks=ranks)
+    assert next(iter(waits_by_stage(run))) != 4
+    assert straggler(run).stages == (4,)
+
+
+def test_the_slower_of_two_slow_stages_is_named():
+    assert straggler(slow_stages("1f1b", {2: 1.3, 4: 1.5}, ranks=6)).stages == (4,)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved", "zbv", "zb_h1", "chimera"])
+def test_equal_stages_have_no_straggler(name):
+    chunks = 2 if name == "interleaved" else None
+    assert straggler(slow_stages(name, {}, chunks=chunks)) is None
+    assert straggler(Timeline("empty", "measured", (), (0,))) is None
+
+
+def test_a_last_stage_at_which_no_chain_ends_is_not_named():
+    run = slow_stages("1f1b", {1: 2.0, 3: 1.2})
+    assert straggler(run).stages == (1,)
+    quick_drain = slow_stages("1f1b", {3: 1.2}, microbatches=16)
+    spans = tuple(  # rank 0 is busy for ever with its first forward
+        replace(span, start_s=span.start_s - 500, posted_s=-500.0) if span.rank == 0 and str(span.op) == "0F0" else span
+        for span in quick_drain.spans
+    )
+    assert straggler(replace(quick_drain, spans=spans)) is None
+
+
+@pytest.mark.parametrize(("name", "chunks", "stages"), [("interleaved", 2, (2, 6)), ("zbv", None, (2, 5))])
+def test_a_device_whose_stages_are_all_slow_is_the_straggler(name, chunks, stages):
+    found = straggler(slow_stages(name, dict.fromkeys(stages, 1.3), chunks=chunks))
+    assert (found.ranks, found.stages, found.is_device, found.is_edge) == ((2,), stages, True, False)
+    assert found.sentence.startswith(f"rank 2 (stages {stages[0]}, {stages[1]}) is 1.3 times slower than its peers")
+
+
+def test_one_slow_stage_of_several_on_a_device_is_the_straggler():
+    found = straggler(slow_stages("interleaved", {6: 1.5}, chunks=2))
+    assert (found.stages, found.is_device) == ((6,), False)
+
+
+def on_slow_device(run, device, factor):
+    """Return a run whose works on a device last so many times as long; when they start does not matter."""
+    spans = tuple(
+        Span(span.rank, span.op, span.posted_s, span.start_s, span.start_s + factor * (span.end_s - span.start_s))
+        if run.rank_to_device[span.rank] == device
+        else span
+        for span in run.spans
+    )
+    return replace(run, spans=spans)
+
+
+def test_a_stage_that_is_quicker_on_another_device_tells_that_the_device_is_slow():
+    by_device = device_speeds([on_slow_device(slow_stages("chimera", {}), 2, 1.3)])
+    assert [speed.cause for speed in by_device] == ["layers", "layers", "device", "layers"]
+    assert by_device[2].slow == pytest.approx((1.3,))
+    by_layers = device_speeds([slow_stages("chimera", {2: 1.3})])
+    assert {speed.cause for speed in by_layers} == {"layers"}
+    assert [dict(speed.odd) for speed in by_layers] == [{}, {2: pytest.approx(1.3)}, {2: pytest.approx(1.3)}, {}]
+
+
+def test_another_run_tells_that_the_device_was_slow_in_this_one():
+    usual, slow = slow_stages("1f1b", {}), on_slow_device(slow_stages("1f1b", {}), 2, 1.3)
+    assert device_speeds([slow])[2].cause is None
+    assert device_speeds([slow, slow])[2].cause is None
+    for runs, factors in (([slow, usual], (1.3, 1.0)), ([usual, slow], (1.0, 1.3))):
+        told = device_speeds(runs)[2]
+        assert (told.cause, told.slow) == ("device", pytest.approx(factors))
+
+
+def test_a_profile_says_that_a_stage_of_more_layers_is_not_slow():
+    run = slow_stages("1f1b", {1: 2.0, 2: 1.3})
+    assert dict(device_speeds([run], expected_s=[1.0, 2.0, 1.0, 1.0])[1].odd) == {}
+    assert device_speeds([run], expected_s=[1.0, 2.0, 1.0, 1.0])[2].factor == pytest.approx(1.3)
+
+
+def test_small_and_noisy_differences_do_not_count():
+    assert straggler(slow_stages("1f1b", {2: 1.04})) is None
+    noisy = play(
+        build("1f1b", 4, 8),
+        seconds=lambda op: SECONDS[op.phase] * (1 + (37 * op.stage + 53 * op.microbatch + 11) % 7 / 7),
+    )
+    assert straggler(noisy) is None
+
+
+def test_halves_of_a_backward_count_as_one():
+    whole = slow_stages("1f1b", {2: 1.3})
+    split = play(
+        build("zb_h1", 4, 16),
+        seconds=lambda op: (
+            (1.0 if op.phase in (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT) else 2.0)
+            * (1.3 if op.stage == 2 else 1.0)
+        ),
+    )
+    assert device_speeds([split])[2].factor == pytest.approx(device_speeds([whole])[2].factor)
