@@ -56,6 +56,7 @@ _SAID = {
     r"with pipesched\.profile$": "with 'pipesched profile MODEL'",
     r"pipesched\.run has measured": "'pipesched run --out' has written",
     r"with pipesched\.profile_of_layers$": "with 'pipesched profile --layer-costs F --microbatch-size N --out P.json'",
+    r"try pipesched\.plan with `trainer=(\w+)`": r"try 'pipesched plan ... --export \1', which tries only such plans",
     r"try pipesched\.sweep\b": "try 'pipesched sweep'",
     r"try pipesched\.tune\b": "try pipesched tune",
     r"try pipesched\.what_if\b": "try 'pipesched what-if'",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.costs import Profile
-from pipesched.profiles.partitioning import by_replicas
+from pipesched.profiles.partitioning import by_replicas, uniform_partition
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
@@ -38,6 +38,8 @@ class Request:
         fewer: Whether devices may be left idle.
         convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
         network: How messages go.
+        refusal: Returns why a candidate is not wanted, or None; another process may call it.
+        is_uniform: Whether stages have layers alike, as `uniform_partition` deals them out.
     """
 
     profile: Profile
@@ -51,6 +53,8 @@ class Request:
     fewer: bool = False
     convert_bytes_per_s: float | None = None
     network: NetworkOptions = USUAL_NETWORK
+    refusal: Callable[[Candidate], str | None] | None = None
+    is_uniform: bool = False
 
     def cuts(self) -> Cuts:
         """Return what works out the costs of its candidates."""
@@ -66,6 +70,13 @@ def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
     1F1B on one rank. Counts that a schedule cannot have are left out too; of a user's own, whose rules nobody knows,
     they come without a partition, so that it is told why.
     """
+    for candidate in _possible(request, cuts):
+        if request.refusal is None or not candidate.partition or request.refusal(candidate) is None:
+            yield candidate
+
+
+def _possible(request: Request, cuts: Cuts) -> Iterator[Candidate]:
+    """Yield every candidate, wanted or not."""
     for num_devices in _device_counts(request.cluster, request.fewer):
         for depth in [d for d in divisors(num_devices) if request.depths is None or d in request.depths]:
             for name in request.schedules if depth > 1 else ("1f1b",):
@@ -107,6 +118,10 @@ def require_plannable(request: Request) -> None:
 
 def nothing_possible(request: Request) -> ProfileError:
     """Return why there is no candidate: more stages than layers, copies that cannot share the batch, or the rules."""
+    if request.refusal is not None:
+        refused = next(filter(None, map(request.refusal, _possible(request, request.cuts()))), None)
+        if refused is not None:
+            return ProfileError(f"plan: got no candidate that can be exported, expected one; {refused}")
     count, num_layers = len(request.cluster.devices), len(request.profile.layers)
     fewest = min(count // depth for depth in divisors(count) if depth <= num_layers)
     tries = [
@@ -189,6 +204,9 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
 
 def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Candidate) -> Iterator[tuple[int, ...]]:
     """Yield the layers of each stage: the slowest as fast as can be; and so within memory, where that may not be."""
+    if request.is_uniform:
+        yield tuple(last - start for start, last in uniform_partition(len(request.profile.layers), form.num_stages))
+        return
     devices = [_weakest(request.cluster, first, ranks) for ranks in form.homes]
     speeds = tuple(device.speed for device in devices)
     balanced = cuts.balanced(first.microbatch_size, speeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import print_json
 from pipesched.workflows import ArgumentError, TrainerName
 
+if TYPE_CHECKING:
+    from pipesched.workflows.exporting import PipelineSetting
+
 
 @grouped
 def export(
@@ -23,7 +26,7 @@ def export(
     schedule: ScheduleOptions,
     partition: Annotated[
         str | None,
-        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL; a plan has its own."),
+        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL; else the plan's."),
     ] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples; a plan says them.", min=1)] = None,
     json: Json = False,
@@ -33,37 +36,43 @@ def export(
 
     Megatron-LM and torchtitan take an array of bash, DeepSpeed takes JSON.
     """
-    from pipesched.workflows.exporting import PipelineSetting, export_setting
+    from pipesched.workflows.exporting import export_setting
 
     check_outputs((out, ()))
-    plan = schedule.read_plan()
-    given = {"--partition": partition, "--microbatch-size": microbatch_size}
-    wrong = [option for option, value in given.items() if (value is None) == (plan is None)]
-    if wrong and plan is None and schedule.schedule is not None:
-        _require_told(trainer, schedule.schedule)
-    if wrong:
-        got, expected, advice = ("none", "it", "try --partition 3,3,4 --microbatch-size 2, or --plan")
-        if plan is not None:
-            got, expected, advice = ("it beside --plan", "none", "leave it out")
-        raise InputError(f"{wrong[0]}: got {got}, expected {expected}; {advice}")
-    if plan is not None:
-        text = export_setting(plan, trainer)
+    if schedule.plan is None:
+        text = export_setting(_setting(trainer, schedule, partition, microbatch_size), trainer)
+    elif microbatch_size is not None:
+        raise InputError("--microbatch-size: got it beside --plan, expected none; leave it out")
     else:
-        schedule.load()  # refuses what is missing
-        assert partition is not None, "as just asked"
-        assert microbatch_size is not None, "as just asked"
-        setting = PipelineSetting(
-            schedule_spec=schedule.schedule_spec(),
-            partition=_layers(partition),
-            microbatch_size=microbatch_size,
+        plan = replace(schedule, placement=None, recompute=None).read_plan()
+        assert plan is not None, "it is given"
+        text = export_setting(
+            plan, trainer, placement=schedule.placement, partition=partition, recompute=schedule.recomputed_stages()
         )
-        text = export_setting(setting, trainer)
     if out is not None:
         emit(text, out)
     if json:
         print_json("export", {"trainer": trainer, "text": text})
     elif out is None:
         emit(text, None)
+
+
+def _setting(
+    trainer: TrainerName, schedule: ScheduleOptions, partition: str | None, microbatch_size: int | None
+) -> PipelineSetting:
+    """Return the setting of a schedule by name, or of lists."""
+    from pipesched.workflows.exporting import PipelineSetting
+
+    given = {"--partition": partition, "--microbatch-size": microbatch_size}
+    wrong = [option for option, value in given.items() if value is None]
+    if wrong and schedule.schedule is not None:
+        _require_told(trainer, schedule.schedule)
+    if partition is None or microbatch_size is None:
+        raise InputError(f"{wrong[0]}: got none, expected it; try --partition 3,3,4 --microbatch-size 2, or --plan")
+    schedule.load()  # refuses what is missing
+    return PipelineSetting(
+        schedule_spec=schedule.schedule_spec(), partition=_layers(partition), microbatch_size=microbatch_size
+    )
 
 
 def _require_told(trainer: TrainerName, name: str) -> None:

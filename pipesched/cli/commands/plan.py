@@ -46,7 +46,7 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw where everything is, and when: .png, .svg or .pdf.")] = None,
     export: Annotated[
         TrainerName | None,
-        typer.Option(help="Print the best plan as flags or configuration of this trainer, and nothing else."),
+        typer.Option(help="Plan for this trainer, and print the best plan as its flags or configuration alone."),
     ] = None,
     json: Json = False,
     out: Annotated[
@@ -59,19 +59,20 @@ def plan(
     """
     from pipesched.cli.output.plan_print import (
         explained,
+        exportable,
         nothing_fits,
         plans_to_dict,
         print_explained,
         print_plans,
     )
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows.planning import search_request
+    from pipesched.workflows.planning import for_trainer, search_request
 
     if export is not None and (json or explain):
         other = "--json" if json else "--explain"
         raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
-    asked = request.load(profile, model)
+    asked = for_trainer(request.load(profile, model), export)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, workers, tick)
     ranking, best = result.ranking, result.best
@@ -87,7 +88,7 @@ def plan(
         raise KeyboardInterrupt  # before there was anything to say
     if best is None:
         if json:
-            print_json("plan", plans_to_dict(ranking, asked), notes)
+            print_json("plan", plans_to_dict(result), notes)
         complain(nothing_fits(ranking, asked))
         raise typer.Exit(NEGATIVE)
     limit = device_limit_lines(request.machines, asked.cluster, range(len(asked.cluster.devices)))
@@ -97,9 +98,9 @@ def plan(
     if export is not None:
         emit(result.export(export), None)
     elif json:
-        print_json("plan", plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}), notes)
+        print_json("plan", plans_to_dict(result) | (explained(best, asked) if explain else {}), notes)
     else:
-        print_plans(ranking, asked, said)
+        print_plans(ranking, asked, [*said, *exportable(result)])
         if explain:
             print_explained(best, asked)
     if plot is not None:

@@ -43,13 +43,21 @@ def print_plans(ranking: PlanRanking, request: Request, notes: Sequence[str]) ->
         _print_rejected(ranking.rejected)
 
 
+def exportable(result: PlanSearch) -> list[str]:
+    """Return a line on the plans that each trainer can be told of."""
+    from pipesched.workflows.planning import number_ranges
+
+    parts = [f"{trainer} {number_ranges(numbers) or 'none'}" for trainer, numbers in result.trainers.items()]
+    return [f"plans that --export can say: {'; '.join(parts)}"]
+
+
 def page_of_plans(result: PlanSearch, notes: Sequence[str]) -> str:
     """Return the page of a search, with what is printed of it."""
     ranking, request = result.ranking, result.request
     rejected = [f"rejected, {what}: {len(group)}" for what, group in _by_reason(ranking.rejected).items()]
     reasons = [f"instead of the first: {line}" for line in _told_reasons(ranking, request)]
     rows, ties = _ties_in_one(_table(ranking, request))
-    return result.page(rows, "\n".join([*ties, _effort(ranking), *notes, *reasons, *rejected]))
+    return result.page(rows, "\n".join([*ties, _effort(ranking), *notes, *exportable(result), *reasons, *rejected]))
 
 
 def _row(outcome: PlanOutcome) -> dict[str, str]:
@@ -184,8 +192,9 @@ def nothing_fits(ranking: PlanRanking, request: Request) -> str:
     )
 
 
-def plans_to_dict(ranking: PlanRanking, request: Request) -> dict[str, Any]:
+def plans_to_dict(result: PlanSearch) -> dict[str, Any]:
     """Return plain data."""
+    ranking, request = result.ranking, result.request
     return {
         "model": request.profile.model,
         "batch_size": request.batch_size,
@@ -195,6 +204,7 @@ def plans_to_dict(ranking: PlanRanking, request: Request) -> dict[str, Any]:
         "complete": ranking.is_complete,
         "headroom": ranking.headroom if ranking.ranked else None,
         "plans": [_data(outcome) for outcome in ranking.ranked],
+        "trainers": result.trainers,
         "reasons": list(_reasons(ranking, request)) if ranking.ranked else [],
         "rejected": dict(Counter({what: len(group) for what, group in _by_reason(ranking.rejected).items()})),
     }

@@ -32,7 +32,8 @@ def deepspeed_config(setting: PipelineSetting) -> str:
     setting.require_exportable(_NAME)
     if setting.schedule != "1f1b":
         raise ArgumentError(
-            f"schedule: got {setting.schedule}, expected 1f1b, as a PipelineModule of {_NAME} has no other; try that"
+            f"schedule: got {setting.schedule}, expected 1f1b, as a PipelineModule of {_NAME} has no other; "
+            f"{setting.advice(_NAME, 'try that')}"
         )
     setting.require_copies_side_by_side(_NAME)
     _require_own_layers(setting)

@@ -39,7 +39,8 @@ def megatron_flags(setting: PipelineSetting) -> str:
     setting.require_exportable(_NAME)
     if setting.schedule not in ("1f1b", "interleaved"):
         raise ArgumentError(
-            f"schedule: got {setting.schedule}, expected 1f1b or interleaved, as {_NAME} has no other; try one of them"
+            f"schedule: got {setting.schedule}, expected 1f1b or interleaved, as {_NAME} has no other; "
+            f"{setting.advice(_NAME, 'try one of them')}"
         )
     setting.require_transformer(_NAME)
     num_layers = sum(setting.partition) - 2
@@ -91,7 +92,7 @@ def _group_size(setting: PipelineSetting) -> list[list[str]]:
         raise ArgumentError(
             f"schedule: got interleaved with {setting.lists.num_stages} stages and {num_microbatches} micro-batches "
             f"on {num_ranks} ranks, expected at least 2 ranks, 2 stages on each and as many micro-batches as ranks, as "
-            f"{_NAME} interleaves no fewer; try 1f1b, or more micro-batches"
+            f"{_NAME} interleaves no fewer; {setting.advice(_NAME, 'try 1f1b, or more micro-batches')}"
         )
     size = round_size(setting.schedule, num_ranks, num_microbatches)
     return [] if size == num_ranks else [["--microbatch-group-size-per-virtual-pipeline-stage", str(size)]]

@@ -31,6 +31,7 @@ class PipelineSetting:
         compression: Compression of the messages between stages.
         execution: How the layers are computed, by how many GPUs each.
         dtype: Data type of weights and activations; trainers are told of ``bfloat16`` and ``float16`` alone.
+        is_planned: Whether a plan chose it, so that another schedule needs another plan.
     """
 
     schedule_spec: ScheduleSpec
@@ -39,6 +40,7 @@ class PipelineSetting:
     compression: MessagePrecision | None = None
     execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
     dtype: str = ""
+    is_planned: bool = False
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PipelineSetting:
@@ -50,6 +52,7 @@ class PipelineSetting:
             compression=plan.compression,
             execution=plan.execution,
             dtype=plan.dtype,
+            is_planned=True,
         )
 
     @property
@@ -101,6 +104,11 @@ class PipelineSetting:
         ranks = f"{self.width} x {self.num_ranks} ranks of {self.schedule}"
         return f"{self.width * self.num_ranks * gpus} processes: {ranks}{shared}"
 
+    def advice(self, trainer: str, alone: str) -> str:
+        """Return what to try where the trainer cannot run the schedule; `alone` is for a setting without a plan."""
+        name = trainer.lower().removesuffix("-lm")
+        return f"try pipesched.plan with `trainer={name}`" if self.is_planned else alone
+
     def cut(self, layers: Sequence[_Layer]) -> list[Sequence[_Layer]]:
         """Return `layers` stage by stage."""
         return [layers[first:last] for first, last in pairwise(accumulate(self.partition, initial=0))]
@@ -117,17 +125,17 @@ class PipelineSetting:
         if traits.is_asynchronous:
             raise ArgumentError(
                 f"schedule: got {self.schedule}, which trains on stale weights, expected a flush before each step, as "
-                f"{trainer} keeps no weight versions; try 1f1b"
+                f"{trainer} keeps no weight versions; {self.advice(trainer, 'try 1f1b')}"
             )
         if traits.averages:
             raise ArgumentError(
                 f"schedule: got {self.schedule}, which averages several pipelines, expected one, as {trainer} has no "
-                "reference model; try 1f1b"
+                f"reference model; {self.advice(trainer, 'try 1f1b')}"
             )
         if self.compression is not None:
             raise ArgumentError(
                 f"compression: got {self.compression}, expected none, as {trainer} sends messages as they are; "
-                "plan without it"
+                f"{self.advice(trainer, 'leave it out')}"
             )
         require_at_least("microbatch_size", self.microbatch_size, 1)
         for num_layers in self.partition:

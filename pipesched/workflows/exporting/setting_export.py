@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import assert_never, get_args
+from typing import Literal, assert_never, get_args
 
 from pipesched.profiles.io import Plan
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules.transforms import Placement
 from pipesched.workflows import TrainerName, require_choice, require_kind
-from pipesched.workflows.arguments import read_plan_argument
+from pipesched.workflows.arguments import PartitionArgument, partition_text, read_plan_argument
 from pipesched.workflows.exporting.deepspeed_config import deepspeed_config
 from pipesched.workflows.exporting.megatron_flags import megatron_flags
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
 from pipesched.workflows.exporting.torchtitan_flags import torchtitan_flags
 
 
-def export_setting(plan: Plan | PipelineSetting | str | Path, trainer: TrainerName) -> str:
+def export_setting(
+    plan: Plan | PipelineSetting | str | Path,
+    trainer: TrainerName,
+    *,
+    placement: Placement | None = None,
+    partition: PartitionArgument | None = None,
+    recompute: tuple[int, ...] | Literal["all"] | None = None,
+) -> str:
     """Return a setting in the words of another trainer.
 
     Megatron-LM and torchtitan are told in flags, an array of bash; DeepSpeed in JSON, the arguments of its
@@ -23,6 +33,9 @@ def export_setting(plan: Plan | PipelineSetting | str | Path, trainer: TrainerNa
     Args:
         plan: A plan, the file of one, or a setting that nobody planned.
         trainer: The trainer.
+        placement: Placement of the copies in place of the plan's.
+        partition: Layers of each stage in place of the plan's.
+        recompute: Stages that recompute in place of the plan's.
 
     Raises:
         ArgumentError: There is no such trainer, or it cannot be told; the message says what, and why.
@@ -32,6 +45,31 @@ def export_setting(plan: Plan | PipelineSetting | str | Path, trainer: TrainerNa
     require_choice("trainer", trainer, get_args(TrainerName))
     require_kind("plan", plan, Plan | PipelineSetting | str | Path, "a Plan, or a file of one")
     setting = plan if isinstance(plan, PipelineSetting) else PipelineSetting.of_plan(read_plan_argument(plan))
+    return flags_of(_changed(setting, placement, partition, recompute), trainer)
+
+
+def _changed(
+    setting: PipelineSetting,
+    placement: Placement | None,
+    partition: PartitionArgument | None,
+    recompute: tuple[int, ...] | Literal["all"] | None,
+) -> PipelineSetting:
+    """Return `setting` with what is given in place of its own."""
+    spec = setting.schedule_spec
+    if placement is not None:
+        require_choice("placement", placement, get_args(Placement))
+        spec = replace(spec, placement=placement)
+    if recompute is not None:
+        spec = replace(spec, recompute=recompute)
+    text, sizes = partition_text(partition), setting.partition
+    if text is not None:
+        num_layers = sum(setting.partition)
+        sizes = tuple(last - first for first, last in parse_partition(text, (1.0,) * num_layers, len(sizes)))
+    return replace(setting, schedule_spec=spec, partition=sizes)
+
+
+def flags_of(setting: PipelineSetting, trainer: TrainerName) -> str:
+    """Return a setting in the words of another trainer, as `export_setting` does."""
     match trainer:
         case "megatron":
             return megatron_flags(setting)

@@ -100,7 +100,8 @@ def _pipeline(setting: PipelineSetting) -> tuple[str, list[list[str]]]:
     if setting.num_ranks == 1:
         if setting.schedule != "1f1b":
             raise ArgumentError(
-                f"schedule: got {setting.schedule} on one rank, expected 1f1b, as {_NAME} has no pipeline there; try it"
+                f"schedule: got {setting.schedule} on one rank, expected 1f1b, as {_NAME} has no pipeline there; "
+                f"{setting.advice(_NAME, 'try it')}"
             )
         return "", [["--parallelism.pipeline_parallel_degree", "1"]]
     names = [f"layers.{index}" for index in range(sum(setting.partition) - 2)]
@@ -128,5 +129,6 @@ def _placing(setting: PipelineSetting) -> str:
         return "ZBVZeroBubble"
     raise ArgumentError(
         f"schedule: got {setting.schedule}, whose rank 0 has stages {', '.join(map(str, rows[0]))} of {num_stages}, "
-        f"expected each stage on one rank, in a loop or a V, as {_NAME} places them; try 1f1b"
+        f"expected each stage on one rank, in a loop or a V, as {_NAME} places them; "
+        f"{setting.advice(_NAME, 'try 1f1b')}"
     )

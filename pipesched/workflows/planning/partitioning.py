@@ -171,8 +171,8 @@ class PartitionedModel:
         rows = [
             {
                 "stage": str(index),
-                "layers": _ranges(range(stage.first, stage.last)),
-                "devices": _ranges(stage.devices),
+                "layers": number_ranges(range(stage.first, stage.last)),
+                "devices": number_ranges(stage.devices),
                 "per micro-batch": readable_s(stage.compute_s),
                 "reduce": readable_s(stage.reduce_s),
                 "transfer": readable_s(stage.transfer_s),
@@ -254,7 +254,7 @@ def partition(
     return PartitionedModel(request, request.stages())
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def number_ranges(numbers: Sequence[int]) -> str:
     """Return ``0-2, 4`` for 0, 1, 2, 4."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -48,7 +48,7 @@ from pipesched.workflows.arguments import (
     searched_entries,
     workers_for,
 )
-from pipesched.workflows.exporting import export_setting
+from pipesched.workflows.exporting import TrainerRule, export_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +113,15 @@ class PlanSearch:
             ScheduleError: PyTorch's CSV cannot say the schedule.
         """
         return export_setting(plan_of(self._best(), self.request), trainer)
+
+    @property
+    def trainers(self) -> dict[TrainerName, tuple[int, ...]]:
+        """The numbers of the ranked plans, from 1, that each trainer can be told of."""
+        rules: list[TrainerRule] = [TrainerRule.of(name, self.request.profile) for name in get_args(TrainerName)]
+        numbered = [*enumerate((outcome.candidate for outcome in self.ranking.ranked), 1)]
+        return {
+            rule.trainer: tuple(number for number, candidate in numbered if rule(candidate) is None) for rule in rules
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per plan that fits, the fastest first."""
@@ -198,6 +207,7 @@ def plan(
     time_limit_s: float | None = 20.0,
     num_workers: int | None = 1,
     input_share: float | None = None,
+    trainer: TrainerName | None = None,
 ) -> PlanSearch:
     """Find the fastest layout, schedule and partition that fits.
 
@@ -222,6 +232,7 @@ def plan(
         num_workers: Processes, which find the same in less time; None: as many as cores, where that is quicker. A
             script that asks for several does so below ``if __name__ == "__main__"``.
         input_share: Share of B that I takes where the profile says B alone, and W the rest.
+        trainer: Trainer that is to run the plan: only plans that it can be told of are tried; None: any.
 
     Raises:
         ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
@@ -259,7 +270,21 @@ def plan(
         convert_bytes_per_s=convert_bytes_per_s,
         network=network,
     )
+    request = for_trainer(request, trainer)
     return search_request(request, top, time_limit_s, workers_for(request.schedules, num_workers))
+
+
+def for_trainer(request: Request, trainer: TrainerName | None) -> Request:
+    """Return the request for plans that a trainer can be told of; None: for any.
+
+    Raises:
+        ArgumentError: There is no such trainer.
+    """
+    if trainer is None:
+        return request
+    require_choice("trainer", trainer, get_args(TrainerName))
+    rule = TrainerRule.of(trainer, request.profile)
+    return replace(request, refusal=rule, is_uniform=rule.is_uniform)
 
 
 def search_request(

@@ -1,0 +1,63 @@
+"""The rule of a trainer: which candidates of a plan it can be told of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from pipesched.profiles.costs import LayerExecution, Profile
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import find
+from pipesched.simulator.planner import Candidate
+from pipesched.workflows import ArgumentError, TrainerName
+from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
+from pipesched.workflows.exporting.setting_export import flags_of
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRule:
+    """Says why a trainer cannot be told of a candidate; can be sent to another process.
+
+    Attributes:
+        trainer: The trainer.
+        execution: How the layers of the profile are computed.
+        dtype: Data type of the profile.
+    """
+
+    trainer: TrainerName
+    execution: LayerExecution
+    dtype: str
+
+    @classmethod
+    def of(cls, trainer: TrainerName, profile: Profile) -> TrainerRule:
+        """Return the rule of a trainer for plans that are made from a profile."""
+        return cls(trainer, profile.provenance.execution, profile.provenance.dtype)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the trainer deals out layers by itself."""
+        return self.trainer == "deepspeed"
+
+    def __call__(self, candidate: Candidate) -> str | None:
+        """Return why the trainer cannot be told of a candidate; None if it can."""
+        few = min(candidate.num_microbatches, 2 * candidate.depth)  # a trainer's rules need no more
+        if find(candidate.schedule).is_own or candidate.replicas:
+            few = candidate.num_microbatches
+        return _refusal(self, replace(candidate, num_microbatches=few, microbatch_size=1))
+
+
+@lru_cache(maxsize=4096)
+def _refusal(rule: TrainerRule, candidate: Candidate) -> str | None:
+    setting = PipelineSetting(
+        schedule_spec=candidate.schedule_spec(),
+        partition=candidate.partition,
+        microbatch_size=candidate.microbatch_size,
+        compression=candidate.compression,
+        execution=rule.execution,
+        dtype=rule.dtype,
+    )
+    try:
+        flags_of(setting, rule.trainer)
+    except (ArgumentError, ScheduleError) as error:
+        return str(error)
+    return None

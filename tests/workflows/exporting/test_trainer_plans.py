@@ -1,0 +1,105 @@
+"""Plans for one trainer: what is searched for it, it can be told of; and a refusal names a way out that works."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+import pipesched
+from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
+from pipesched.simulator.planner import plan_of
+from pipesched.workflows import TrainerName
+from pipesched.workflows.exporting import export_setting
+
+PROFILE = "profiles/data/gpt-10m-epyc.json"
+TWO_NODES = of_nodes(
+    Cluster((Device(),) * 2, intra=Link(bandwidth_bytes_per_s=1e11), inter=Link(bandwidth_bytes_per_s=1e9)), 2
+)
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "hanayo", "chimera", "looped_bfs", "wpipe"]
+TRAINERS = get_args(TrainerName)
+RUNS = {
+    "megatron": lambda c: c.schedule == "1f1b" or (c.schedule == "interleaved" and c.num_microbatches >= c.depth),
+    "torchtitan": lambda c: (
+        c.schedule not in ("hanayo", "chimera", "wpipe") and (c.placement == "data" or 1 in (c.depth, c.width))
+    ),
+    "deepspeed": lambda c: (
+        c.schedule == "1f1b"
+        and (c.placement == "data" or 1 in (c.depth, c.width))
+        and max(c.partition) - min(c.partition) <= 1
+        and list(c.partition) == sorted(c.partition, reverse=True)
+    ),
+}
+"""The rules of the trainers, as their documentation has them."""
+
+
+def searched(**options):
+    options = {"schedules": SCHEDULES, "asynchronous": True, "recomputes": [False], "top": 60} | options
+    return pipesched.plan(PROFILE, TWO_NODES, 8, **options)
+
+
+@pytest.fixture(scope="module")
+def anything():
+    return searched(compressions=[None, "half"])
+
+
+def is_exported(plan, trainer):
+    try:
+        return bool(export_setting(plan, trainer))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it_runs(anything, trainer):
+    plans = dict(enumerate(anything.ranking.ranked, 1))
+    assert len(plans) > 30
+    runs = [
+        number
+        for number, outcome in plans.items()
+        if outcome.candidate.compression is None and RUNS[trainer](outcome.candidate)
+    ]
+    assert list(anything.trainers[trainer]) == runs
+    assert [n for n, outcome in plans.items() if is_exported(plan_of(outcome, anything.request), trainer)] == runs
+    assert 0 < len(runs) < len(plans)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything, trainer):
+    result = searched(trainer=trainer, compressions=[None, "half"])
+    found = [outcome.candidate for outcome in result.ranking.ranked]
+    assert result.trainers[trainer] == tuple(range(1, len(found) + 1))
+    assert all(RUNS[trainer](candidate) for candidate in found)
+    asked = dict(enumerate(anything.ranking.ranked, 1))
+    assert {asked[number].candidate for number in anything.trainers[trainer]} <= set(found)
+    assert export_setting(result.plan, trainer) == result.export(trainer)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_refused_plan_has_a_way_out(anything, trainer):
+    """The advice is followed as it stands: other words of the plan, or a plan for the trainer."""
+    for outcome in anything.ranking.ranked:
+        plan, changes = plan_of(outcome, anything.request), {}
+        for _ in range(3):
+            try:
+                assert export_setting(plan, trainer, **changes)
+                break
+            except pipesched.ArgumentError as error:
+                advice = str(error).rpartition("; try ")[2]
+            if advice == f"pipesched.plan with `trainer={trainer}`":
+                break  # which is what the test above does
+            name, value = advice.partition("`, or")[0].strip("`").split("=")
+            changes[name] = value
+        else:
+            pytest.fail(f"{outcome.candidate}: {advice}")
+
+
+def test_a_profile_that_the_trainer_cannot_run_is_refused_with_its_reason():
+    profile = pipesched.load_profile(PROFILE)
+    half = replace(profile, provenance=replace(profile.provenance, dtype="float16"))
+    with pytest.raises(pipesched.ProfileError, match=r"dtype: got float16, expected bfloat16 or float32"):
+        pipesched.plan(half, TWO_NODES, 8, trainer="torchtitan")
+
+
+def test_an_unknown_trainer_is_refused():
+    with pytest.raises(pipesched.ArgumentError, match="trainer: got 'nemo'"):
+        pipesched.plan(PROFILE, TWO_NODES, 8, trainer="nemo")
