@@ -11,6 +11,7 @@ _STOPPED = 130  # as STOPPED of pipesched.cli.errors, which may not be there yet
 
 def main() -> None:
     """Run the command line, which may be interrupted while it is imported, too."""
+    _open_streams()
     gc.disable()  # what is loaded stays, so that nobody need look through it
     try:
         from pipesched.profiles.processes import is_interrupted, leave_when_told, persist_interrupts
@@ -36,6 +37,17 @@ def main() -> None:
         if not is_interrupted():
             raise
         _leave()
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed, so that no other file gets their numbers.
+
+    Reading finds nothing, writing to stdout fails as on a closed file, and messages are dropped.
+    """
+    for name, mode in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            stream = os.fdopen(os.open(os.devnull, mode), "r" if name == "stdin" else "w")
+            setattr(sys, name, stream)
 
 
 def _leave() -> NoReturn:

@@ -1,6 +1,7 @@
 """Processes that tests start: nothing of one is left, and it is interrupted whatever the tests were started with."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,6 +12,9 @@ from subprocess import PIPE
 
 PATIENCE_S = 600.0
 """How long a test waits for what comes soon on a machine that is free: so long only where something is broken."""
+
+
+_PROGRESS = re.compile(r"^pipesched: .*: \d+ s(, .*)?\n", re.MULTILINE)
 
 
 @contextmanager
@@ -35,7 +39,7 @@ def started(command, **how):
 
 
 def run(command, **how):
-    """Return what `subprocess.run` does, with what was said as text."""
+    """Return what `subprocess.run` does, as text, and without lines of progress on stderr."""
     return run_all([(command, how.pop("env", None))], **how)[0]
 
 
@@ -54,7 +58,14 @@ def _finished(process):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return subprocess.CompletedProcess(process.args, process.returncode, *said)
+    out, err = said
+    err = without_progress(err) if isinstance(err, str) else err
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def without_progress(err):
+    """Return stderr without lines of progress, which a command prints each 30 s: on a busy machine any may."""
+    return _PROGRESS.sub("", err)
 
 
 def eventually(condition):

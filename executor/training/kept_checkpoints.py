@@ -90,7 +90,7 @@ def require_no_checkpoints(folder: Path, start: Path | None) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         reason = errno.EACCES if there.is_dir() else errno.ENOTDIR
         raise _not_made(folder, OSError(reason, os.strerror(reason)))
-    if start is not None and start.resolve().parent == folder.resolve():
+    if start is not None and Path(os.path.realpath(start)).parent == Path(os.path.realpath(folder)):
         return
     if has_checkpoints(folder):
         raise ExecutionError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -25,7 +26,7 @@ from pipesched.cli.errors import (
 )
 from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.output.output_files import say_written
-from pipesched.cli.terminal import complain
+from pipesched.cli.terminal import complain, silence
 from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
 from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, FileWarning, drop_files, finish_files
@@ -101,6 +102,7 @@ def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr, never a traceback."""
     if _COMPLETION in os.environ:
         sys.exit(_complete())
+    _drop_odd_sizes()
     try:
         code = _answer(_run)
         if code != STOPPED:
@@ -108,7 +110,18 @@ def main() -> None:
     finally:
         drop_files()
     say_written()
+    try:
+        sys.stdout.flush()
+    except OSError:  # which has been reported; else Python reports it again while it shuts down
+        silence(sys.stdout)
     sys.exit(code)
+
+
+def _drop_odd_sizes() -> None:
+    """Remove a size of the terminal that is no usual number from the environment; rich reads it without a check."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[1-9][0-9]{0,5}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
 
 
 def _answer(work: Callable[[], int]) -> int:
@@ -173,7 +186,7 @@ def _say(error: BaseException) -> int:
     """Print what went wrong and return the exit code; what nobody foresaw goes on as it is."""
     match error:
         case BrokenPipeError():  # the reader has seen enough; what is left to flush goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence(sys.stdout)
             return FINE
         case KeyboardInterrupt():
             tell_once(partial(complain, "stopped"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -12,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from textwrap import wrap
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _WIDE = 10_000
 """Columns of a terminal on which every table has room."""
+_NARROWEST = 20
+"""Columns of the narrowest terminal for which tables and sentences are folded."""
 _LONG = 20_000
 """Ops whose simulation takes about half a second."""
 _LONGEST_COMPLAINT, _LONGEST_WORD = 900, 300
@@ -49,7 +52,15 @@ def complain(text: str) -> None:
         text = text.replace(given, shortened(given, _LONGEST_WORD))
     text = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda match: shortened(match[0], _LONGEST_WORD), text)
     line = terminal_line(" ".join(text.split()))
-    print(f"pipesched: {shortened(line, _LONGEST_COMPLAINT)}", file=sys.stderr)
+    try:
+        print(f"pipesched: {shortened(line, _LONGEST_COMPLAINT)}", file=sys.stderr)
+    except OSError:  # nobody can read it, and the exit code says the rest
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """Drop what a standard stream still has to write, and whatever comes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def terminal_line(text: str) -> str:
@@ -93,8 +104,7 @@ def print_table(
     from rich.text import Text
 
     console = Console()
-    if _Columns.are_all_shown:
-        console.width = _WIDE
+    console.width = _terminal_width()
     rows = [{terminal_line(name): terminal_line(cell) for name, cell in row.items()} for row in rows]
     names = [name for name in rows[0] if _Columns.are_all_shown or _tells(rows, name)]
     shown = _fitting(rows, names, console.width)[: None if _Columns.are_all_shown else most_columns]
@@ -125,9 +135,7 @@ def print_table(
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print sentences, folded at words to the width of the terminal; what is indented is to be copied, and whole."""
-    from rich.console import Console
-
-    width = _WIDE if _Columns.are_all_shown else Console().width
+    width = _terminal_width()
     for line in lines:
         for piece in [line] if line.startswith("    ") else _folded(line, width):
             print(terminal_line(piece))
@@ -135,12 +143,17 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_beside(head: str, text: str) -> None:
     """Print a sentence right of `head`, folded there to the width of the terminal."""
-    from rich.console import Console
-
-    width = _WIDE if _Columns.are_all_shown else max(20, Console().width - len(head))
+    width = max(_NARROWEST, _terminal_width() - len(head))
     for piece in _folded(text, width, hanging=0):
         print(terminal_line(head + piece))
         head = " " * len(head)
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal, within limits."""
+    from rich.console import Console
+
+    return _WIDE if _Columns.are_all_shown else min(max(_NARROWEST, Console().width), _WIDE)
 
 
 def _folded(line: str, width: int, hanging: int = 2) -> list[str]:

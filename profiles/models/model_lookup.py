@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,7 @@ def resolve_model(text: str) -> Model:
     path = Path(name)
     if path.suffix == ".py" and not path.is_file():
         raise ProfileError(f"model {text!r}: got no file {name}, expected path.py:factory; check the path")
-    with users_folders(*([path.resolve().parent] if path.suffix == ".py" else [])):
+    with users_folders(*([Path(os.path.realpath(path)).parent] if path.suffix == ".py" else [])):
         with kept_random_state():
             factory = _load_factory(text, name, attribute)
         arguments = read_arguments(text, factory, rest)

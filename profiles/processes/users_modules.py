@@ -45,7 +45,7 @@ def users_module(name: str) -> ModuleType:
     """
     if not name.endswith(".py"):
         return importlib.import_module(name)
-    path = Path(name).resolve()
+    path = Path(os.path.realpath(name))
     changed_ns = path.stat().st_mtime_ns
     module = sys.modules.get(str(path))
     if module is None or module.__dict__.get("__changed_ns__") != changed_ns:

@@ -179,7 +179,7 @@ def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool
         ScheduleError: There is no such folder, or it cannot be written.
     """
     try:
-        target = Path(path).resolve()
+        target = _file_linked(path)
         if makes_folder:
             require_folder(target.parent.parent, path)
             target.parent.mkdir(exist_ok=True)
@@ -208,8 +208,20 @@ def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool
                 temporary.unlink(missing_ok=True)
     except ScheduleError:
         raise
-    except (OSError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
+    except (OSError, TypeError, ValueError) as error:
         raise _not_written(path, error) from error
+
+
+def _file_linked(path: Path | str) -> Path:
+    """Return the file that `path` is or links to.
+
+    Raises:
+        ScheduleError: The links form a loop.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise _not_written(path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+    return target
 
 
 _unfinished: dict[Path, Path | None] = {}
@@ -220,8 +232,12 @@ _postponed: set[Path] = set()
 
 
 def postpone_files(paths: Iterable[Path]) -> None:
-    """Let these files, whoever writes them, be in their places when all of them are: see `finish_files`."""
-    _postponed.update(path.resolve() for path in paths)
+    """Let these files, whoever writes them, be in their places when all of them are: see `finish_files`.
+
+    Raises:
+        ScheduleError: The links of a path form a loop.
+    """
+    _postponed.update(map(_file_linked, paths))
 
 
 def finish_files() -> None:

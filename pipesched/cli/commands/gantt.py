@@ -24,6 +24,9 @@ from pipesched.schedules import shown
 if TYPE_CHECKING:
     from pipesched.simulator.views import FigureStyle
 
+_MOST_COLUMNS = 10_000
+"""Columns of the widest terminal that is filled unasked."""
+
 
 @grouped
 def gantt(
@@ -76,7 +79,7 @@ def gantt(
         timelines = [standard_json.loads(timeline_to_json(timeline)) for timeline in shown.timelines]
         print_json("gantt", {"timelines": timelines}, shown.doubts)
     elif out is None:
-        width = columns or get_terminal_size((100, 24)).columns
+        width = columns or min(get_terminal_size((100, 24)).columns, _MOST_COLUMNS)
         print_coloured([*([terminal_line(title)] if title else []), picture.to_text(width, has_colour=True)])
         print_lines(picture.notes)
     end_if_over(shown.over)

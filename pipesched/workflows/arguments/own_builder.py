@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,7 +154,7 @@ def _imported(name: str, folder: Path) -> Builder:
         )
     if is_file and not (folder / module_name).is_file():
         raise ScheduleError(f"schedule {name}: got no file {module_name}, expected {_FORM}; check the path")
-    with _users_code(name, (folder / module_name).resolve().parent if is_file else folder):
+    with _users_code(name, Path(os.path.realpath(folder / module_name)).parent if is_file else folder):
         module = users_module(str(folder / module_name) if is_file else module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
