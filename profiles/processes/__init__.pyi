@@ -28,6 +28,7 @@ from .stdout_redirection import descriptor_as as descriptor_as
 from .stdout_redirection import prints_to_stderr as prints_to_stderr
 from .users_modules import users_folders as users_folders
 from .users_modules import users_module as users_module
+from .workers import WorkerLostError as WorkerLostError
+from .workers import WorkerPool as WorkerPool
 from .workers import rare_collections as rare_collections
-from .workers import work_on as work_on
 from .workers import worker_pool as worker_pool

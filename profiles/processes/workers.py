@@ -1,62 +1,137 @@
-"""Worker processes that share work, end with this one, and load nothing from the working directory."""
+"""Worker processes that share work, end with this one, and load nothing from the working directory.
+
+Each has a pipe of its own: multiprocessing's queues need semaphores, which a machine without ``/dev/shm`` has not.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import active_children
-from multiprocessing.context import SpawnContext, SpawnProcess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, final
 
 from pipesched.profiles.processes.child_process import end_with
 from pipesched.profiles.processes.interrupts import hold_interrupts
+from pipesched.schedules import OneLineError
 
 _GARBAGE = 200_000
 """Objects between collections in those processes: predictions leave many behind, and few in circles."""
 _SAFE_PATH = "PYTHONSAFEPATH"
-_WORK: list[Callable[[Any], Any]] = []
-"""In a worker: what it does with items."""
+
+
+class WorkerLostError(OneLineError):
+    """A worker process ended before its work."""
 
 
 @final
-class _Worker(SpawnProcess):
-    """A process that hears of an interrupt only once it would end by it without a word."""
+class WorkerPool:
+    """Processes that each do the same work with many items; made by `worker_pool`."""
 
-    def start(self) -> None:
-        with hold_interrupts():  # which the process takes over
-            super().start()
+    def __init__(self, num_processes: int, work: Callable[[Any], Any]) -> None:
+        self._most, self._work = num_processes, work
+        self._tasks: SimpleQueue[tuple[Future[list[Any]], Sequence[Any]] | None] = SimpleQueue()
+        self._futures: list[Future[list[Any]]] = []
+        self._workers: list[tuple[SpawnProcess, Thread]] = []
+
+    def submit(self, items: Sequence[Any]) -> Future[list[Any]]:
+        """Return what will be the answers for `items`, which one process goes through; start one if all are busy.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        self._futures = [future for future in self._futures if not future.done()]
+        if len(self._workers) < min(self._most, len(self._futures) + 1):
+            self._start()
+        future: Future[list[Any]] = Future()
+        self._futures.append(future)
+        self._tasks.put((future, items))
+        return future
+
+    def close(self) -> None:
+        """Wait for what is under way; what has not begun is cancelled."""
+        for future in self._futures:
+            future.cancel()
+        for _ in self._workers:
+            self._tasks.put(None)
+        for process, thread in self._workers:
+            thread.join()
+            process.join()
+
+    def stop(self) -> None:
+        """End the processes at once; what is under way fails."""
+        for process, _ in self._workers:
+            process.terminate()
+        self.close()
+
+    def _start(self) -> None:
+        """Start a process; the calling thread must outlive it (`end_with`)."""
+        ours, its = Pipe()
+        process = SpawnProcess(target=_work, args=(its, os.getpid()), daemon=True)
+        with its, hold_interrupts():  # the process begins without interrupts
+            process.start()
+        thread = Thread(target=self._serve, args=(process, ours), daemon=True)
+        self._workers.append((process, thread))
+        thread.start()
+
+    def _serve(self, process: SpawnProcess, connection: Connection) -> None:
+        """Hand tasks to one process until there are no more."""
+        is_new = True
+        with connection:
+            while (task := self._tasks.get()) is not None:
+                future, items = task
+                if not future.set_running_or_notify_cancel():
+                    continue
+                try:
+                    if is_new:
+                        connection.send(self._work)
+                    connection.send(items)
+                    is_new, (error, answers) = False, connection.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    error, answers = _lost(process), []
+                except BaseException as unsendable:  # noqa: BLE001 -- raised where it is waited for
+                    error, answers = unsendable, []
+                if error is None:
+                    future.set_result(answers)
+                else:
+                    future.set_exception(error)
 
 
-@final
-class _WorkerContext(SpawnContext):
-    Process = _Worker
+def _lost(process: SpawnProcess) -> WorkerLostError:
+    code = process.exitcode or 0
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return WorkerLostError(
+        f"workers: got {how} of one, expected it to finish its work; try fewer workers, or more memory"
+    )
 
 
 @contextmanager
-def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of so many processes, which start as items come, and do `work` where they are given `work_on`.
+def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[WorkerPool]:
+    """Yield a pool of processes, which start as items come.
 
-    What is not begun in the end is not done, and what is under way when an exception comes is stopped.
+    What has not begun in the end is not done, and what is under way when an exception comes is stopped.
 
     Args:
         num_processes: The most of them.
         work: What is done with an item; it is sent to every process once.
     """
-    before, others = os.environ.get(_SAFE_PATH), set(active_children())
+    before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"  # multiprocessing passes on no -P that it was not started with
+    pool = WorkerPool(num_processes, work)
     try:
-        with ProcessPoolExecutor(num_processes, _WorkerContext(), _begin, (os.getpid(), work)) as pool:
-            try:
-                yield pool
-            except BaseException:
-                for process in set(active_children()) - others:
-                    process.terminate()
-                raise  # what is not begun fails with them: to cancel it as well would race with that
-            pool.shutdown(wait=True, cancel_futures=True)
+        yield pool
+        pool.close()
+    except BaseException:
+        pool.stop()
+        raise
     finally:
         del os.environ[_SAFE_PATH]
         if before is not None:
@@ -74,14 +149,23 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def work_on(item: Any) -> Any:
-    """Do the work of this process, which is a worker, with an item."""
-    return _WORK[0](item)
-
-
-def _begin(parent: int, work: Callable[[Any], Any]) -> None:
+def _work(connection: Connection, parent: int) -> None:
+    """Answer each list of items with the answers, or with what is raised, until the parent closes the pipe."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the parent says that it was interrupted
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     gc.set_threshold(_GARBAGE)
-    _WORK.append(work)
+    work: Callable[[Any], Any] | None = None
+    with suppress(EOFError, OSError):
+        while True:
+            try:
+                work = work or connection.recv()
+                answer: tuple[BaseException | None, list[Any]] = None, [work(item) for item in connection.recv()]
+            except (EOFError, KeyboardInterrupt):
+                return
+            except BaseException as error:  # noqa: BLE001 -- raised by the parent
+                answer = error, []
+            try:
+                connection.send(answer)
+            except (TypeError, AttributeError, ValueError) as error:  # what was raised cannot be sent
+                connection.send((RuntimeError(f"{type(error).__name__}: {answer[0]}"), []))

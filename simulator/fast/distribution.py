@@ -67,10 +67,12 @@ def makespans(
     if num_processes == 1:
         yield from map(makespan_of, seeds)
         return
-    from pipesched.profiles.processes import work_on, worker_pool
+    from pipesched.profiles.processes import worker_pool
 
+    size = max(1, len(seeds) // (8 * num_processes))
     with worker_pool(num_processes, makespan_of) as pool:
-        yield from pool.map(work_on, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
+        for answers in [pool.submit(seeds[start : start + size]) for start in range(0, len(seeds), size)]:
+            yield from answers.result()
 
 
 def _makespan_by_simpy(

@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from functools import partial
 from typing import Protocol, TypeAlias, TypeVar
 
-from pipesched.profiles.processes import rare_collections, work_on, worker_pool
+from pipesched.profiles.processes import rare_collections, worker_pool
 
 ItemT = TypeVar("ItemT")
 AnswerT = TypeVar("AnswerT")
@@ -41,10 +40,10 @@ def make_process_runner(workers: int) -> Runner:
 
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         running: set[Future[list[AnswerT]]] = set()
-        with worker_pool(workers, partial(evaluate_all, judge)) as pool:
+        with worker_pool(workers, judge) as pool:
             while True:
                 while len(running) < workers and (items := take()):
-                    running.add(pool.submit(work_on, items))
+                    running.add(pool.submit(items))
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -63,13 +62,13 @@ def make_joint_runner(workers: int) -> Runner:
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         running: set[Future[list[AnswerT]]] = set()
         own: deque[ItemT] = deque()
-        others = worker_pool(workers - 1, partial(evaluate_all, judge))
+        others = worker_pool(workers - 1, judge)
         with suppress(_AllDoneError), others as pool, rare_collections():
-            starting = {pool.submit(work_on, ()) for _ in range(workers - 1)}
+            starting = {pool.submit(()) for _ in range(workers - 1)}
             while True:
                 starting = {future for future in starting if not future.done() or future.result()}
                 while len(running) < workers - 1 - len(starting) and (items := take()):
-                    running.add(pool.submit(work_on, items))
+                    running.add(pool.submit(items))
                 own.extend(() if own else take())
                 if own:
                     yield judge(own.popleft())
