@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from typing import final
 
-from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped
+from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped, owned_folder
 
 _POLL_S = 0.02
 _RANK = "pipesched.executor.__main__"
@@ -67,9 +67,9 @@ def prepare() -> None:
 def job_folder() -> Iterator[Path]:
     """Yield a new folder that is removed in the end, also if this process is killed meanwhile."""
     server = _server()
-    with TemporaryDirectory(prefix="pipesched-") as name:
-        server.tell({"remove": str(Path(name).absolute())})
-        yield Path(name)
+    with owned_folder() as folder:
+        server.tell({"remove": str(folder.absolute())})
+        yield folder
 
 
 def fork(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,6 +44,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, resolve_model, torch_dtype
+from pipesched.profiles.processes import owned_folder
 from pipesched.schedules import Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
@@ -195,9 +195,9 @@ def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
         raise ExecutionError(
             "cluster: got ranks on several hosts, expected all on one, whose clock they share; start them on one host"
         )
-    with tempfile.TemporaryDirectory(prefix="pipesched-") as folder:
-        Page.create(Path(folder) / "page", routes.num_cells)
-        page = Page(Path(gather_texts(folder, context.control)[0]) / "page")
+    with owned_folder() as folder:
+        Page.create(folder / "page", routes.num_cells)
+        page = Page(Path(gather_texts(str(folder), context.control)[0]) / "page")
         context.meet()  # rank 0 leaves the folder when all have opened the page
     return page
 

@@ -24,6 +24,7 @@ from .interrupts import leave_when_told as leave_when_told
 from .interrupts import persist_interrupts as persist_interrupts
 from .interrupts import take_interrupt as take_interrupt
 from .interrupts import tell_once as tell_once
+from .owned_folder import owned_folder as owned_folder
 from .stdout_redirection import descriptor_as as descriptor_as
 from .stdout_redirection import prints_to_stderr as prints_to_stderr
 from .users_modules import users_folders as users_folders

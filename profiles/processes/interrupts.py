@@ -50,7 +50,7 @@ def persist_interrupts(leave: Callable[[], NoReturn]) -> None:
     """
     _Interrupt.leave = leave
     sys.unraisablehook = _tell_others
-    is_ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     _Interrupt.heard = tuple(told for told in _STOPS if not (told is signal.SIGINT and is_ignored))
     _hear_by(_hear)
     atexit.register(_hear_by, signal.SIG_IGN)  # the last to be called: while Python itself ends, it would be a crash
