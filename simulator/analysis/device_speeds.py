@@ -25,7 +25,11 @@ Slowness: TypeAlias = Literal["layers", "device"]
 _LEAST = 0.05
 """Smallest relative difference that counts."""
 _DEVIATIONS = 3.0
-"""Smallest difference that counts, over the median difference between stages, and over the standard error."""
+"""Smallest difference that counts, over the median difference between stages."""
+_ERRORS = 4.0
+"""Smallest difference that counts, over its standard error."""
+_HALF = 0.5
+"""Share of a difference, as a logarithm, from which on two differences are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def _ratios(runs: Sequence[_Cells], run: int, device: int) -> Iterator[tuple[int
     for (where, stage), cell in runs[run].items():
         if where != device:
             continue
-        least = max(_LEAST, _DEVIATIONS * cell.error)
+        least = max(_LEAST, _ERRORS * cell.error)
         elsewhere = [
             other.seconds for cells in runs for (place, of), other in cells.items() if of == stage and place != device
         ]
@@ -173,21 +177,29 @@ def _ratios(runs: Sequence[_Cells], run: int, device: int) -> Iterator[tuple[int
         best = min(again, key=lambda seconds: abs(math.log(seconds)))
         tells, among = True, max(least, _DEVIATIONS * spread)
         if elsewhere:
+            least = max(_LEAST, _ERRORS * math.sqrt(2) * cell.error)  # of two cells
             value = cell.seconds / statistics.median_low([cell.seconds, *elsewhere])
         elif _side(max(again) / min(again), least):
             value = cell.seconds / best
         else:
             value, least, tells = cell.seconds, among, False
+        if tells and _side(cell.seconds, among) and math.log(value) / math.log(cell.seconds) > _HALF:
+            least = 0.0  # slow among all stages, and nearer to a slow device than to slow layers
         odd = value if _side(value, least) else cell.seconds if _side(cell.seconds, among) else 1.0
         yield stage, _Ratio(value, least, tells, odd)
+
+
+def _agrees(ratio: _Ratio, lead: _Ratio) -> bool:
+    """Return whether a stage of a device differs as the one that differs most, or nearly so."""
+    return ratio.side == lead.side or math.log(ratio.value) / math.log(lead.value) > _HALF
 
 
 def _verdict(ratios: Sequence[_Ratio]) -> tuple[Slowness | None, float]:
     """Return what is slow, if the ratios of a device's stages tell, and the factor of the device if it is slow."""
     told = [ratio for ratio in ratios if ratio.tells]
     judges = told or ratios
-    sides = {ratio.side for ratio in judges}
-    if sides in ({1}, {-1}):
+    lead = max(judges, key=lambda ratio: abs(math.log(ratio.value)), default=None)
+    if lead is not None and lead.side and all(_agrees(ratio, lead) for ratio in judges):
         factor = statistics.median_low(ratio.value for ratio in judges)
         return ("device" if told or len(judges) > 1 else None), factor
     return ("layers" if any(ratio.odd != 1.0 for ratio in ratios) else None), 1.0

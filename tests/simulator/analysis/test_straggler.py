@@ -1,5 +1,6 @@
 """Stragglers of Timelines whose slow stage or device is known."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -124,3 +125,17 @@ def test_halves_of_a_backward_count_as_one():
         ),
     )
     assert device_speeds([split])[2].factor == pytest.approx(device_speeds([whole])[2].factor)
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("interleaved", 2), ("gpipe", None), ("chimera", None)])
+def test_a_slow_device_is_named_among_noisy_ops_and_no_other_device_is(name, chunks):
+    """Ops vary by a log-normal factor of sigma 0.1; one device of four takes 1.3 times as long, or none."""
+    lists = build(name, 4, 16, chunks)
+    for seed in range(5):
+        rng = random.Random(seed)
+        noisy = play(lists, 0.1, seconds=lambda op, rng=rng: SECONDS[op.phase] * rng.lognormvariate(0.0, 0.1))
+        assert straggler(noisy) is None
+        slow = on_slow_device(noisy, 2, 1.3)
+        assert device_speeds([slow])[2].factor == pytest.approx(1.3, rel=0.1)
+        assert [speed.device for speed in device_speeds([slow]) if speed.odd] == [2]
+        assert device_speeds([slow])[2].cause == (None if name in ("1f1b", "gpipe") else "device")
