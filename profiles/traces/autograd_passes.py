@@ -53,7 +53,7 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
     if not runs or len(forwards) != len(backwards) or {frozenset(run.arrows) for run in backwards} != numbers.keys():
         raise ProfileError(
             f"{trace.file}: got no range of a pass, and {len(forwards)} runs of forward ops with {len(backwards)} of "
-            "their backwards, expected as many that belong together; what is named is "
+            "their backwards, expected as many that belong together; the trace has "
             f"{named_ranges(trace)}; try 'with pipesched.annotate(stage):' around the step, or `patterns`"
         )
     passes = []
@@ -64,11 +64,11 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
 
 
 def named_ranges(trace: RankTrace) -> str:
-    """Return the names of a trace's other ranges, for a message: the first few, the most frequent first."""
-    names = [name for name, _ in trace.other_names.most_common(_SHOWN_NAMES)]
+    """Return what a trace has, for a message: its passes, and the first few other names, the most frequent first."""
+    names = [f"{name[:_LONGEST_NAME]!a} {count} times" for name, count in trace.other_names.most_common(_SHOWN_NAMES)]
     more = len(trace.other_names) - len(names)
-    text = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names) or "nothing"
-    return f"{text} and {more} more" if more > 0 else text
+    text = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return f"{trace.num_slices} slices, {len(trace.ranges)} of them passes{f', {text}' if text else ''}"
 
 
 def _runs(trace: RankTrace, window: Interval) -> list[_Run]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import re
 import sys
 import zlib
@@ -27,6 +28,9 @@ _LONGEST_VALUE = 1 << 24
 """Characters of one event or field; what is longer is no trace."""
 
 _GZIP = b"\x1f\x8b"
+_LONGEST_US = 4e15
+"""Microseconds since 1970 are 1.8e15; two of them are still 64 bits of nanoseconds."""
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 _EVERY = 4096  # events between two looks at the progress
 
@@ -71,6 +75,28 @@ def event_arguments(event: TraceEvent) -> TraceEvent:
     """Return what the ``args`` of an event say; nothing where it has none."""
     arguments = event.get("args")
     return arguments if isinstance(arguments, dict) else {}
+
+
+def event_ns(file: str, event: TraceEvent, key: str) -> int:
+    """Return a time of an event in whole nanoseconds.
+
+    Raises:
+        ProfileError: It is no number, or out of range.
+    """
+    value = event.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LONGEST_US < value < _LONGEST_US:
+        raise event_fault(file, event, key, "microseconds")
+    whole_us = math.floor(value)
+    return whole_us * 1000 + round((value - whole_us) * 1000)  # 1.8e15 us times 1000 are more digits than floats have
+
+
+def event_fault(file: str, event: TraceEvent, key: str, expected: str) -> ProfileError:
+    """Return the error for a field of an event that is not as expected."""
+    place = "" if key == "ts" else f" at {shown(event.get('ts'))}"
+    return ProfileError(
+        f"{file}: event {shown(event.get('name'))}{place}: {key}: got {shown(event.get(key))}, expected {expected}; "
+        "try writing the trace again"
+    )
 
 
 @final

@@ -69,6 +69,7 @@ class ImportedTimeline:
         timeline: Measured, on the clock of rank 0.
         clocks: How the clocks of the ranks were aligned.
         is_counted: Stages and micro-batches were counted, a stage for each rank, as names do not say either.
+        notes: Sentences on the choice of ranks, names and step.
     """
 
     files: tuple[str, ...]
@@ -77,6 +78,7 @@ class ImportedTimeline:
     timeline: Timeline
     clocks: ClockAlignment
     is_counted: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def imported_timeline(

@@ -28,6 +28,9 @@ from pipesched.schedules import Compute, Message, Op, Phase, Recv, Send, Step, c
 SINCE_EVER = -(2**62)
 """An instant [ns] before all others."""
 
+_ROUNDED_NS = 1000
+"""By so much a range may end after the next has begun: floats of microseconds since 1970 are a quarter apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimedPass:
@@ -124,10 +127,16 @@ def rank_passes(
 
 
 def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
-    """Return ranges of which none lies in another, in order of time."""
+    """Return ranges of which none lies in another, in order of time; one that ends as the next begins is trimmed."""
     kept: list[NamedRange] = []
     for named in sorted(ranges, key=lambda named: (named.time.start_ns, -named.time.end_ns)):
-        if not kept or named.time.start_ns >= kept[-1].time.end_ns:
+        start_ns, end_ns = kept[-1].time if kept else (SINCE_EVER, SINCE_EVER)
+        if named.time.start_ns >= end_ns:
+            kept.append(named)
+        elif end_ns - named.time.start_ns <= min(
+            _ROUNDED_NS, named.time.end_ns - end_ns, named.time.start_ns - start_ns
+        ):
+            kept[-1] = replace(kept[-1], time=Interval(start_ns, named.time.start_ns))
             kept.append(named)
         elif named.meaning == kept[-1].meaning:
             kept[-1] = named

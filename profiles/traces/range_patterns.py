@@ -1,7 +1,10 @@
-"""The meaning of names of ranges: those of PyTorch's runtimes and of `annotate`, or as a user's patterns say.
+"""The meaning of names of ranges: as known runtimes name their passes, or as a user's patterns say.
 
-    PP:2F0  PP:2SEND_F0             the text of an op: torch.distributed.pipelining, and annotate
-    Forward 3  Backward 3           its GPipe, which has one stage on each rank
+    PP:2F0  PP:2SEND_F0  2F0                    the text of an op: torch.distributed.pipelining, and annotate
+    Forward 3  Backward 3                       its GPipe, which has one stage on each rank
+    schedules.py(205): forward_step             Megatron-LM, as torch.profiler writes a stack; viztracer turns it round
+    pipe/engine.py(700): _exec_forward_pass     DeepSpeed
+    F_0,1                                       PiPPy: stage, micro-batch
 
 A pattern is a regular expression, searched for in the name, with a group ``phase`` and, where the name has them, groups
 ``stage`` and ``microbatch``. What the name has not is counted: the k-th forward pass of a step is that of micro-batch
@@ -11,17 +14,31 @@ k, and the stage of a rank with one stage is its place among the ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import Op, Phase, ScheduleError, StageOp, shown
+from pipesched.schedules import Compute, Op, Phase, Recv, ScheduleError, Send, StageOp, shown
 from pipesched.schedules.formats import parse_op
 
 _PREFIX = "PP:"
-_GPIPE = re.compile(r"(?P<phase>Forward|Backward) (?P<microbatch>\d+)$")
+_TORCH = "torch.distributed.pipelining"
+_KNOWN = {
+    _TORCH: re.compile(r"^(?P<phase>Forward|Backward) (?P<microbatch>\d+)$"),
+    "PiPPy": re.compile(r"^(?P<phase>[FB])_(?P<stage>\d+),(?P<microbatch>\d+)$"),
+    "Megatron-LM": re.compile(
+        r"schedules\.py\(\d+\): (?P<phase>forward|backward)_step$"
+        r"|^(?P<phase_v>forward|backward)_step \(.*schedules\.py:\d+\)$"
+        r"|^(?P<phase_n>forward|backward)(?:_step|-compute)$"
+    ),
+    "DeepSpeed": re.compile(
+        r"(?:^|[ .])_exec_(?P<phase>forward|backward)_pass(?: \(.*\))?$|^(?P<phase_n>Forward|Backward)Pass\b"
+    ),
+}
+"""How runtimes name passes; of a trace with the names of several, the first counts. PyTorch names most as ops."""
+
 _GROUPS = {"phase", "stage", "microbatch"}
 _MAX_DIGITS = 9
 
@@ -49,18 +66,44 @@ class PassName:
     microbatch: int | None
 
 
+def microbatch_of(meaning: PassName | Op) -> int | None:
+    """Return the micro-batch of a pass or a message; None if it says none."""
+    match meaning:
+        case PassName() | Compute():
+            return meaning.microbatch
+        case Send() | Recv():
+            return meaning.message.microbatch
+        case _:
+            return None
+
+
+def renumbered(meaning: PassName | Op, first: int) -> PassName | Op:
+    """Return a pass or a message of a step whose first micro-batch is `first`, with numbers from 0."""
+    match meaning:
+        case PassName(microbatch=int(microbatch)) | Compute(microbatch=microbatch):
+            return replace(meaning, microbatch=microbatch - first)
+        case Send(message=message) | Recv(message=message):
+            return replace(meaning, message=message._replace(microbatch=message.microbatch - first))
+        case _:
+            return meaning
+
+
 @final
 class RangePatterns:
     """Reads the names of ranges."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        """Take the patterns of a user; without any, the names of PyTorch's runtimes and of `annotate`.
+        """Take the patterns of a user; without any, the names of known runtimes and of `annotate`.
 
         Raises:
             ProfileError: One is no regular expression, or lacks a group ``phase``.
         """
         self._patterns = [_compiled(pattern) for pattern in patterns]
         self.meaning = lru_cache(maxsize=1 << 16)(self._meaning)
+
+    def family(self, name: str) -> str | None:
+        """Return the runtime that names a pass so; None of a name without a meaning, or with a user's patterns."""
+        return None if self._patterns else self._known(name)[0]
 
     def _meaning(self, name: str) -> PassName | Op | None:
         """Return the pass or the op that a range of this name is; None of a name without a meaning.
@@ -71,16 +114,28 @@ class RangePatterns:
         for pattern in self._patterns:
             if (match := pattern.search(name)) is not None:
                 return _named(match.groupdict(), name)
-        if self._patterns:
-            return None
-        if name.startswith(_PREFIX):
+        return None if self._patterns else self._known(name)[1]
+
+    @staticmethod
+    def _known(name: str) -> tuple[str | None, PassName | Op | None]:
+        if name.startswith(_PREFIX) or name[:1].isdecimal():
             try:
                 op = parse_op(name.removeprefix(_PREFIX))
             except ScheduleError:
-                return None
-            return None if isinstance(op, StageOp) else op
-        match = _GPIPE.match(name)
-        return None if match is None else _named(match.groupdict(), name)
+                return None, None
+            return (None, None) if isinstance(op, StageOp) else (_TORCH, op)
+        for family, pattern in _KNOWN.items():
+            if (match := pattern.search(name)) is not None:
+                groups = match.groupdict()
+                phase = next(text for key, text in groups.items() if key.startswith("phase") and text is not None)
+                return family, _named(groups | {"phase": phase}, name)
+        return None, None
+
+
+def family_of(names: Iterable[str], family: Callable[[str], str | None]) -> str | None:
+    """Return the first known runtime that has named any of these ranges; None if none has."""
+    families = set(map(family, names))
+    return next((known for known in _KNOWN if known in families), None)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

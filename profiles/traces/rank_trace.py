@@ -22,6 +22,10 @@ class Interval(NamedTuple):
     start_ns: int
     end_ns: int
 
+    def overlap_ns(self, other: Interval) -> int:
+        """Return how long both last at once [ns]."""
+        return max(0, min(self.end_ns, other.end_ns) - max(self.start_ns, other.start_ns))
+
 
 @dataclass(frozen=True, slots=True)
 class NamedRange:
@@ -52,6 +56,11 @@ class IntervalColumns:
         self.starts_ns.append(time.start_ns)
         self.ends_ns.append(time.end_ns)
 
+    def extend(self, other: IntervalColumns) -> None:
+        """Add all intervals of another."""
+        self.starts_ns.extend(other.starts_ns)
+        self.ends_ns.extend(other.ends_ns)
+
     def __len__(self) -> int:
         return len(self.starts_ns)
 
@@ -74,6 +83,12 @@ class KernelTimes:
     ids: array[int] = field(default_factory=_integers)
     times: IntervalColumns = field(default_factory=IntervalColumns)
     are_messages: array[int] = field(default_factory=lambda: array("b"))
+
+    def extend(self, other: KernelTimes) -> None:
+        """Add the kernels and launches of another."""
+        for name in ("launch_ids", "launches_ns", "ids", "are_messages"):
+            getattr(self, name).extend(getattr(other, name))
+        self.times.extend(other.times)
 
     def launched(self, time: Interval, *, messages: bool = False) -> Interval | None:
         """Return from the first start to the last end of what was launched in `time`, by any thread; None: nothing was.
@@ -105,6 +120,12 @@ class KernelTimes:
         return launches[by_launch], starts[by_launch], ends[by_launch], are_messages[by_launch].astype(bool)
 
 
+_INTERVALS = (
+    "send_posts", "send_waits", "recv_posts", "recv_waits", "optimizer_steps", "forward_ops", "backward_ops",
+)  # fmt: skip
+"""The columns of intervals of a `RankTrace`."""
+
+
 @dataclass
 class RankTrace:
     """The trace of one rank, as far as its names mean something.
@@ -114,6 +135,9 @@ class RankTrace:
         rank: Rank of the whole job; None where the trace does not say it.
         host: The name of its machine; None where the trace does not say it.
         base_ns: What its times count from [ns since 1970].
+        groups: The process groups of the rank by name, each with its ranks.
+        family: The runtime whose names the ranges have; None where a user's patterns find them.
+        num_slices: Slices of any name.
         ranges: The ranges whose names mean something.
         other_names: What else was named, and how often.
         steps: The steps of the profiler by their number.
@@ -133,6 +157,9 @@ class RankTrace:
     rank: int | None = None
     host: str | None = None
     base_ns: int = 0
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    family: str | None = None
+    num_slices: int = 0
     ranges: list[NamedRange] = field(default_factory=list)
     other_names: Counter[str] = field(default_factory=Counter)
     steps: dict[int, Interval] = field(default_factory=dict)
@@ -146,6 +173,17 @@ class RankTrace:
     backward_ops: IntervalColumns = field(default_factory=IntervalColumns)
     flow_starts_ns: dict[int, int] = field(default_factory=dict)
     flow_ends_ns: dict[int, int] = field(default_factory=dict)
+
+    def absorb(self, other: RankTrace) -> None:
+        """Add everything that another lane of the same rank has."""
+        self.ranges += other.ranges
+        self.other_names += other.other_names
+        self.num_slices += other.num_slices
+        for columns in ("steps", "flow_starts_ns", "flow_ends_ns"):
+            getattr(self, columns).update(getattr(other, columns))
+        for columns in _INTERVALS:
+            getattr(self, columns).extend(getattr(other, columns))
+        self.kernels.extend(other.kernels)
 
     @property
     def has_gpu(self) -> bool:

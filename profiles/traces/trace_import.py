@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.autograd_passes import named_ranges, unnamed_passes
+from pipesched.profiles.traces.copies import pipeline_ranks
 from pipesched.profiles.traces.imported_timeline import ImportedTimeline, imported_timeline
 from pipesched.profiles.traces.kineto import read_kineto
 from pipesched.profiles.traces.own_trace import is_own_trace, read_own_trace
 from pipesched.profiles.traces.passes import RankPasses, rank_passes
 from pipesched.profiles.traces.range_patterns import RangePatterns
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.profiles.traces.step_choice import step_windows
-from pipesched.schedules import Schedule, Step
+from pipesched.profiles.traces.step_choice import EVER, RankWindows, from_zero, step_windows
+from pipesched.profiles.traces.step_cuts import passes_of
+from pipesched.schedules import Op, Schedule, Step
+
+_OpLists = Sequence[Sequence[Op] | None]
 
 
 def read_traces(
@@ -31,65 +35,121 @@ def read_traces(
     """Return the Timeline of one step.
 
     Args:
-        paths: A trace of each rank; or one trace of ours, of all ranks.
-        patterns: Which ranges are passes, as `RangePatterns` takes them; none: PyTorch's and ours.
+        paths: A trace of each rank, or one of all ranks.
+        patterns: Which ranges are passes, as `RangePatterns` takes them; none: the names of known runtimes.
         schedule: What the ranks did, where ranges do not say it: the k-th forward of a rank is the k-th of its list.
         step: Number of the step; None: the last that all ranks have whole.
         has_one_clock: The clocks of all ranks are one; else they are aligned by messages.
         progress: Told the fraction of all files that has been read.
 
     Raises:
-        ProfileError: A file is no trace, they are not of all ranks of one pipeline, passes are missing, or the clocks
-            cannot be aligned.
+        ProfileError: A file is no trace, they are not of all ranks of one pipeline, passes are missing, nothing tells
+            steps apart, or the clocks cannot be aligned.
     """
-    named = RangePatterns(patterns)
-    if len(paths) == 1:
-        if is_own_trace(paths[0]):
-            return read_own_trace(paths[0], progress)
-        raise ProfileError(f"{paths[0]}: got the trace of one rank, expected one of every rank; try all of them")
+    is_one_file = len(paths) == 1
+    if is_one_file and is_own_trace(paths[0]):
+        return read_own_trace(paths[0], progress)
+    traces, copies = pipeline_ranks(
+        _read(paths, RangePatterns(patterns), progress), "ranks" if is_one_file else "files"
+    )
+    if len(traces) == 1:
+        raise ProfileError(
+            f"{paths[0]}: got the trace of one rank, with {named_ranges(traces[0])}, expected one of every rank; try "
+            "all of them, or `patterns` if the names of its passes are others"
+        )
+    if schedule is not None and schedule.num_ranks != len(traces):
+        raise ProfileError(
+            f"schedule {schedule.name}: got {schedule.num_ranks} ranks, expected {len(traces)}, as there are traces; "
+            "try others of either"
+        )
+    lists: _OpLists = [None] * len(traces) if schedule is None else schedule.ops
+    is_marked = any(trace.steps for trace in traces)
+    if not is_marked:
+        for trace in traces:
+            trace.ranges = _ranges(trace, EVER, are_named=bool(patterns))
+    steps = step_windows(traces, step, lists, has_one_clock=has_one_clock or is_one_file)
+    clocks = [True] if has_one_clock else [True, False] if is_one_file else [False]
+    read = _first_whole(traces, steps, lists, are_named=bool(patterns), clocks=clocks)
+    notes = [copies, _names(traces)]
+    if not is_marked and len(steps) > 1 and step is None:
+        notes.append(
+            f"{len(steps)} steps, told apart by optimizers, names or flushes; read {read.step}, the last whole"
+        )
+    return replace(read, notes=tuple(note for note in notes if note is not None))
+
+
+def _read(paths: Sequence[Path], patterns: RangePatterns, progress: Callable[[float], None]) -> list[RankTrace]:
+    """Return the ranks of all files, in order."""
     traces = []
     for number, path in enumerate(paths):
 
         def tick(fraction: float, number: int = number) -> None:
             progress((number + fraction) / len(paths))
 
-        traces.append(read_kineto(path, named, tick))
-    traces = _in_order_of_rank(traces)
-    if schedule is not None and schedule.num_ranks != len(traces):
-        raise ProfileError(
-            f"schedule {schedule.name}: got {schedule.num_ranks} ranks, expected {len(traces)}, as there are traces; "
-            "try others of either"
-        )
-    lists = [None] * len(traces) if schedule is None else schedule.ops
-    fault = None
-    for number, windows in step_windows(traces, step).items():
-        each_rank = enumerate(zip(traces, windows, lists, strict=True))
-        try:
-            ranks = [
-                rank_passes(trace, _ranges(trace, window, are_named=bool(patterns)), window, rank, listed)
-                for rank, (trace, window, listed) in each_rank
-            ]
-            return imported_timeline(_alike(ranks), step=number, has_one_clock=has_one_clock)
-        except ProfileError as error:
-            fault = fault or error
-    assert fault is not None, "there is a step"
-    raise fault
+        traces += read_kineto(path, patterns, tick)
+    return _in_order(traces)
 
 
-def _in_order_of_rank(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the traces by the ranks that they say, or as they were given where they do not.
+def _in_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Return the traces by the ranks that they say, else by the stages that they name, else as they were given.
 
     Raises:
         ProfileError: Two are of one rank.
     """
-    ranks = [trace.rank for trace in traces if trace.rank is not None]
-    if len(ranks) < len(traces):
+    ranks = [trace.rank for trace in traces]
+    if None not in ranks:
+        rank, count = Counter(ranks).most_common(1)[0]
+        if count > 1:
+            files = " and ".join(trace.file for trace in traces if trace.rank == rank)
+            raise ProfileError(
+                f"{files}: got {count} traces of rank {rank}, expected one of each rank; try other files"
+            )
+        return sorted(traces, key=lambda trace: -1 if trace.rank is None else trace.rank)
+    stages = [{work.stage for work in passes_of(trace)} for trace in traces]
+    firsts = [min((stage for stage in own if stage is not None), default=None) for own in stages]
+    if None in firsts:
         return list(traces)
-    rank, count = Counter(ranks).most_common(1)[0]
-    if count > 1:
-        files = " and ".join(trace.file for trace in traces if trace.rank == rank)
-        raise ProfileError(f"{files}: got {count} traces of rank {rank}, expected one of each rank; try other files")
-    return sorted(traces, key=lambda trace: -1 if trace.rank is None else trace.rank)
+    return [trace for _, trace in sorted(zip(firsts, traces, strict=True), key=lambda pair: pair[0] or 0)]
+
+
+def _first_whole(
+    traces: Sequence[RankTrace],
+    steps: Mapping[int, RankWindows],
+    lists: _OpLists,
+    *,
+    are_named: bool,
+    clocks: Sequence[bool],
+) -> ImportedTimeline:
+    """Return the Timeline of the first step that all ranks have whole, on the first clocks that its messages allow.
+
+    Args:
+        traces: The ranks.
+        steps: The steps, in the order in which they are tried.
+        lists: Op list of each rank, where the schedule is known.
+        are_named: A user's patterns say which ranges are passes.
+        clocks: Whether all ranks have one clock: each answer is tried.
+
+    Raises:
+        ProfileError: No step is whole.
+    """
+    fault = None
+    for number, windows in steps.items():
+        try:
+            named = [_ranges(trace, window, are_named=are_named) for trace, window in zip(traces, windows, strict=True)]
+            parts = zip(traces, from_zero(traces, windows, named), windows, lists, strict=True)
+            ranks = [
+                rank_passes(trace, ranges, window, rank, listed)
+                for rank, (trace, ranges, window, listed) in enumerate(parts)
+            ]
+            for is_one in clocks:
+                try:
+                    return imported_timeline(_alike(ranks), step=number, has_one_clock=is_one)
+                except ProfileError as error:
+                    fault = fault or error
+        except ProfileError as error:
+            fault = fault or error
+    assert fault is not None, "there is a step"
+    raise fault
 
 
 def _alike(ranks: Sequence[RankPasses]) -> list[RankPasses]:
@@ -107,7 +167,13 @@ def _ranges(trace: RankTrace, window: Interval, *, are_named: bool) -> list[Name
     ranges = [named for named in trace.ranges if window.start_ns <= named.time.start_ns < window.end_ns]
     if not ranges and (trace.ranges or are_named):
         raise ProfileError(
-            f"{trace.file}: got no range of a pass in this step, expected some; what else is named is "
-            f"{named_ranges(trace)}; try another `step`, or `patterns`"
+            f"{trace.file}: got no range of a pass in this step, expected some; the trace has {named_ranges(trace)}; "
+            "try another `step`, or `patterns`"
         )
     return ranges or unnamed_passes(trace, window)
+
+
+def _names(traces: Sequence[RankTrace]) -> str | None:
+    """Return whose names the passes have; None where a user's patterns said it, or nobody named them."""
+    families = sorted({trace.family for trace in traces if trace.family is not None})
+    return f"passes have the names of {' and '.join(families)}" if families else None

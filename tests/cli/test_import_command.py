@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.profiles.traces.chrome_files import complete, pipeline, write
 from tests.profiles.traces.kineto_files import KinetoFile, two_ranks
 
 FILES = "traces/rank1.json traces/rank0.json"
@@ -48,6 +49,20 @@ def test_the_summary_names_ranks_ops_bubble_and_how_far_clocks_are_known(pipesch
     ):
         assert text in answer.out
     assert "aligned" not in pipesched(f"import {FILES} --same-clock").out
+
+
+@pytest.mark.parametrize("pattern", ["", r" --pattern ^(?P<phase>[FB])_(?P<stage>\d+),(?P<microbatch>\d+)$"])
+def test_all_ranks_in_one_file_and_slices_without_a_category_are_read(pipesched, folder, pattern):
+    write(folder / "all.json", complete(pipeline()))
+    for rank in (0, 1):
+        write(folder / f"rank{rank}.json", complete([work for work in pipeline() if work[0] == rank]))
+    for files in ("all.json", "rank0.json rank1.json"):
+        answer = pipesched(f"import {files}{pattern} --json")
+        assert (answer.code, answer.err) == (0, "")
+        report = json.loads(answer.out)
+        assert report["makespan_s"] == pytest.approx(0.09)
+        assert report["bubble_fraction"] == pytest.approx(1 / 3)  # 4 * 30 ms of 2 * 90
+        assert report["notes"] == ([] if pattern else ["passes have the names of PiPPy"])
 
 
 def test_other_commands_read_the_timeline(pipesched, traces):

@@ -19,14 +19,16 @@ from pipesched.workflows import short_ops
 def import_run(
     schedule: ScheduleOptions,
     files: Annotated[
-        list[Path], typer.Argument(help="Traces of torch.profiler, one per rank (.json, .json.gz), or one of ours.")
+        list[Path], typer.Argument(help="Chrome traces (.json, .json.gz): one per rank, or one of all ranks.")
     ],
     pattern: Annotated[
         list[str] | None,
-        typer.Option(help="Which ranges are passes: a regular expression with groups phase, stage, microbatch."),
+        typer.Option(
+            help="Names of passes: a regular expression with groups phase, stage, microbatch (default: known names)."
+        ),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(help="ProfilerStep to read; none: the last one that all ranks have.", min=0)
+        int | None, typer.Option(help="ProfilerStep to read, or the k-th step from 0 (default: the last whole).", min=0)
     ] = None,
     same_clock: Annotated[
         bool, typer.Option("--same-clock", help="All ranks ran on one host: do not align their clocks.")
@@ -52,6 +54,6 @@ def import_run(
     if out is not None:
         write_timeline(result.timeline, out, notes=said.lines(()))
     if json:
-        print_json("import", result.to_dict(), notes)
+        print_json("import", result.to_dict(), [*result.notes, *notes])
     else:
         print_result(said)

@@ -40,6 +40,7 @@ class TraceImport:
         clocks: How the clocks of the ranks were aligned, and how far that may be off.
         metrics: Makespan, bubbles, and each device's time.
         is_counted: Stages and micro-batches were counted, a stage for each rank, as names of ranges do not say either.
+        notes: Sentences on the choice of ranks, names and step.
     """
 
     files: tuple[str, ...]
@@ -49,6 +50,7 @@ class TraceImport:
     clocks: ClockAlignment
     metrics: Metrics
     is_counted: bool = False
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         totals = self.metrics
@@ -168,6 +170,7 @@ class TraceImport:
             f"{readable_s(self.makespan_s)}; {self.metrics.throughput:.4g} micro-batches/s",
             f"bubble {readable_share(self.bubble_fraction)} of all device time: {points or 'nothing'}",
         ]
+        lines += self.notes
         waits = [f"{share:.1%} for stage {stage}" for stage, share in self.wait_by_stage.items() if share >= 0.0005]
         if waits:
             lines.append(f"waiting of devices between their works: {', '.join(waits)}")
@@ -205,12 +208,14 @@ def import_traces(
     r"""Read the traces of all ranks of a pipeline: what each did in one step, on one clock.
 
     Args:
-        files: A trace of ``torch.profiler`` for each rank (.json, .json.gz), or one of `pipesched.trace`.
+        files: Chrome traces (.json, .json.gz), as ``torch.profiler`` writes them: one of each rank, or one of all.
         patterns: Regular expressions with a group ``phase``, and ``stage`` and ``microbatch`` where names have them,
-            that find the ranges of passes; none: those of PyTorch's runtimes and of `annotate`.
+            that find the ranges of passes; none: the names of ``torch.distributed.pipelining`` and `annotate`, of
+            PiPPy, Megatron-LM and DeepSpeed.
         schedule: What was run, a `Schedule` or a file of one, where names do not say stages or micro-batches and to
             count passes is not enough, as with several stages on a rank.
-        step: Number of a ``ProfilerStep``; None: the last one that all ranks have whole.
+        step: Number of a ``ProfilerStep``, or the k-th step from 0 of a trace without them; None: the last one that
+            all ranks have whole.
         has_one_clock: All ranks have the clock of one host; else their clocks are aligned by their messages.
         progress: Is told the fraction that has been read.
 
@@ -238,4 +243,5 @@ def import_traces(
         progress=progress,
     )
     totals = metrics(read.timeline)
-    return TraceImport(read.files, read.step, read.schedule, read.timeline, read.clocks, totals, read.is_counted)
+    about = (read.files, read.step, read.schedule, read.timeline, read.clocks)
+    return TraceImport(*about, totals, read.is_counted, read.notes)

@@ -1,5 +1,6 @@
 """Traces that PyTorch's own runtime writes, of two processes over gloo, against what stands in them."""
 
+import gzip
 import json
 import re
 import sys
@@ -54,6 +55,28 @@ def test_each_schedule_is_recognized_and_its_work_does_not_overlap(folder, name)
     for rank in (0, 1):
         works = [span for span in read.timeline.work if span.rank == rank]
         assert all(first.end_s <= second.start_s for first, second in pairwise(works))
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("marks", [("ProfilerStep",), ("ProfilerStep", "Optimizer.step")], ids=["optimizers", "none"])
+def test_steps_without_the_profilers_marks_are_those_with_them(folder, tmp_path, name, marks):
+    files, merged = [], []
+    for rank, path in enumerate(paths(folder, name)):
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        trace = json.loads(text)
+        trace["traceEvents"] = [e for e in trace["traceEvents"] if not str(e.get("name")).startswith(marks)]
+        files.append(tmp_path / f"{rank}.json")
+        files[-1].write_text(json.dumps(trace))
+        merged += [event | {"pid": f"{rank} of {event.get('pid')}"} for event in trace["traceEvents"]]
+    marked, unmarked = read_traces(paths(folder, name)), read_traces(files)
+    assert unmarked.step == STEPS - 1
+    assert passes(unmarked.schedule) == passes(marked.schedule)
+    starts = [
+        [span.end_s - span.start_s for span in read.timeline.work if computes(span.op)] for read in (marked, unmarked)
+    ]
+    assert starts[0] == pytest.approx(starts[1], abs=1e-8)
+    (tmp_path / "merged.json").write_text(json.dumps(merged))
+    assert passes(read_traces([tmp_path / "merged.json"]).schedule) == passes(marked.schedule)
 
 
 def test_passes_that_nobody_named_are_those_that_annotate_names(folder):

@@ -1,0 +1,72 @@
+"""The ranks of one pipeline among all: tensor-parallel ranks do the same passes as others, data-parallel ones too.
+
+The process groups that torch.profiler has written say which ranks are one pipeline. Else ranks with the same passes are
+copies: by their names, or, where names do not say stages, by their times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipesched.profiles.traces.process_groups import pipeline_group
+from pipesched.profiles.traces.rank_trace import RankTrace
+from pipesched.profiles.traces.step_cuts import Pass, passes_of
+
+_SAME_TIME = 0.9
+"""The least share of two passes' time in which both run, if they are the same pass on two ranks."""
+
+
+def pipeline_ranks(traces: Sequence[RankTrace], noun: str) -> tuple[list[RankTrace], str | None]:
+    """Return the ranks of one pipeline, and a sentence about the others; None if there are none.
+
+    Args:
+        traces: The ranks, in order.
+        noun: Plural of the traces' origin, such as ``files``.
+    """
+    by_rank = {trace.rank: trace for trace in traces if trace.rank is not None}
+    first = traces[0]
+    group = pipeline_group(first.groups)
+    if group is not None and len(by_rank) == len(traces):
+        kept = [by_rank[rank] for rank in first.groups[group] if rank in by_rank]
+        if 1 < len(kept) < len(traces):
+            return kept, _sentence(traces, kept, f"the process group {group!a}", noun)
+    passes = list(map(passes_of, traces))
+    alike = _same_names if all(work.stage is not None for own in passes for work in own) else _same_times
+    places: list[int] = []
+    for place, own in enumerate(passes):
+        if not any(alike(passes[other], traces[other], own, traces[place]) for other in places):
+            places.append(place)
+    if len(places) in (1, len(traces)) or len(traces) % len(places):
+        return list(traces), None
+    kept = [traces[place] for place in places]
+    return kept, _sentence(traces, kept, "the others do the same passes, as tensor-parallel ranks do", noun)
+
+
+_Alike = Callable[[Sequence[Pass], RankTrace, Sequence[Pass], RankTrace], bool]
+
+
+def _same_names(first: Sequence[Pass], _: RankTrace, second: Sequence[Pass], __: RankTrace) -> bool:
+    counts = [Counter((work.phase, work.stage, work.microbatch) for work in own) for own in (first, second)]
+    return counts[0] == counts[1]
+
+
+def _same_times(first: Sequence[Pass], trace: RankTrace, second: Sequence[Pass], other: RankTrace) -> bool:
+    """Return whether two ranks run the same forwards and backwards at the same times."""
+    if [work.phase for work in first] != [work.phase for work in second] or not first:
+        return False
+    shift_ns = other.base_ns - trace.base_ns
+    for work, other_work in zip(first, second, strict=True):
+        (start_ns, end_ns), (from_ns, to_ns) = work.range.time, other_work.range.time
+        both_ns = min(end_ns, to_ns + shift_ns) - max(start_ns, from_ns + shift_ns)
+        if both_ns < _SAME_TIME * (max(end_ns, to_ns + shift_ns) - min(start_ns, from_ns + shift_ns)):
+            return False
+    return True
+
+
+def _sentence(traces: Sequence[RankTrace], kept: Sequence[RankTrace], why: str, noun: str) -> str:
+    stages = {work.stage for trace in kept for work in passes_of(trace)}
+    count = len(kept) if None in stages else len(stages)
+    names = ", ".join(Path(trace.file).name for trace in kept)
+    return f"{len(traces)} {noun}, {count} stages; read {names}: {why}"

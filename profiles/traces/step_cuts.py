@@ -1,0 +1,275 @@
+"""Steps in traces that no profiler has marked: each ends where its optimizer runs, a pass comes again, or all is done.
+
+    rank 0   F0 F1 .. .. B0 B1 | F0 F1 .. .. B0 B1          micro-batch 0 comes again: names tell steps
+    rank 1   .. F0 B0 F1 B1 .. | .. F0 B0 F1 B1 ..
+
+    rank 0   F  F  .. .. B  B  | F  F  .. .. B  B           counted: after two micro-batches every rank has finished
+    rank 1   .. F  B  F  B  .. | .. F  B  F  B  ..          all backwards of all forwards, as after no other number
+
+A flush of several micro-batches is a step. A flush after every micro-batch is a step of one, or a step without any
+overlap: a pause or the schedule that was run tells which, or nobody can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.traces.passes import without_nested
+from pipesched.profiles.traces.range_patterns import PassName
+from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
+from pipesched.schedules import Compute, Op, Phase, computes
+
+_PAUSE = 0.1
+"""The least pause between two steps, as a share of a pass."""
+
+_NO_PAUSE = 0.02
+"""The longest pause between two passes of one step, as a share of a pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A computing range, or each of two that it computes at once."""
+
+    phase: Phase
+    stage: int | None
+    microbatch: int | None
+    range: NamedRange
+
+
+def passes_of(trace: RankTrace) -> list[Pass]:
+    """Return the passes of a rank in order of time."""
+    ranges = without_nested(named for named in trace.ranges if _parts(named))
+    return [Pass(part.phase, part.stage, part.microbatch, named) for named in ranges for part in _parts(named)]
+
+
+def _parts(named: NamedRange) -> Sequence[PassName | Compute]:
+    return [named.meaning] if isinstance(named.meaning, PassName) else computes(named.meaning)
+
+
+def step_cuts(traces: Sequence[RankTrace], lists: Sequence[Sequence[Op] | None], *, is_chosen: bool) -> list[list[int]]:
+    """Return the passes of each rank that begin a new step, by their place in `passes_of`, without the first.
+
+    Args:
+        traces: The ranks.
+        lists: Op list of each rank, where the schedule is known.
+        is_chosen: A user has asked for one of the steps: in doubt, each flush is one.
+
+    Raises:
+        ProfileError: Nothing tells whether the flushes of a trace are steps.
+    """
+    ranks = list(map(passes_of, traces))
+    by_optimizer = list(map(_optimizer_cuts, ranks, traces))
+    are_cut_by_optimizers = all(own is not None for own in by_optimizer)
+    cuts = [
+        sorted({*_restarts(own), *((stepped or ()) if are_cut_by_optimizers else ())})
+        for own, stepped in zip(ranks, by_optimizer, strict=True)
+    ]
+    has_optimizers = are_cut_by_optimizers and all(map(_ends_with_optimizer, ranks, traces))
+    if any(cuts) or (has_optimizers and not any(map(_is_counted, ranks))):
+        return cuts
+    if all(own is not None for own in lists):
+        return [_whole_lists(own, listed or ()) for own, listed in zip(ranks, lists, strict=True)]
+    if has_optimizers:
+        return cuts
+    return _flushes(traces, ranks, is_chosen=is_chosen)
+
+
+def _is_counted(own: Sequence[Pass]) -> bool:
+    return any(work.microbatch is None for work in own)
+
+
+def _restarts(own: Sequence[Pass]) -> list[int]:
+    """Return the passes at which the numbers of micro-batches start again, or a pass comes again."""
+    cuts: list[int] = []
+    seen: set[tuple[Phase, int | None, int]] = set()
+    last: dict[int | None, int] = {}
+    running = 0
+    for place, work in enumerate(own):
+        if work.microbatch is None:
+            return []
+        is_restart = work.phase is Phase.FORWARD and work.microbatch <= last.get(work.stage, -1) and running <= 0
+        if is_restart or (work.phase, work.stage, work.microbatch) in seen:
+            cuts.append(place)
+            seen, last, running = set(), {}, 0
+        seen.add((work.phase, work.stage, work.microbatch))
+        last[work.stage] = max(work.microbatch, last.get(work.stage, -1))
+        running += _change(work.phase)
+    return cuts
+
+
+def _change(phase: Phase) -> int:
+    """Return by how much a pass changes the number of forwards whose backward is to come."""
+    return 1 if phase is Phase.FORWARD else -1 if phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) else 0
+
+
+def _done(own: Sequence[Pass]) -> list[int]:
+    """Return the places between passes at which the rank has finished all backwards of all forwards.
+
+    A trace may begin in the middle of a step: then more backwards than forwards come first.
+    """
+    levels, weights = [0], [0]
+    for work in own:
+        levels.append(levels[-1] + _change(work.phase))
+        weights.append(weights[-1] + {Phase.BACKWARD_INPUT: 1, Phase.BACKWARD_WEIGHT: -1}.get(work.phase, 0))
+    if not any(work.phase is Phase.BACKWARD_WEIGHT for work in own):
+        weights = [0] * len(levels)
+    least, least_weight = min(levels), min(weights)
+    return [place for place in range(len(levels)) if (levels[place], weights[place]) == (least, least_weight)]
+
+
+def _optimizer_cuts(own: Sequence[Pass], trace: RankTrace) -> set[int] | None:
+    """Return the passes before which an optimizer has run; None if it runs between a forward and its backward."""
+    starts_ns = [work.range.time.start_ns for work in own]
+    places = {sum(start_ns < at_ns for start_ns in starts_ns) for at_ns in set(trace.optimizer_steps.starts_ns)}
+    return places - {0, len(own)} if places - {0, len(own)} <= set(_done(own)) else None
+
+
+def _ends_with_optimizer(own: Sequence[Pass], trace: RankTrace) -> bool:
+    """Return whether an optimizer runs after the last pass."""
+    return bool(own) and max(trace.optimizer_steps.starts_ns, default=0) > own[-1].range.time.start_ns
+
+
+def _whole_lists(own: Sequence[Pass], listed: Sequence[Op]) -> list[int]:
+    """Return the places after the passes of an op list, of two, ..., if nothing is left to do there."""
+    phases = {work.phase for work in own}
+    size = sum(1 for op in listed for part in computes(op) if part.phase in phases)
+    places = list(range(size, len(own), size)) if size else []
+    return places if set(places) <= set(_done(own)) else []
+
+
+def _flushes(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]], *, is_chosen: bool) -> list[list[int]]:
+    """Return the places after which all ranks have done the same micro-batches whole.
+
+    Raises:
+        ProfileError: Nothing tells whether they are steps, or which are the same on all ranks.
+    """
+    places = [_by_count(own) for own in ranks]
+    if any(0 not in own for own in places):  # one begins in the middle of a step, others too, which counts do not show
+        return _longest_pauses(traces, ranks)
+    known = min(range(len(ranks)), key=lambda rank: len(places[rank]))
+    totals = [sum(work.phase is Phase.FORWARD for work in own) for own in ranks]
+    shared = [places[known]] if len(set(totals)) > 1 else places
+    inner = [
+        count
+        for count in sorted(set.intersection(*map(set, shared)))
+        if count > 0 and places[known][count] < len(ranks[known])
+    ]
+    sizes = {after - before for before, after in pairwise([0, *inner, totals[known]])}
+    if inner and sizes == {1} and not is_chosen:
+        inner = _of_single_microbatches(traces[known], ranks[known], places[known], inner)
+    elif not is_chosen and _share_stages(ranks):
+        inner = []
+    cuts = [[own[count] for count in inner] for own in shared]
+    if len(set(totals)) > 1:
+        times = _times(traces[known], ranks[known], cuts[0])
+        cuts = [
+            _at_the_same_time(trace, own, by_count, inner, times)
+            for trace, own, by_count in zip(traces, ranks, places, strict=True)
+        ]
+    return cuts
+
+
+def _share_stages(ranks: Sequence[Sequence[Pass]]) -> bool:
+    """Return whether several ranks have a stage: GEMS runs micro-batches from both ends and flushes within a step."""
+    stages = [{work.stage for work in own} - {None} for own in ranks]
+    return sum(map(len, stages)) > len(set[int | None]().union(*stages))
+
+
+def _times(trace: RankTrace, own: Sequence[Pass], cuts: Iterable[int]) -> list[Interval]:
+    """Return from the first to the last pass between cuts [ns since 1970]."""
+    steps = [own[first:last] for first, last in pairwise([0, *cuts, len(own)])]
+    return [
+        Interval(trace.base_ns + step[0].range.time.start_ns, trace.base_ns + step[-1].range.time.end_ns)
+        for step in steps
+    ]
+
+
+def _at_the_same_time(
+    trace: RankTrace, own: Sequence[Pass], by_count: Mapping[int, int], inner: Sequence[int], known: Sequence[Interval]
+) -> list[int]:
+    """Return the cuts of a rank with more or fewer steps than another, whose steps ran at known times.
+
+    Raises:
+        ProfileError: The clocks do not tell which steps are the same.
+    """
+    overlaps_ns: dict[tuple[int, ...], int] = {}
+    for begun, before in enumerate([0, *inner]):
+        counts = [count - before for count in inner if count > before]
+        if all(count in by_count for count in counts if count <= max(by_count)):
+            cuts = tuple(by_count[count] for count in counts if by_count.get(count, len(own)) < len(own))
+            steps = enumerate(_times(trace, own, cuts), begun)
+            right_ns = sum(
+                step.overlap_ns(other) * (1 if number == place else -1)
+                for place, step in steps
+                for number, other in enumerate(known)
+            )
+            overlaps_ns[cuts] = max(overlaps_ns.get(cuts, 0), right_ns)
+    best, *others = sorted(overlaps_ns, key=lambda cuts: -overlaps_ns[cuts]) or [()]
+    if overlaps_ns.get(best, 0) <= 2 * max((overlaps_ns[cuts] for cuts in others), default=0):
+        raise ProfileError(
+            f"{trace.file}: got other numbers of passes than other ranks have, expected as many, or clocks that tell "
+            "which steps are the same; try traces with profiler.step() after each step"
+        )
+    return list(best)
+
+
+def _by_count(own: Sequence[Pass]) -> dict[int, int]:
+    """Return the places at which nothing is left to do, by the number of forwards of each stage before them."""
+    done, by_count, counts = set(_done(own)), {}, dict.fromkeys({work.stage for work in own}, 0)
+    for place in range(len(own) + 1):
+        if place in done and len(set(counts.values())) == 1:
+            by_count[next(iter(counts.values()))] = place
+        if place < len(own) and own[place].phase is Phase.FORWARD:
+            counts[own[place].stage] += 1
+    return by_count
+
+
+def _of_single_microbatches(
+    trace: RankTrace, own: Sequence[Pass], places: Mapping[int, int], inner: Sequence[int]
+) -> list[int]:
+    """Return the flushes that are ends of steps, of a rank that does one micro-batch after the other.
+
+    Raises:
+        ProfileError: Steps of one micro-batch and one step without any overlap look the same.
+    """
+    usual_ns = fmean(work.range.time.end_ns - work.range.time.start_ns for work in own)
+    pauses = {count: _pause_ns(own, places[count]) / usual_ns for count in inner}
+    long = [count for count, pause in pauses.items() if pause >= _PAUSE]
+    is_clear = all(pause >= _PAUSE or pause <= _NO_PAUSE for pause in pauses.values())
+    if is_clear and 0 < len(long) < len(pauses):
+        return long
+    if not _is_counted(own) and (trace.family is not None or (is_clear and not long)):
+        return []  # names number the micro-batches of one step
+    raise ProfileError(
+        f"{trace.file}: got a flush after every micro-batch, {len(inner)} times or more, expected names or optimizer "
+        "steps that tell the steps; try `step` if each flush is a step, or `schedule` if all are one"
+    )
+
+
+def _pause_ns(own: Sequence[Pass], place: int) -> int:
+    return own[place].range.time.start_ns - own[place - 1].range.time.end_ns
+
+
+def _longest_pauses(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]]) -> list[list[int]]:
+    """Return the cuts of traces that begin in the middle of a step: as many on each rank, where it pauses longest.
+
+    Raises:
+        ProfileError: The steps between the cuts have other numbers of passes on other ranks.
+    """
+    candidates = [[place for place in _done(own) if 0 < place < len(own)] for own in ranks]
+    count = min(map(len, candidates))
+    cuts = [
+        sorted(sorted(places, key=lambda place, own=own: -_pause_ns(own, place))[:count])  # type: ignore[misc]
+        for places, own in zip(candidates, ranks, strict=True)
+    ]
+    sizes = {tuple(after - before for before, after in pairwise(own)) for own in cuts}
+    if len(sizes) > 1 or not count:
+        raise ProfileError(
+            f"{traces[0].file}: got traces that begin in the middle of a step, with nothing that tells where the next "
+            "one begins, expected names or optimizer steps that do; try traces with profiler.step() after each step"
+        )
+    return cuts
