@@ -19,6 +19,7 @@ from .loading import save_cluster as save_cluster
 from .loading import save_plan as save_plan
 from .loading import save_profile as save_profile
 from .loading import save_run_costs as save_run_costs
+from .loading import with_stages as with_stages
 from .machine_presets import gpu_names as gpu_names
 from .machine_presets import load_gpu as load_gpu
 from .machine_presets import load_machine as load_machine

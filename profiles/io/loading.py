@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipesched.profiles import ProfileError
@@ -43,6 +44,21 @@ def load_profile(path: str | Path) -> Profile:
             "profile of their model, with pipesched.profile_from_runs"
         )
     return read_profile(read_profile_text(path), str(path))
+
+
+def with_stages(path: str | Path, stages: Sequence[int]) -> str:
+    """Return the graph of PipeDream's profiler in a file, with a stage_id for each node.
+
+    Args:
+        path: A graph (.txt).
+        stages: Stage of each layer of the profile that `load_profile` reads from it.
+
+    Raises:
+        ProfileError: It cannot be read, is no graph, or has another number of layers.
+    """
+    from pipesched.profiles.io.pipedream_graph import staged_graph
+
+    return staged_graph(read_profile_text(path), str(path), stages)
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:

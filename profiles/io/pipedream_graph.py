@@ -93,6 +93,24 @@ def read_pipedream_graph(text: str, file: str) -> Profile:
     return Profile(graph_model(file), tuple(layers), provenance, graph=graph).in_order(range(len(order)))
 
 
+def staged_graph(text: str, file: str, stages: Sequence[int]) -> str:
+    """Return the graph in `text` with the stage of each layer of its profile; inputs are in the first.
+
+    Raises:
+        ProfileError: It is none, or has another number of layers.
+    """
+    layers = [layer.name.split()[0] for layer in read_pipedream_graph(text, file).layers]
+    if len(layers) != len(stages):
+        raise ProfileError(f"{file}: got {len(layers)} layers, expected {len(stages)}; is it the graph that was cut?")
+    stage_of = dict(zip(layers, stages, strict=True))
+    lines = []
+    for line in text.splitlines():
+        match = _NODE.fullmatch(line)
+        bare = line.rstrip() if match is None or match["stage"] is None else line[: line.rindex(" -- stage_id=")]
+        lines.append(bare if match is None else f"{bare} -- stage_id={stage_of.get(match['name'][:200], 0)}")
+    return "\n".join(lines) + "\n"
+
+
 def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]]:
     """Return the nodes by name, and what each needs."""
     nodes: dict[str, _Node] = {}

@@ -1,5 +1,6 @@
 from .antichains import MAX_PREFIXES as MAX_PREFIXES
 from .antichains import arranged as arranged
+from .antichains import arranged_order as arranged_order
 from .antichains import cut_profile as cut_profile
 from .antichains import has_too_many_prefixes as has_too_many_prefixes
 from .device_memory import flushed_bytes as flushed_bytes

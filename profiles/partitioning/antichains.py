@@ -16,9 +16,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, TypeVar
 
 from pipesched.profiles.costs import LayerGraph, Profile, layer_seconds
 from pipesched.profiles.partitioning.minimax import parse_partition
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+NumberT = TypeVar("NumberT", int, float)
 
 MAX_PREFIXES = 20_000
 """Prefixes of a graph that are enumerated at most; with more it is cut along one chain."""
@@ -33,7 +40,7 @@ class Prefixes:
 
     Attributes:
         masks: Layers of each prefix, a bit for each.
-        cut_bytes: Bytes that cross the cut behind each.
+        cut_bytes: Bytes that cross the cut behind each; of the first the data.
         are_all: Whether no cut of the graph is better than one behind one of them.
     """
 
@@ -45,7 +52,14 @@ class Prefixes:
         """Return whether a stage may lie between two prefixes: whether the second has all of the first, and more."""
         return first < last and not self.masks[first] & ~self.masks[last]
 
-    def sums(self, values: Sequence[float]) -> list[float]:
+    def are_stages(self) -> NDArray[np.bool_]:
+        """Return `is_stage` of every two prefixes."""
+        import numpy as np
+
+        places = range(len(self.masks))
+        return np.array([[self.is_stage(first, last) for last in places] for first in places])
+
+    def sums(self, values: Sequence[NumberT]) -> list[NumberT]:
         """Return the sum of some values of the layers over each prefix."""
         return [sum(values[layer] for layer in _bits(mask)) for mask in self.masks]
 
@@ -76,13 +90,19 @@ def arranged(profile: Profile, num_stages: int, speeds: Sequence[float] | None =
         num_stages: At least 1.
         speeds: Speed of the device of each stage; None: all 1.
     """
+    order = arranged_order(profile, num_stages, speeds)
+    return profile if order == (*range(len(profile.layers)),) else profile.in_order(order, num_stages)
+
+
+def arranged_order(profile: Profile, num_stages: int, speeds: Sequence[float] | None = None) -> tuple[int, ...]:
+    """Return the layers of a profile in the order that `arranged` gives them."""
     prefixes = prefixes_of(profile)
     is_arranged = profile.graph is not None and profile.graph.arranged_for == num_stages
     if prefixes is None or is_arranged or num_stages > len(profile.layers):
-        return profile
+        return tuple(range(len(profile.layers)))
     seconds = layer_seconds(profile, profile.microbatch_sizes[0])
     rates = (1.0,) * num_stages if speeds is None else tuple(speeds)
-    return profile.in_order(_fastest_order(prefixes, seconds, rates), num_stages)
+    return _fastest_order(prefixes, seconds, rates)
 
 
 def cut_profile(
@@ -114,8 +134,7 @@ def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence
     import numpy as np
 
     sums = np.array(prefixes.sums(seconds))
-    places = range(len(sums))
-    is_stage = np.array([[prefixes.is_stage(first, last) for last in places] for first in places])
+    is_stage = prefixes.are_stages()
     stage_s = np.where(is_stage, sums - sums[:, None], np.inf)
     slowest_s, squares = np.where(is_stage.any(axis=0), np.inf, 0.0), np.where(is_stage.any(axis=0), np.inf, 0.0)
     for rate in rates:
@@ -142,7 +161,7 @@ def _counting(profile: Profile) -> tuple[bool, ...]:
 def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
     """Return the prefixes at which a graph may be cut; along the chain of its layers alone where there are too many."""
     count = len(graph.needs)
-    kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate([0, *graph.cut_bytes()[1:]])}
+    kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate(graph.cut_bytes())}
     mask = sum(1 << layer for layer in range(count) if counting[layer])
     best: dict[int, tuple[int, int, int]] = {}
     for number, (prefix, cut_bytes) in enumerate(_enumerated(graph)):
@@ -151,7 +170,7 @@ def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
         if number == MAX_PREFIXES or len(best) > _MAX_KEPT:
             break
     else:
-        kept |= {prefix: cut_bytes for cut_bytes, _, prefix in best.values()}
+        kept |= {prefix: cut_bytes for cut_bytes, _, prefix in best.values() if prefix}
         number = 0
     masks = sorted(kept, key=lambda prefix: (prefix.bit_count(), prefix))
     return Prefixes(tuple(masks), tuple(kept[prefix] for prefix in masks), are_all=number == 0)

@@ -10,6 +10,7 @@ from functools import cache
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCost, layer_seconds, stage_cost
+from pipesched.profiles.partitioning.antichains import Prefixes, arranged_order, prefixes_of
 from pipesched.profiles.partitioning.device_memory import held_bytes, interleaved_bytes, stashed_bytes
 from pipesched.profiles.partitioning.minimax import balanced_partition, cheapest_partition
 from pipesched.profiles.partitioning.pipedream_partition import replicated_in_flight, replicated_partition, slowest_s
@@ -60,10 +61,16 @@ class PartitionedStages:
         stages: The stages, in order.
         slowest_s: Work of the busiest device on all its stages; for `by_replicas`, the slowest of work, averaging and
             transfers by PipeDream's formula [s].
+        order: All layers, those of each stage together: rising but in a graph that is cut through its branches.
     """
 
     stages: tuple[PartitionedStage, ...]
     slowest_s: float
+    order: tuple[int, ...]
+
+    def layers_of(self, stage: PartitionedStage) -> tuple[int, ...]:
+        """Return the numbers of a stage's layers, rising."""
+        return tuple(sorted(self.order[stage.first : stage.last]))
 
     @property
     def partition(self) -> str:
@@ -89,8 +96,11 @@ def by_time(
         ProfileError: There are more stages than layers, or no partition fits.
     """
     num_stages = num_devices * num_chunks
-    cost_of = _costs(profile, microbatch_size)
     devices = cluster.devices[:num_devices]
+    speeds = [device.speed for device in devices] * num_chunks
+    order = arranged_order(profile, num_stages, speeds if len(set(speeds)) > 1 else None)
+    profile = _in_order(profile, order)
+    cost_of = _costs(profile, microbatch_size)
     limited = num_chunks == 1 and any(device.memory_bytes is not None for device in devices)
 
     def fits(stage: int, first: int, last: int) -> bool:
@@ -101,14 +111,14 @@ def by_time(
         bounds = balanced_partition(
             layer_seconds(profile, microbatch_size),
             num_stages,
-            [device.speed for device in devices] * num_chunks,
+            speeds,
             fits if limited else None,
         )
     except ProfileError as error:
         if not limited or num_stages > len(profile.layers):
             raise
         raise ProfileError(_does_not_fit(profile, microbatch_size, cluster, num_devices)) from error
-    return _straight(cost_of, bounds, cluster, num_devices)
+    return _straight(cost_of, bounds, cluster, num_devices, order)
 
 
 def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> PartitionedStages:
@@ -117,13 +127,22 @@ def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devi
     Raises:
         ProfileError: There are more stages than layers.
     """
-    cost_of = _costs(profile, microbatch_size)
-    bounds = cheapest_partition(
-        lambda stage, first, last: held_bytes(cost_of(first, last), num_devices - stage),
-        len(profile.layers),
-        num_devices,
-    )
-    return _straight(cost_of, bounds, cluster, num_devices)
+    prefixes = prefixes_of(profile)
+    cost_of = _costs(profile, microbatch_size) if prefixes is None else _bytes_by_prefix(profile, prefixes)
+
+    def cost(stage: int, first: int, last: int) -> float:
+        if prefixes is not None and not prefixes.is_stage(first, last):
+            return math.inf
+        return held_bytes(cost_of(first, last), num_devices - stage)
+
+    order = tuple(range(len(profile.layers)))
+    num_cuts = len(order) if prefixes is None else len(prefixes.masks) - 1
+    bounds = cheapest_partition(cost, num_cuts if num_devices <= len(order) else len(order), num_devices)
+    if prefixes is not None:
+        order = prefixes.order([last for _, last in bounds])
+        bounds = tuple((prefixes.masks[a].bit_count(), prefixes.masks[b].bit_count()) for a, b in bounds)
+        cost_of = _costs(_in_order(profile, order), microbatch_size)
+    return _straight(cost_of, bounds, cluster, num_devices, order)
 
 
 def by_replicas(
@@ -142,7 +161,9 @@ def by_replicas(
     Raises:
         ProfileError: Nodes have different numbers of devices, or no partition uses all, or none fits.
     """
+    prefixes = prefixes_of(profile)
     cost_of = _costs(profile, microbatch_size)
+    bytes_of = cost_of if prefixes is None else _bytes_by_prefix(profile, prefixes)
     chain = []
     for index, layer in enumerate(profile.layers):
         cost = cost_of(index, index + 1)
@@ -154,8 +175,15 @@ def by_replicas(
         form=form,
         straight=straight,
         devices=[cluster.devices[device] for device in order],
-        stage_bytes=lambda first, last: stashed_bytes(cost_of(first, last)),
+        stage_bytes=lambda first, last: stashed_bytes(bytes_of(first, last)),
+        prefixes=prefixes,
     )
+    layers = tuple(range(len(profile.layers)))
+    if prefixes is not None:
+        layers = prefixes.order([stage.last for stage in replicated])
+        cost_of = _costs(profile.in_order(layers), microbatch_size)
+        sizes = [mask.bit_count() for mask in prefixes.masks]
+        replicated = tuple(replace(stage, first=sizes[stage.first], last=sizes[stage.last]) for stage in replicated)
     stages = []
     for stage, num_in_flight in zip(replicated, replicated_in_flight(replicated), strict=True):
         always, for_microbatch = stashed_bytes(cost_of(stage.first, stage.last))
@@ -170,7 +198,7 @@ def by_replicas(
                 transfer_s=stage.transfer_s,
             )
         )
-    return PartitionedStages(tuple(stages), slowest_s(replicated))
+    return PartitionedStages(tuple(stages), slowest_s(replicated), layers)
 
 
 def over_memory(partitioned: PartitionedStages, cluster: Cluster) -> tuple[int, int, int] | None:
@@ -209,8 +237,34 @@ def _costs(profile: Profile, microbatch_size: int) -> Callable[[int, int], Stage
     return cost_of
 
 
+def _in_order(profile: Profile, order: tuple[int, ...]) -> Profile:
+    return profile if profile.graph is None else profile.in_order(order)
+
+
+def _bytes_by_prefix(profile: Profile, prefixes: Prefixes) -> Callable[[int, int], StageCost]:
+    """Return the bytes of a stage between two prefixes: it keeps its input and the outputs of its layers."""
+    assert profile.graph is not None, "prefixes are those of a graph"
+    weights = prefixes.sums([layer.weight_bytes for layer in profile.layers])
+    states = prefixes.sums([layer.optimizer_bytes for layer in profile.layers])
+    outputs = prefixes.sums(profile.graph.output_bytes)
+
+    def bytes_of(first: int, last: int) -> StageCost:
+        return StageCost(
+            0.0,
+            weight_bytes=weights[last] - weights[first],
+            optimizer_bytes=states[last] - states[first],
+            saved_bytes=prefixes.cut_bytes[first] + outputs[last] - outputs[first],
+        )
+
+    return bytes_of
+
+
 def _straight(
-    cost_of: Callable[[int, int], StageCost], bounds: Sequence[tuple[int, int]], cluster: Cluster, num_devices: int
+    cost_of: Callable[[int, int], StageCost],
+    bounds: Sequence[tuple[int, int]],
+    cluster: Cluster,
+    num_devices: int,
+    order: tuple[int, ...],
 ) -> PartitionedStages:
     """Return stages that have one device each, by turns."""
     costs = [cost_of(first, last) for first, last in bounds]
@@ -232,7 +286,7 @@ def _straight(
             )
         )
     busy_s = (sum(stage.compute_s for stage in stages[device::num_devices]) for device in range(num_devices))
-    return PartitionedStages(tuple(stages), max(busy_s))
+    return PartitionedStages(tuple(stages), max(busy_s), order)
 
 
 def _partitioned_stage(cost: StageCost, first: int, last: int, memory_bytes: int) -> PartitionedStage:

@@ -24,6 +24,7 @@ from itertools import accumulate
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Device
+from pipesched.profiles.partitioning.antichains import Prefixes
 from pipesched.profiles.partitioning.replicated_stage import (
     ChainLayer,
     Level,
@@ -44,6 +45,7 @@ def replicated_partition(
     straight: bool = False,
     devices: Sequence[Device] | None = None,
     stage_bytes: StageBytes | None = None,
+    prefixes: Prefixes | None = None,
 ) -> tuple[ReplicatedStage, ...]:
     """Return the stages, and the devices of each, whose slowest part takes the least time per micro-batch.
 
@@ -59,6 +61,7 @@ def replicated_partition(
         straight: No stage is replicated.
         devices: Speeds and memory of the devices, group by group; None: all of speed 1.
         stage_bytes: What a stage holds; None: the memory of the devices is not looked at.
+        prefixes: Prefixes of the layers' graph, in whose numbers stages and `stage_bytes` are then; None: a chain.
 
     Raises:
         ProfileError: No layers or levels, numbers that are none, no partition that uses all devices, or none that fits.
@@ -66,21 +69,22 @@ def replicated_partition(
     from pipesched.profiles.partitioning.pipedream_tables import LayerSums, pipelines
 
     num_devices = math.prod(level.num_groups for level in levels)
-    _require_possible(layers, levels, num_devices, devices)
+    end = len(layers) if prefixes is None else len(prefixes.masks) - 1
+    _require_possible(layers, levels, num_devices, devices, end)
     places = [Device()] * num_devices if devices is None else devices
-    free = pipelines(LayerSums(layers, form, straight, None), levels, places)
-    if not math.isfinite(free.best_s[0, len(layers)]):
+    free = pipelines(LayerSums(layers, form, straight, None, prefixes), levels, places)
+    if not math.isfinite(free.best_s[0, end]):
         raise ProfileError(
             f"partition: got {len(layers)} layers for {num_devices} devices in a straight pipeline, expected at least "
             "one layer each; use fewer devices, or let stages be replicated"
         )
-    best = tuple(free.stages(0, len(layers)))
+    best = tuple(free.stages(0, end))
     if stage_bytes is None or _fits(best, places, stage_bytes):
         return best
-    tables = pipelines(LayerSums(layers, form, straight, stage_bytes), levels, places)
-    if math.isfinite(tables.best_s[0, len(layers)]):
-        return tuple(tables.stages(0, len(layers)))
-    least = pipelines(LayerSums(layers, "bytes", straight, stage_bytes), levels, places).best_s[0, len(layers)]
+    tables = pipelines(LayerSums(layers, form, straight, stage_bytes, prefixes), levels, places)
+    if math.isfinite(tables.best_s[0, end]):
+        return tuple(tables.stages(0, end))
+    least = pipelines(LayerSums(layers, "bytes", straight, stage_bytes, prefixes), levels, places).best_s[0, end]
     given = min(device.memory_bytes for device in places if device.memory_bytes is not None)
     raise ProfileError(
         f"partition: got devices with {given} bytes, the smallest of them, expected {least:.0f} on each for "
@@ -109,7 +113,11 @@ def _fits(stages: Sequence[ReplicatedStage], devices: Sequence[Device], stage_by
 
 
 def _require_possible(
-    layers: Sequence[ChainLayer], levels: Sequence[Level], num_devices: int, devices: Sequence[Device] | None
+    layers: Sequence[ChainLayer],
+    levels: Sequence[Level],
+    num_devices: int,
+    devices: Sequence[Device] | None,
+    num_cuts: int,
 ) -> None:
     if not layers or not levels:
         raise ProfileError(f"partition: got {len(layers)} layers and {len(levels)} levels, expected at least 1 of each")
@@ -124,9 +132,9 @@ def _require_possible(
                 f"partition: level {index}: got {level.num_groups} groups at {level.bandwidth_bytes_per_s} bytes/s, "
                 "expected at least 1, and more than 0 bytes/s; correct it"
             )
-        if level.num_groups * (len(layers) + 1) ** 2 > _MAX_ENTRIES:
+        if level.num_groups * (num_cuts + 1) ** 2 > _MAX_ENTRIES:
             raise ProfileError(
-                f"partition: level {index}: got {level.num_groups} groups for {len(layers)} layers, expected groups x "
+                f"partition: level {index}: got {level.num_groups} groups for {num_cuts} layers, expected groups x "
                 f"layers^2 to be at most {_MAX_ENTRIES:.0e}; use fewer devices per level"
             )
     if devices is not None and len(devices) != num_devices:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 import numpy as np
 
 from pipesched.profiles.clusters import Device
+from pipesched.profiles.partitioning.antichains import Prefixes
 from pipesched.profiles.partitioning.replicated_stage import (
     ChainLayer,
     Level,
@@ -34,6 +35,7 @@ Times: TypeAlias = "NDArray[np.float64]"
 class LayerSums:
     """What all levels share: the layers, summed over every i and j, and what is made least.
 
+    Of a graph i and j are prefixes; two of them have a stage between them where the second has all of the first.
     With ``form="bytes"`` that is what the fullest device holds, and their memory is not limited.
     """
 
@@ -43,18 +45,26 @@ class LayerSums:
         form: ReplicationForm | Literal["bytes"],
         straight: bool,
         stage_bytes: StageBytes | None,
+        prefixes: Prefixes | None = None,
     ) -> None:
-        self.layers, self.form, self.straight = layers, form, straight
-        self.num_layers = len(layers)
+        self.form, self.straight = form, straight
         self.looks_at_bytes = stage_bytes is not None
-        work_s = np.array([0.0, *accumulate(layer.seconds for layer in layers)])
-        weights = np.array([0.0, *accumulate(float(layer.weight_bytes) for layer in layers)])
-        later = np.arange(self.num_layers + 1)
-        self.work_s = np.where(later[:, None] < later, work_s - work_s[:, None], np.inf)
+        seconds, weight_bytes = [layer.seconds for layer in layers], [float(layer.weight_bytes) for layer in layers]
+        if prefixes is None:
+            self.num_layers = len(layers)
+            work_s, weights = (np.array([0.0, *accumulate(values)]) for values in (seconds, weight_bytes))
+            self._cut_bytes: Sequence[int] = [0, *(layer.output_bytes for layer in layers)]
+            is_stage = np.arange(self.num_layers + 1)[:, None] < np.arange(self.num_layers + 1)
+        else:
+            self.num_layers = len(prefixes.masks) - 1
+            work_s, weights = (np.array(prefixes.sums(values)) for values in (seconds, weight_bytes))
+            self._cut_bytes = [0, *prefixes.cut_bytes[1:]]
+            is_stage = prefixes.are_stages()
+        self.work_s = np.where(is_stage, work_s - work_s[:, None], np.inf)
         self.weights = weights - weights[:, None]
         self._bytes = np.zeros((2, *self.work_s.shape))
         if stage_bytes is not None:
-            for first, last in zip(*np.triu_indices(self.num_layers + 1, 1), strict=True):
+            for first, last in zip(*np.nonzero(is_stage), strict=True):
                 self._bytes[:, first, last] = stage_bytes(int(first), int(last))
         self.tables: dict[tuple[int, tuple[Device, ...], int], Tables] = {}
 
@@ -70,7 +80,7 @@ class LayerSums:
         """Return what a cut before each layer costs."""
         if self.form != "paper":
             return np.zeros(self.num_layers + 1)
-        return np.array([0.0, *(2.0 * layer.output_bytes / level.bandwidth_bytes_per_s for layer in self.layers)])
+        return 2.0 * np.array(self._cut_bytes, float) / level.bandwidth_bytes_per_s
 
     def reduce_s(self, level: Level, count: int, weights: Any) -> Any:
         """Return the seconds of averaging gradients over `count` groups, per micro-batch of one of them."""

@@ -31,7 +31,8 @@ def test_the_table_has_every_stage_and_what_to_do_next(pipesched):
     assert answer.code == 0
     assert "│     0 │   0-16 │     0-2 │" in answer.out
     assert "--schedule 1f1b_rr -p 4 --set replicas=3:1 --partition 17,23" in answer.out
-    assert "--schedule pipedream -p 4 --partition" in pipesched(f"partition {GNMT} -p 4 {SLOW}").out
+    straight = " ".join(pipesched(f"partition {GNMT} -p 4 {SLOW}").out.split())
+    assert "--schedule pipedream -p 4 --profile F.graph.txt, which --out F.graph.txt writes" in straight
     assert "interleaved -p 2 -v 3" in pipesched(f"partition {VGG16} -p 2 -v 3 --by time").out
     assert "1f1b -p 4 --partition 3,5,9,23" in pipesched(f"partition {VGG16} -p 4 --by time").out
 
@@ -52,6 +53,19 @@ def test_the_bounds_in_a_file_are_those_that_partition_takes(pipesched, folder):
     assert bounds == json.loads((folder / "plan.json").read_text())["partition"] == "17,23"
     run = f"-s 1f1b_rr -p 4 -m 12 --set replicas=3:1 --profile {VGG16} --partition {bounds} --json"
     assert json.loads(pipesched(f"simulate {run}").out)["makespan_s"] > 12 * 0.1714
+
+
+def test_a_graph_that_is_cut_through_its_branches_is_written_with_its_stages(pipesched, folder):
+    squeezenet = PUBLISHED / "squeezenet1_0.graph.txt"
+    options = f"partition {squeezenet} -p 8 --form published {SLOW}"
+    answer = " ".join(pipesched(f"{options} --out staged.graph.txt").out.split())
+    assert "1f1b_rr -p 8 --set replicas=5:1:1:1 --profile staged.graph.txt" in answer
+    assert (folder / "staged.graph.txt").read_text().count(" -- stage_id=") == 68
+    plan = json.loads(pipesched(f"{options} --json").out)
+    command = "simulate -s 1f1b_rr -p 8 -m 200 --set replicas=5:1:1:1 --profile staged.graph.txt --json"
+    busy_s = [device["busy_s"] / 200 for device in json.loads(pipesched(command).out)["devices"]]
+    assert max(busy_s) == pytest.approx(max(stage["compute_s"] for stage in plan["stages"]))
+    assert "--partition" in pipesched(f"partition {squeezenet} -p 4 --by time").out
 
 
 def test_straight_with_the_formula_is_balanced_when_links_are_free(pipesched):

@@ -45,9 +45,12 @@ def partition(
     ] = None,
     machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write it all: .json; or what --partition takes: .txt.")] = None,
+    out: Annotated[
+        Path | None,
+        out_option("Write it all: .json; what --partition takes: .txt; a graph's stages: .graph.txt."),
+    ] = None,
 ) -> None:
-    """Cut a model into stages and show what each costs. --out: .json, or .txt with what --partition takes.
+    """Cut a model into stages and show what each costs. --out: .json, .txt with what --partition takes, or .graph.txt.
 
     Exit code 1 when a stage does not fit into its devices.
     """
@@ -72,11 +75,14 @@ def partition(
         *given_stages(result.request.profile),
     ]
     if out is not None:
-        emit(result.layers if suffix_of(out) == ".txt" else json_answer("partition", result.to_dict(), notes), out)
+        if out.name.endswith(".graph.txt"):
+            emit(result.staged_graph(profile), out)
+        else:
+            emit(result.layers if suffix_of(out) == ".txt" else json_answer("partition", result.to_dict(), notes), out)
     if json:
         print_json("partition", result.to_dict(), notes)
     else:
-        print_result(result.table(), [*notes, f"to simulate it: {_schedule(result)}"])
+        print_result(result.table(), [*notes, f"to simulate it: {_schedule(result, out)}"])
     if result.over is not None:
         stage, held, limit = result.over
         remedy = in_flags(ArgumentError(result.remedy()))
@@ -95,8 +101,8 @@ def _layers(file: Path, microbatch_size: int | None) -> Profile | Path:
     return profile_of_layers(file, microbatch_size or 1).profile
 
 
-def _schedule(result: PartitionedModel) -> str:
-    """Return the options that simulate the stages."""
+def _schedule(result: PartitionedModel, out: Path | None) -> str:
+    """Return the options that simulate the stages: their layers, or the graph with its stages where it is needed."""
     partitioned, chunks, by = result.partitioned, result.request.num_chunks, result.request.by
     devices = sum(stage.replicas for stage in partitioned.stages) // chunks
     if chunks > 1:
@@ -109,4 +115,8 @@ def _schedule(result: PartitionedModel) -> str:
     others = (
         "" if chunks > 1 or numbered == sorted(numbered) else "\nits ranks take the devices in order, not those above"
     )
-    return f"--schedule {schedule} --partition {partitioned.partition}{others}"
+    if result.is_told_by_layers:
+        return f"--schedule {schedule} --partition {partitioned.partition}{others}"
+    is_staged = out is not None and out.name.endswith(".graph.txt")
+    file = f"{out}" if is_staged else "F.graph.txt, which --out F.graph.txt writes"
+    return f"--schedule {schedule} --profile {file}{others}"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, get_args
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile
+from pipesched.profiles.io import with_stages
 from pipesched.profiles.partitioning import (
     PartitionedStages,
     ReplicationForm,
+    arranged_order,
     by_memory,
     by_replicas,
     by_time,
@@ -110,6 +113,28 @@ class PartitionedModel:
         return self.partitioned.partition
 
     @property
+    def is_told_by_layers(self) -> bool:
+        """Whether `layers` alone says which layers each stage has; it need not for a graph that is cut by replicas."""
+        profile, stages = self.request.profile, self.partitioned.stages
+        usual = arranged_order(profile, len(stages))
+        return all(set(usual[stage.first : stage.last]) == {*self.partitioned.layers_of(stage)} for stage in stages)
+
+    def staged_graph(self, file: str | Path) -> str:
+        """Return the graph of PipeDream's profiler in a file, with the stage of each node, as `simulate` takes it.
+
+        Args:
+            file: File that the profile is from.
+
+        Raises:
+            ProfileError: The file is no graph, or of other layers.
+        """
+        stages = [0] * len(self.partitioned.order)
+        for number, stage in enumerate(self.partitioned.stages):
+            for layer in self.partitioned.layers_of(stage):
+                stages[layer] = number
+        return with_stages(file, stages)
+
+    @property
     def over(self) -> tuple[int, float, float] | None:
         """The first stage that does not fit, what it holds and what there is, in bytes; None where all fit."""
         return over_memory(self.partitioned, self.request.cluster)
@@ -138,6 +163,7 @@ class PartitionedModel:
             "microbatch_size": self.request.microbatch_size,
             "partition": self.partitioned.partition,
             "replicas": self.partitioned.replicas,
+            "order": [*self.partitioned.order],
             "slowest_s": self.partitioned.slowest_s,
             "fits": self.fits,
             "stages": [{**asdict(stage), "replicas": stage.replicas} for stage in self.partitioned.stages],
@@ -171,7 +197,7 @@ class PartitionedModel:
         rows = [
             {
                 "stage": str(index),
-                "layers": number_ranges(range(stage.first, stage.last)),
+                "layers": number_ranges(self.partitioned.layers_of(stage)),
                 "devices": number_ranges(stage.devices),
                 "per micro-batch": readable_s(stage.compute_s),
                 "reduce": readable_s(stage.reduce_s),

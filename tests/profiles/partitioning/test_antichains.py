@@ -1,14 +1,22 @@
 """Graphs cut at their antichains, against all chains of sets that have all that their layers need."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import layer_seconds
-from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
-from pipesched.profiles.partitioning import arranged, balanced_partition, cut_profile, has_too_many_prefixes
+from pipesched.profiles.io.pipedream_graph import read_pipedream_graph, staged_graph
+from pipesched.profiles.partitioning import (
+    arranged,
+    balanced_partition,
+    by_memory,
+    by_replicas,
+    cut_profile,
+    has_too_many_prefixes,
+)
 
 
 @st.composite
@@ -101,3 +109,73 @@ def test_stages_of_the_file_are_taken_where_they_are_as_many():
     assert [sum(layer_seconds(given, 1)[a:b]) for a, b in bounds] == pytest.approx([0.004, 0.006])
     anew, bounds = cut_profile(profile, "balanced", 1, 3)
     assert max(sum(layer_seconds(anew, 1)[a:b]) for a, b in bounds) == pytest.approx(0.004)
+
+
+@settings(deadline=None, max_examples=150)
+@given(graphs(), st.integers(1, 4), st.booleans(), st.data())
+def test_no_replication_of_a_cut_at_antichains_is_faster(graph, num_devices, is_paper, data):
+    """The formulas of the paper and of its optimizer, for every chain of prefixes and all replicas."""
+    needs, times, sizes, _ = graph
+    weights = [data.draw(st.integers(0, 9)) * 4 for _ in needs]
+    text = text_of(needs, times, sizes, weights)
+    bandwidth = data.draw(st.sampled_from((1e3, 1e5)))
+
+    def stage_s(layers, count):
+        work_s, reduced = sum(times[n] for n in layers) / 1e3, (count - 1) * sum(weights[n] for n in layers) / bandwidth
+        return max(work_s, 2 * reduced) / count if is_paper else (work_s + 4 * reduced / count) / count
+
+    def cut_s(before, behind):
+        crossing = {a for b in behind for a in needs[b] if a in before}
+        return 2 * sum(sizes[n] for n in crossing) / bandwidth if is_paper else 0.0
+
+    least_s = min(
+        max(
+            *(stage_s(b - a, count) for (a, b), count in zip(pairwise(chain), counts, strict=True)),
+            *(cut_s(prefix, chain[-1] - prefix) for prefix in chain[1:]),
+        )
+        for num_stages in range(1, min(len(needs), num_devices) + 1)
+        for counts in product(range(1, num_devices + 1), repeat=num_stages)
+        if sum(counts) == num_devices
+        for chain in chains(needs, num_stages)
+    )
+    profile, form = read_pipedream_graph(text, "F"), "paper" if is_paper else "published"
+    cluster = flat(num_devices, Link(0.0, bandwidth))
+    partitioned = by_replicas(profile, 1, cluster, num_devices, form=form)
+    assert partitioned.slowest_s == pytest.approx(least_s)
+    work_s = sum(stage.compute_s * stage.replicas for stage in partitioned.stages)
+    assert work_s == pytest.approx(sum(times) / 1e3)
+    assert sorted(partitioned.order) == list(range(len(needs)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs(), st.data())
+def test_no_cut_at_antichains_holds_less_where_all_layers_take_time(graph, data):
+    needs, times, sizes, _ = graph
+    num_stages = data.draw(st.integers(1, len(needs)))
+    weights = [data.draw(st.integers(0, 9)) for _ in needs]
+    text = text_of(needs, [time + 1 for time in times], sizes, weights)
+
+    def held(before, behind, in_flight):
+        own = behind - before
+        read = {a for b in behind_all(before) for a in needs[b] if a in before}
+        kept = sum(sizes[n] for n in read) + sum(sizes[n] for n in own)
+        return 2 * sum(weights[n] for n in own) + in_flight * kept
+
+    def behind_all(before):
+        return set(range(len(needs))) - before
+
+    least = min(
+        max(held(a, b, num_stages - stage) for stage, (a, b) in enumerate(pairwise(chain)))
+        for chain in chains(needs, num_stages)
+    )
+    partitioned = by_memory(read_pipedream_graph(text, "F"), 1, flat(num_stages), num_stages)
+    assert max(stage.memory_bytes for stage in partitioned.stages) == least
+
+
+def test_a_graph_with_its_stages_written_is_read_as_cut():
+    needs = [set(), {0}, {1}, {0}, {2, 3}]
+    text = text_of(needs, [1, 3, 5, 2, 1], stages=[0, 0, 0, 0, 0])
+    staged = staged_graph(text, "F", [0, 0, 1, 0, 1])
+    given, bounds = cut_profile(read_pipedream_graph(staged, "F"), None, 1, 2)
+    assert bounds == ((0, 3), (3, 5))
+    assert {layer.name for layer in given.layers[:3]} == {"n0 L", "n1 L", "n3 L"}
