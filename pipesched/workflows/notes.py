@@ -138,7 +138,9 @@ def given_stages(costs: object, num_stages: int | None = None) -> list[str]:
         return []
     notes, counts = [], costs.graph.given_counts
     if has_too_many_prefixes(costs):
-        notes.append(f"the graph has more than {MAX_PREFIXES} antichains: it is cut along one chain, branch by branch")
+        notes.append(
+            f"the graph has too many antichains (limit: {MAX_PREFIXES}): it is cut along one chain, branch by branch"
+        )
     if counts and len(counts) != num_stages:
         given = f"the graph gives {len(counts)} stages of {','.join(map(str, counts))} layers (stage_id)"
         notes.append(

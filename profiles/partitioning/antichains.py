@@ -6,8 +6,9 @@ antichain. A chain of n layers has n + 1 prefixes; branches side by side have th
     0 ─┬─ 1 ── 2 ─┬─ 4        prefixes: none, 0, 01, 03, 012, 013, 0123, 01234
        └──── 3 ───┘
 
-Of prefixes that differ in layers without time and weights only the one whose cut sends the least is kept, and of those
-the smallest. Nothing is lost: what a cut sends is submodular, so such prefixes are nested wherever the others are.
+Where they are many, of prefixes that differ in layers without time and weights only the one whose cut sends the least
+is kept, and of those the smallest. No stage that has time or weights is lost: the bytes that cross a cut are
+submodular, so the kept prefixes are nested wherever the others are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from pipesched.profiles.costs import LayerGraph, Profile, layer_seconds
@@ -31,7 +32,7 @@ MAX_PREFIXES = 20_000
 """Prefixes of a graph that are enumerated at most; with more it is cut along one chain."""
 
 _MAX_KEPT = 1000
-"""Prefixes that are kept at most."""
+"""Prefixes at which a graph may be cut at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +163,19 @@ def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
     """Return the prefixes at which a graph may be cut; along the chain of its layers alone where there are too many."""
     count = len(graph.needs)
     kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate(graph.cut_bytes())}
-    mask = sum(1 << layer for layer in range(count) if counting[layer])
-    best: dict[int, tuple[int, int, int]] = {}
-    for number, (prefix, cut_bytes) in enumerate(_enumerated(graph)):
-        rank = (cut_bytes, prefix.bit_count(), prefix)
-        best[prefix & mask] = min(rank, best.get(prefix & mask, rank))
-        if number == MAX_PREFIXES or len(best) > _MAX_KEPT:
-            break
-    else:
-        kept |= {prefix: cut_bytes for cut_bytes, _, prefix in best.values() if prefix}
-        number = 0
+    found = {prefix: cut_bytes for prefix, cut_bytes in islice(_enumerated(graph), MAX_PREFIXES + 2) if prefix}
+    are_all = len(found) <= MAX_PREFIXES
+    if are_all and len(found) > _MAX_KEPT:
+        mask = sum(1 << layer for layer in range(count) if counting[layer])
+        best: dict[int, tuple[int, int, int]] = {}
+        for prefix, cut_bytes in found.items():
+            rank = (cut_bytes, prefix.bit_count(), prefix)
+            best[prefix & mask] = min(rank, best.get(prefix & mask, rank))
+        found = {prefix: cut_bytes for cut_bytes, _, prefix in best.values()}
+        are_all = len(found) <= _MAX_KEPT
+    kept |= found if are_all else {}
     masks = sorted(kept, key=lambda prefix: (prefix.bit_count(), prefix))
-    return Prefixes(tuple(masks), tuple(kept[prefix] for prefix in masks), are_all=number == 0)
+    return Prefixes(tuple(masks), tuple(kept[prefix] for prefix in masks), are_all)
 
 
 def _enumerated(graph: LayerGraph) -> Iterator[tuple[int, int]]:

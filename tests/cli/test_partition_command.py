@@ -111,7 +111,7 @@ def test_a_stage_that_does_not_fit_is_a_no(pipesched):
     ],
 )
 def test_what_is_advised_where_a_stage_does_not_fit_does_fit(pipesched, folder, options, advice):
-    small, large = {"memory_bytes": 6 * 10**8}, {"memory_bytes": 10**10}
+    small, large = {"memory_bytes": 59 * 10**7}, {"memory_bytes": 10**10}
     free = {"latency_s": 0.0, "bandwidth_bytes_per_s": None}
     cluster = {"format": "pipesched-cluster", "version": 1, "devices": [large, large, large, small], "intra": free}
     (folder / "mixed.json").write_text(json.dumps(cluster))
