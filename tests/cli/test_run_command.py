@@ -25,6 +25,15 @@ MODEL = "gpt:layers=2,width=16,heads=2,context=8"
 FAST = "--iterations 1 --timeout 600"
 
 
+def test_the_model_is_an_argument_or_an_option(pipesched):
+    line = f"-s 1f1b -p 2 -m 2 {FAST} --json"
+    argument, option = (json.loads(pipesched(f"run {which} {line}").out) for which in (MODEL, f"--model {MODEL}"))
+    assert argument["first_loss"] == option["first_loss"] is not None
+    answer = pipesched(f"run {MODEL} --model mlp {line}")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "--model: got mlp beside MODEL gpt" in answer.err
+
+
 @pytest.fixture
 def profiled(pipesched):
     """Profile the model into p.json."""

@@ -40,7 +40,11 @@ def run(
     costs: CostOptions,
     options: RunOptions,
     faults: FaultOptions,
-    model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
+    given: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Model to run, as for 'profile'; none: emulate the costs."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="MODEL, as an option.")] = None,
     trust_model: TrustModel = False,
     slow: SlowOption = None,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
@@ -58,6 +62,7 @@ def run(
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
+    model = _one_of(given, model)
     plan = schedule.read_plan()
     if plan is not None and (model is not None or not costs.are_given):
         model = planned_model(plan, model, "--model", trusts=trust_model)
@@ -106,6 +111,13 @@ def run(
     require_fits(result.metrics, limit)
 
 
+def _one_of(given: str | None, model: str | None) -> str | None:
+    """Return the model that MODEL or --model names; None if neither is given."""
+    if given is not None and model is not None:
+        raise InputError(f"--model: got {model} beside MODEL {given}, expected one of them; leave one out")
+    return given or model
+
+
 def _tables(result: RunResult, notes: Sequence[str]) -> list[Table]:
     """Return the table of what was measured, and that of what the plan predicted if there was one."""
     tables = [result.table().noted(notes)]
@@ -125,7 +137,7 @@ def _spec(
 
     if model is None and not costs.are_given:
         raise InputError(
-            "run: got neither --model nor costs, expected one; try --model mlp, or to emulate --uniform f=10ms,b=20ms"
+            "run: got neither MODEL nor costs, expected one; try 'run mlp', or to emulate --uniform f=10ms,b=20ms"
         )
     if model is None:
         is_given = costs.machines.are_given or slow

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from pipesched.executor import Averaging, RunSettings, epsilon_fault, setting_choices
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
@@ -19,7 +21,8 @@ from pipesched.schedules.formats import require_folder
 from pipesched.workflows import MAX_INT64, ArgumentError, is_rank, require_at_least, require_choice, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
-ModelArgument: TypeAlias = Model | str
+ModelArgument: TypeAlias = Model | str | Callable[[], Any]
+"""A model, its name, or a function of a module that returns one, with its arguments as a partial of keywords."""
 
 
 class RunKeywords(TypedDict, total=False):
@@ -83,9 +86,26 @@ def read_model_argument(model: ModelArgument) -> Model:
     """
     if isinstance(model, Model):
         return model
-    require_kind("model", model, str, "a Model, or a name, as mlp or that of a function: module:factory")
     with prints_to_stderr():
-        return resolve_model(model)
+        return resolve_model(_name_of(model))
+
+
+def _name_of(model: ModelArgument) -> str:
+    """Return the name of a model, of a function that returns it ``module:function``.
+
+    Raises:
+        ArgumentError: It is neither a model, nor a name, nor a function of a module.
+    """
+    if isinstance(model, Model):
+        return model.name
+    if isinstance(model, partial) and model.keywords and not model.args:
+        return f"{_name_of(model.func)}:" + ",".join(f"{key}={value}" for key, value in model.keywords.items())
+    module, name = getattr(model, "__module__", None), getattr(model, "__qualname__", None)
+    is_found = name is not None and getattr(sys.modules.get(str(module)), name, None) is model
+    if is_found and not isinstance(model, type):
+        return f"{module}:{name}"
+    require_kind("model", model, str, "a Model, a name, as mlp or module:factory, or a function at the top of a module")
+    return str(model)
 
 
 def name_for_processes(model: ModelArgument) -> str:
@@ -94,7 +114,7 @@ def name_for_processes(model: ModelArgument) -> str:
     Raises:
         ArgumentError: There is none: the model was made by hand, or its function is in no file that can be imported.
     """
-    name = model.name if isinstance(model, Model) else model
+    name = _name_of(model)
     if is_rank():
         return name
     if isinstance(model, Model) and not model.is_resolved:

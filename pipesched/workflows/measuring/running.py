@@ -174,8 +174,8 @@ def run(
     Args:
         schedule: A Schedule, a Plan, a file, or with `num_ranks` and `num_microbatches` a name of the catalogue or a
             builder of your own.
-        model: A name as `profile` takes it, a plan's own, or a Model made of one; under torchrun any Model; None:
-            `emulate` says what to do.
+        model: A name as `profile` takes it, a plan's own, a function of a module, or a Model made of a name; under
+            torchrun any Model; None: `emulate` says what to do.
         emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
         cluster: Machines to emulate too, whose links hold messages back; None: messages take what they really take.
         num_ranks: Ranks of a schedule given by name.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
     from pipesched.simulator.views import RunDetails
 
-TimelineArgument: TypeAlias = Timeline | Prediction | str | Path
+
+@runtime_checkable
+class HasTimeline(Protocol):
+    """A result with a Timeline: a simulation, a run, or an imported run."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """What was predicted or measured."""
+
+
+TimelineArgument: TypeAlias = Timeline | HasTimeline | str | Path
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -169,7 +179,7 @@ def gantt(
     memory: bool = False,
     style: FigureStyle = FigureStyle(),  # noqa: B008 -- frozen
 ) -> Gantt:
-    """Return a Gantt chart of Timelines, of simulations, or of files of Timelines.
+    """Return a Gantt chart of Timelines, of simulations, of runs, or of files of Timelines.
 
     Args:
         timelines: At least one.
@@ -198,7 +208,7 @@ def gantt(
 
 
 def trace(*timelines: TimelineArgument) -> Trace:
-    """Return a trace of Timelines, of simulations, or of files of Timelines.
+    """Return a trace of Timelines, of simulations, of runs, or of files of Timelines.
 
     Args:
         timelines: At least one.
@@ -226,7 +236,7 @@ def _timelines(given: Sequence[TimelineArgument]) -> tuple[Timeline, ...]:
 
 
 def read_timeline_argument(timeline: TimelineArgument, name: str = "timelines") -> Timeline:
-    """Return a Timeline: itself, of a simulation, or of a file.
+    """Return a Timeline: itself, of a simulation, of a run, or of a file.
 
     Args:
         timeline: Any of these.
@@ -236,7 +246,7 @@ def read_timeline_argument(timeline: TimelineArgument, name: str = "timelines") 
         ArgumentError: It is something else.
         ScheduleError: The file is no Timeline.
     """
-    require_kind(name, timeline, TimelineArgument, "a Timeline, a simulation or a file of a Timeline")
+    require_kind(name, timeline, TimelineArgument, "a Timeline, a simulation, a run or a file of a Timeline")
     if isinstance(timeline, Timeline):
         return timeline
-    return timeline.timeline if isinstance(timeline, Prediction) else read_timeline(Path(timeline))
+    return timeline.timeline if isinstance(timeline, HasTimeline) else read_timeline(Path(timeline))

@@ -92,6 +92,6 @@ def test_a_cluster_is_the_same_as_its_file_and_none_has_free_links(tmp_path):
 def test_a_module_as_a_model_is_refused_in_one_line():
     for module in (nn.Sequential(nn.Linear(2, 2)), nn.Linear):
         with pytest.raises(
-            ArgumentError, match=r"^model: got \w+\(\.\.\), expected a Model, or a name, .* module:factory$"
+            ArgumentError, match=r"^model: got \w+\(\.\.\), expected a Model, a name, .* top of a module$"
         ):
             read_model_argument(module)

@@ -12,6 +12,7 @@ import pytest
 import pipesched
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.builders import build
+from tests.executor.models import dropping
 from tests.processes import run as run_process
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +37,20 @@ def torchrun(script, tmp_path):
     done = run_process(launcher, env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return [json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2)]
+
+
+def test_a_function_of_a_module_is_run_as_its_name_is_and_its_result_is_drawn():
+    result = pipesched.run("1f1b", partial(dropping, layers=4), **COUNTS, **FEW)
+    assert result.losses == pipesched.run("1f1b", "tests.executor.models:dropping:layers=4", **COUNTS, **FEW).losses
+    assert pipesched.gantt(result).timelines == (result.timeline,)
+    assert pipesched.trace(result).timelines == (result.timeline,)
+    assert "run 1 and run 2" in repr(pipesched.compare_runs(result, result))
+
+
+def test_a_function_that_no_other_process_finds_is_refused():
+    for function in (lambda: None, len([]).__add__, partial(lambda layers: None, layers=4)):
+        with pytest.raises(pipesched.ArgumentError, match=r"^model: got .*, expected a Model, a name"):
+            pipesched.run("1f1b", function, **COUNTS)
 
 
 def test_a_run_says_what_it_measured():
