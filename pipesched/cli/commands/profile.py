@@ -63,7 +63,8 @@ class GpuOptions:
 
     panel: ClassVar[str] = "Estimate"
     gpu: Annotated[
-        str | None, typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}.")
+        str | None,
+        typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}, or a file (JSON)."),
     ] = None
     tensor_parallel: Annotated[
         int, typer.Option("--tensor-parallel", "--tp", help="GPUs that share every layer.", min=1, max=1024)

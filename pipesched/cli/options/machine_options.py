@@ -44,7 +44,7 @@ class MachineOptions:
         int | None,
         typer.Option(help="Network interfaces of a node, shared by its devices; else only links are.", min=1, max=1024),
     ] = None
-    machine: Annotated[str | None, typer.Option(help=f"A node by name, for --nodes: {_MACHINES}.")] = None
+    machine: Annotated[str | None, typer.Option(help=f"A node for --nodes: {_MACHINES}, or a file (JSON).")] = None
     memory_limit: Annotated[str | None, typer.Option(help="What every device has: 16GB or 16GiB.")] = None
 
     @property

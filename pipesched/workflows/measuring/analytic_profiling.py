@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 from pipesched.profiles import Dtype, OptimizerName, ProfileError
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.costs import GptExecution, GptShape, gpt_profile
 from pipesched.profiles.io import gpu_names, load_gpu, read_arguments
+from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import (
     ArgumentError,
     require_at_least,
@@ -27,7 +29,7 @@ _MOST_SAMPLES = 2**31 - 1
 
 def analytic_profile(
     model: str,
-    gpu: str | Gpu,
+    gpu: str | Path | Gpu,
     microbatch_sizes: Sequence[int] = (1, 2, 4),
     *,
     tensor_parallel: int = 1,
@@ -45,7 +47,8 @@ def analytic_profile(
 
     Args:
         model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
-        gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h200``, ``b200``, ``a10``, ``l4``, ``l40s``, or a Gpu.
+        gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h200``, ``b200``, ``a10``, ``l4``, ``l40s``, a file
+            (.json), or a Gpu.
         microbatch_sizes: Samples; costs are known from the smallest to the largest.
         tensor_parallel: GPUs that share every layer, over the links of a node.
         sequence_parallel: Whether they also share what is between products of matrices, and what is sent.
@@ -62,9 +65,10 @@ def analytic_profile(
     """
     require_kind("model", model, str, "the name of a GPT; try gpt:layers=8,width=320")
     if not isinstance(gpu, Gpu):
-        name = gpu.lower() if isinstance(gpu, str) else gpu
-        require_choice("gpu", name, gpu_names())
-        gpu = load_gpu(name)
+        if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
+            gpu = gpu.lower() if isinstance(gpu, str) else gpu
+            require_choice("gpu", gpu, gpu_names())
+        gpu = load_gpu(gpu)
     require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
     if max(microbatch_sizes) > _MOST_SAMPLES:
         raise ArgumentError(f"microbatch_sizes: got {max(microbatch_sizes)}, expected at most {_MOST_SAMPLES}")

@@ -4,8 +4,18 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Cluster, Device, Link, dealt, flat, of_nodes, with_slow_device, with_slow_link
-from pipesched.profiles.io import cluster_text, load_machine, machine_names, read_cluster
+from pipesched.profiles.clusters import (
+    Cluster,
+    Device,
+    Gpu,
+    Link,
+    dealt,
+    flat,
+    of_nodes,
+    with_slow_device,
+    with_slow_link,
+)
+from pipesched.profiles.io import cluster_text, load_gpu, load_machine, machine_names, read_cluster
 
 INSIDE, BETWEEN, ODD = Link(1e-6, 1e11), Link(1e-5, 1e9), Link(1e-3, 1.0)
 NODE = Cluster((Device(), Device(speed=2.0)), INSIDE, BETWEEN, links=((0, 1, ODD),), nics=((0, 1),))
@@ -88,6 +98,30 @@ def test_wpipes_machine_has_the_figures_of_its_paper():
 def test_an_unknown_machine_is_refused_with_those_there_are():
     with pytest.raises(ProfileError, match=r"expected one of aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, "):
         load_machine("../../etc/passwd")
+
+
+def test_a_machine_and_a_gpu_are_read_from_files_too(tmp_path):
+    (tmp_path / "mine.json").write_text(cluster_text(load_machine("dgx-a100"), "mine"))
+    assert load_machine(tmp_path / "mine.json") == load_machine("dgx-a100")
+    two = of_nodes(load_machine("dgx-a100"), 2)
+    (tmp_path / "two.json").write_text(cluster_text(two, "two"))
+    with pytest.raises(ProfileError, match=r"two.json: got 2 nodes, expected one"):
+        load_machine(str(tmp_path / "two.json"))
+    figures = {
+        "memory_bytes": 8,
+        "flops_per_s": {"float32": 2.0},
+        "memory_bandwidth_bytes_per_s": 3.0,
+        "link_bandwidth_bytes_per_s": 4.0,
+        "efficiency": 0.5,
+    }
+    (tmp_path / "tiny.json").write_text(json.dumps(figures))
+    assert load_gpu(tmp_path / "tiny.json") == Gpu("tiny", 8, {"float32": 2.0}, 3.0, 4.0, 0.5, "")
+    for key, value in {"efficiency": 2, "flops_per_s": {}, "memory_bytes": 0, "cores": 1}.items():
+        (tmp_path / "bad.json").write_text(json.dumps(figures | {key: value}))
+        with pytest.raises(ProfileError, match=rf"bad.json: {key}: got "):
+            load_gpu(str(tmp_path / "bad.json"))
+    with pytest.raises(ProfileError, match=r"gpu: got 'h999', expected one of .* or a file"):
+        load_gpu("h999")
 
 
 def test_without_nics_nothing_is_shared():
