@@ -61,6 +61,7 @@ from .schedule import GeneratedOps as GeneratedOps
 from .schedule import Layout as Layout
 from .schedule import NotRunnableError as NotRunnableError
 from .schedule import Ops as Ops
+from .schedule import Parameters as Parameters
 from .schedule import Schedule as Schedule
 from .schedule import ScheduleError as ScheduleError
 from .schedule import compute_only as compute_only

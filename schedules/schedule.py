@@ -23,6 +23,9 @@ from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
 
+Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
+"""Parameters of a builder, by name."""
+
 Ops: TypeAlias = Callable[[], Iterator[Op]]
 """Begins one rank's list anew."""
 
@@ -91,6 +94,7 @@ class Schedule:
         origin: Name of the catalogue's entry that it was made from; None of lists that were made otherwise.
         traits: What is known of it beyond its lists.
         layout: Layout of generated lists; None for held ones, which are read.
+        parameters: Parameters that the catalogue's entry was given, by name; the others have their defaults.
     """
 
     name: str
@@ -103,16 +107,18 @@ class Schedule:
     origin: str | None = None
     traits: ScheduleTraits = field(default_factory=ScheduleTraits)
     layout: Layout | None = None
+    parameters: Parameters = ()
 
     def __post_init__(self) -> None:
         """Note that the lists are lowered, where they show it."""
         if not self.is_lowered and self.layout is None:
             object.__setattr__(self, "is_lowered", shows_messages(self.lists))
 
-    def made_from(self, origin: str, traits: ScheduleTraits) -> Schedule:
-        """Return the same, knowing what it was made from; what was read of the lists is known of it too."""
+    def made_from(self, origin: str, traits: ScheduleTraits, parameters: Parameters = ()) -> Schedule:
+        """Return the same with its origin. Keep readings of the lists, but no Schedule that was made of this one."""
         made = object.__new__(Schedule)
-        made.__dict__.update(self.__dict__, origin=origin, traits=traits)
+        known = {key: value for key, value in self.__dict__.items() if not isinstance(value, Schedule)}
+        made.__dict__.update(known, origin=origin, traits=traits, parameters=parameters)
         return made
 
     @property

@@ -11,6 +11,7 @@ The evaluators and when each of them is exact:
     fast.EqualPipelines               equal pipelines that begin together, where nothing tells them apart
     fast.predict_repeated             the pace of a batch that is repeated, where it settles to one
     fast.predict_unflushed            the pace of a run without a flush, where it settles to one
+    fast.steady_pace                  the steady state of any schedule, by one of the others
     fast.run_time                     a training run, where short runs settle to a pace or the whole one is short
     tuner.evaluate_setting            an iteration; the pace where pipelines slow each other
     tuner.predict_by_equations        AvgPipe's equations, from a profile: never exact

@@ -58,7 +58,7 @@ def build_entry(
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
     require_cells(f"schedule {entry.name}", p, num_stages, m, are_columns=entry.build_generated is None)
-    return entry.stamped(entry.build(p, m, **keywords))
+    return entry.stamped(entry.build(p, m, **keywords), keywords)
 
 
 def build_generated(
@@ -82,7 +82,7 @@ def build_generated(
     if m > _MAX_GENERATED_MICROBATCHES:
         most = _MAX_GENERATED_MICROBATCHES
         raise ScheduleError(f"schedule {entry.name}: got {shown(m)} micro-batches, expected at most {most}")
-    return entry.stamped(entry.build_generated(p, m, **keywords))
+    return entry.stamped(entry.build_generated(p, m, **keywords), keywords)
 
 
 def _num_stages(entry: Entry, num_ranks: int, keywords: Mapping[str, ParameterValue]) -> int:

@@ -148,9 +148,12 @@ class Entry:
         """Whether a parameter of this name can be set."""
         return any(known.name == parameter for known in self.parameters)
 
-    def stamped(self, schedule: Schedule) -> Schedule:
-        """Return `schedule`, which was made from this entry, knowing so."""
-        return schedule if self.is_own else schedule.made_from(self.name, self.traits)
+    def stamped(self, schedule: Schedule, keywords: Mapping[str, ParameterValue]) -> Schedule:
+        """Return `schedule` with its origin, this entry, and with the parameters among the builder's `keywords`."""
+        if self.is_own:
+            return schedule
+        given = ((name, value) for name, value in keywords.items() if value is not None and self.takes(name))
+        return schedule.made_from(self.name, self.traits, tuple(given))
 
     def chunks_with(self, num_chunks: int | None, settings: Mapping[str, ParameterValue]) -> int:
         """Return how many stages a rank holds with these settings, `num_chunks` if that can be chosen."""

@@ -11,6 +11,7 @@ An op is a text (`schedules.formats.op_text`); a Send or Recv names its peer's r
     "is_lowered": true          the lists say all their communication, which is none; else they do if they have any
     "origin": "spectrain"       the catalogue's entry that they were made from; else nobody knows
     "traits": {"is_asynchronous": true, "prediction": "momentum"}    what is known of them (`schedules.traits`)
+    "parameters": {"accumulate": 4}    parameters that the catalogue's entry was given; else the defaults
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pipesched.schedules import (
     Compute,
     Op,
     Overlap,
+    Parameters,
     PredictionRule,
     Recv,
     Reduce,
@@ -57,7 +59,7 @@ from pipesched.schedules.formats.torch_csv import read_csv_text
 
 SCHEDULE_FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}
-_OPTIONAL = {"width": int, "is_lowered": bool, "origin": str, "traits": dict}
+_OPTIONAL = {"width": int, "is_lowered": bool, "origin": str, "traits": dict, "parameters": dict}
 
 
 def read_schedule(path: Path | str) -> Schedule:
@@ -91,6 +93,7 @@ def from_json(text: str, origin: str) -> Schedule:
     faults = Faults(origin)
     rows = _parse(document["ops"], faults)
     traits = _parse_traits(document.get("traits", {}), faults)
+    parameters = _parse_parameters(document.get("parameters", {}), faults)
     faults.settle()
     schedule = Schedule(
         document["name"],
@@ -102,6 +105,7 @@ def from_json(text: str, origin: str) -> Schedule:
         document.get("is_lowered", False),
         document.get("origin"),
         traits,
+        parameters=parameters,
     )
     _check(schedule, faults)
     faults.settle()
@@ -126,6 +130,7 @@ def to_json(schedule: Schedule) -> str:
         **({"is_lowered": True} if schedule.is_lowered and not shows_messages(schedule.ops) else {}),
         **({} if schedule.origin is None else {"origin": schedule.origin}),
         **({} if schedule.traits == ScheduleTraits() else {"traits": _traits(schedule.traits)}),
+        **({"parameters": dict(schedule.parameters)} if schedule.parameters else {}),
     }
     return document_text(SCHEDULE_FORMAT, head, {"ops": [[op_text(op) for op in row] for row in schedule.ops]})
 
@@ -158,6 +163,10 @@ def schedule_schema() -> dict[str, Any]:
                 "description": said["traits"],
                 "properties": {name: {**kind, "description": traits[name]} for name, kind in kinds.items()},
                 "additionalProperties": False,
+            },
+            "parameters": {
+                "description": said["parameters"],
+                "additionalProperties": {"type": ["number", "array"], "items": {"type": "integer"}},
             },
         },
     )
@@ -201,6 +210,14 @@ def _parse_traits(value: dict[str, Any], faults: Faults) -> ScheduleTraits:
         else:
             traits[key] = PredictionRule(trait) if key == "prediction" else trait
     return ScheduleTraits() if faults else ScheduleTraits(**traits)
+
+
+def _parse_parameters(value: dict[str, Any], faults: Faults) -> Parameters:
+    for key, given in value.items():
+        numbers = given if type(given) is list else [given]
+        if any(type(number) not in ((int,) if numbers is given else (int, float)) for number in numbers):
+            faults.add(f"parameters.{key}", f"got {shown(given)}, expected a number or a list of integers; try 4")
+    return tuple((key, tuple(given) if type(given) is list else given) for key, given in value.items())
 
 
 def _check(schedule: Schedule, faults: Faults) -> None:

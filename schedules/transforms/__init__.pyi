@@ -1,4 +1,7 @@
 from .delayed_reduce import delay_reduces as delay_reduces
+from .longer_run import Continuation as Continuation
+from .longer_run import continuation as continuation
+from .longer_run import runs_without_flush as runs_without_flush
 from .placement import Placement as Placement
 from .placement import place_copies as place_copies
 from .recomputation import recompute as recompute

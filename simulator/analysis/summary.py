@@ -29,7 +29,8 @@ class Summary:
         throughput: Micro-batches per second.
         steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
             long run (`simulator.fast.steady_state`); None where that is not known.
-        steady_bubble_fraction: Idle share of all device time at that pace.
+        steady_error: Standard error of these seconds, as a share of them; None where they are exact, or not known.
+        steady_bubble_fraction: Idle share of all device time in the steady state.
         peak_memory_worst_bytes: Peak of the device that holds most; None where the costs have no bytes.
         peak_memory_best_bytes: Peak of the device that holds least.
         peak_microbatches_worst: The same in micro-batches, of activations alone (`simulator.memory.in_flight`).
@@ -50,6 +51,7 @@ class Summary:
     bubble_of_longest_span: float | None = None
     throughput: float | None = None
     steady_s_per_microbatch: float | None = None
+    steady_error: float | None = None
     steady_bubble_fraction: float | None = None
     peak_memory_worst_bytes: int | None = None
     peak_memory_best_bytes: int | None = None
@@ -98,6 +100,7 @@ def summarize(
         bubble_of_longest_span=measures.bubble_of_longest_span,
         throughput=measures.throughput,
         steady_s_per_microbatch=None if pace is None else pace.s_per_microbatch,
+        steady_error=None if pace is None else pace.error,
         steady_bubble_fraction=None if pace is None else pace.bubble_fraction,
         peak_memory_worst_bytes=max(peaks, default=None),
         peak_memory_best_bytes=min(peaks, default=None),

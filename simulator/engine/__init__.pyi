@@ -6,6 +6,7 @@ from .network import require_matching as require_matching
 from .op_seconds import AS_MODELLED as AS_MODELLED
 from .op_seconds import OpSeconds as OpSeconds
 from .op_seconds import require_given as require_given
+from .parallel_pipelines import equal_pipelines as equal_pipelines
 from .parallel_pipelines import lists_of_all as lists_of_all
 from .parallel_pipelines import obstacle_of_several as obstacle_of_several
 from .parallel_pipelines import predict_by_events as predict_by_events

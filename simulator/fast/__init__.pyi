@@ -11,6 +11,7 @@ from .distribution import distribution as distribution
 from .distribution import makespans as makespans
 from .drifting_pace import Pace as Pace
 from .equal_pipelines import EqualPipelines as EqualPipelines
+from .equal_pipelines import is_slowed as is_slowed
 from .equal_pipelines import predict_drifting as predict_drifting
 from .exact_estimate import predict_scenario as predict_scenario
 from .list_compiler import compile_lists as compile_lists
@@ -21,6 +22,8 @@ from .program_memory import held_on_devices as held_on_devices
 from .run_time import RunTime as RunTime
 from .run_time import loss_times_s as loss_times_s
 from .run_time import run_time as run_time
+from .steady_pace import drifting_scenario as drifting_scenario
+from .steady_pace import steady_pace as steady_pace
 from .steady_state import batch_pace as batch_pace
 from .steady_state import idle_share as idle_share
 from .steady_state import longer_times as longer_times

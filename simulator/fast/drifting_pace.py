@@ -5,7 +5,8 @@
 
 The windows' own spread says how well a run knows its pace. It does not say whether the pipelines have drifted as far
 as they will: so a run twice as long has to say the same. Nothing is quicker than the busiest device or link, and
-pipelines that begin together only get better as they drift; where a short run is as quick as that, it is the pace.
+pipelines that begin together only get better as they drift. So the pace is known where a short run is as quick as that,
+and its windows agree: few micro-batches may be as quick for a while only.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ Run: TypeAlias = Callable[[int], Sequence[Sequence[float]]]
 
 WELL_ENOUGH = 0.01
 """The error at which a pace is known, as a share of it."""
-_NUM_WINDOWS = 6
+_NUM_WINDOWS = 12
 _LEAST = 4
-_WORKS, _MOST_WORKS = 3_000, 100_000
+_WORKS, _MOST_WORKS = 12_000, 500_000
 """Works of the shortest run and of the longest, but for lists of which few iterations are as many."""
 _OF_DIFFERENCE = 3**0.5
 """Times the error of a run: what it differs from one of half its length, whose variance is twice as large."""
@@ -54,7 +55,7 @@ def drifting_pace(run: Run, num_works: int, least_s: float) -> Pace:
     earlier_s = None
     while True:
         seconds, error = _measured(run(iterations))
-        if seconds <= least_s * (1 + WELL_ENOUGH):
+        if seconds <= least_s * (1 + WELL_ENOUGH) and error <= WELL_ENOUGH:
             return Pace(max(seconds, least_s), WELL_ENOUGH)
         if earlier_s is not None:
             error = max(error, abs(seconds / earlier_s - 1) / _OF_DIFFERENCE)
@@ -74,7 +75,10 @@ def _measured(ends_s: Sequence[Sequence[float]]) -> tuple[float, float]:
     mean = statistics.fmean(rates)
     if mean <= 0:  # nothing takes time
         return 0.0, 0.0
-    error = statistics.stdev(rates) / mean / _NUM_WINDOWS**0.5
+    error = 0.0
+    while len(rates) > 2:  # windows that follow one another are alike, so wider ones may spread more
+        error = max(error, statistics.stdev(rates) / statistics.fmean(rates) / len(rates) ** 0.5)
+        rates = [first + second for first, second in zip(rates[::2], rates[1::2], strict=False)]
     return len(ends_s) * window_s / mean, error
 
 

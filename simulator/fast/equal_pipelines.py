@@ -222,6 +222,11 @@ def _busiest_s(arrays: LoopArrays) -> tuple[float, float]:
     return float(max(np.bincount(ranks, work_s), default=0.0)), float(max(shared_s, default=0.0))
 
 
+def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:
+    """Whether pipelines on the same devices slow each other."""
+    return any(num_pipelines * cost.utilisation > 1 for cost in costs.stages)
+
+
 def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
     """Predict the pace of pipelines that drift apart; nothing is said of their memory.
 

@@ -7,7 +7,8 @@
 
 A run of few steps is simulated as it is. Of a longer one two short runs are, the second twice as long as the first:
 if in both the last steps come equally fast, all steps in between do too, and what is added to the length of a run is
-that many periods. A run whose steps change their pace (`hybrid`, which stops pipelining half way) has no such period
+that many periods. Pipelines that slow each other on the same devices drift apart: each step but the first takes their
+steady-state time. A run whose steps change their pace (`hybrid`, which stops pipelining half way) has no such period
 and is simulated whole.
 """
 
@@ -18,8 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipesched.schedules import Phase, ScheduleError, Timeline, computes
-from pipesched.simulator import Inexact, Scenario, SimulationError
+from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
 from pipesched.simulator.fast.array_engine import simulate_arrays
+from pipesched.simulator.fast.equal_pipelines import predict_drifting
+from pipesched.simulator.fast.steady_pace import drifting_scenario
 
 _MAX_CELLS = 200_000
 """Most stages times micro-batches of a run that is simulated whole."""
@@ -82,6 +85,9 @@ def run_time(scenario_of: Callable[[int], Scenario], num_steps: int, microbatche
     whole = scenario.schedule
     if scenario.num_pipelines > 1:
         return Inexact(f"{whole.name}: got a run of {scenario.num_pipelines} pipelines, expected one")
+    drifting = _drifting(scenario_of, num_steps, microbatches_per_step) if whole.pipelines > 1 else None
+    if drifting is not None:
+        return drifting
     short = max(16, math.ceil(8 * whole.num_stages / microbatches_per_step))
     if num_steps > 2 * short:
         steady = _steady(scenario_of, num_steps, short, microbatches_per_step)
@@ -96,6 +102,22 @@ def run_time(scenario_of: Callable[[int], Scenario], num_steps: int, microbatche
     known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)
     period_s = (known_s[-1] - known_s[0]) / (num_steps - 1) if num_steps > 1 else timeline.makespan_s
     return RunTime(num_steps, known_s, period_s, timeline.makespan_s)
+
+
+def _drifting(scenario_of: Callable[[int], Scenario], num_steps: int, microbatches_per_step: int) -> RunTime | None:
+    """Return the times of pipelines that slow each other; None if they do not, or have no lists in common."""
+    try:
+        first = scenario_of(1)
+    except ScheduleError:  # lists of several steps
+        return None
+    several = drifting_scenario(first)
+    answer = predict_drifting(several) if isinstance(several, Scenario) else None
+    if not isinstance(answer, Estimate):
+        return None
+    timeline = _simulated(first)
+    known_s = loss_times_s(timeline, first.schedule.num_stages, microbatches_per_step)
+    makespan_s = timeline.makespan_s + (num_steps - 1) * answer.seconds
+    return RunTime(num_steps, known_s, answer.seconds, makespan_s)
 
 
 def _steady(

@@ -87,7 +87,10 @@ def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Es
 
 
 def predict_unflushed(
-    scenario: Scenario, longer: Callable[[int], Schedule], timeline: Timeline | None = None
+    scenario: Scenario,
+    longer: Callable[[int], Schedule],
+    timeline: Timeline | None = None,
+    period: int | None = None,
 ) -> Estimate | Inexact:
     """Predict the pace of a run without a flush.
 
@@ -95,6 +98,7 @@ def predict_unflushed(
         scenario: Scenario of the run.
         longer: Makes the lists of a run so many times as long.
         timeline: What SimPy says of the scenario, without jitter; None: it is simulated here.
+        period: Micro-batches after which the lists do the same again; None: those of a step.
 
     Returns:
         The seconds of as many micro-batches as the run has, in the long run, and its bubble, without memory; or why
@@ -108,7 +112,7 @@ def predict_unflushed(
     if timeline is None:
         timeline = _simulated(scenario, scenario.schedule)
     runs = chain([(scenario.schedule, timeline)], _longer_runs(scenario, longer))
-    return _paced(scenario, unflushed_pace(runs))
+    return _paced(scenario, unflushed_pace(runs, period))
 
 
 def _several(scenario: Scenario) -> Inexact:
@@ -212,7 +216,7 @@ def repeated_pace(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> Stea
     return None
 
 
-def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | None:
+def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]], given_period: int | None = None) -> SteadyPace | None:
     """Return the pace of ever longer runs without a flush; None if they do not settle.
 
     The beginning, while the pipeline fills, and the end, while it empties, do not count. A run of several stretches
@@ -220,7 +224,7 @@ def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | No
     """
     before: tuple[int, list[range]] | None = None
     for schedule, timeline in runs:
-        count, period, reach = schedule.num_microbatches, _period(schedule), _reach(schedule)
+        count, period, reach = schedule.num_microbatches, given_period or _period(schedule), _reach(schedule)
         if period is None:  # too short
             continue
         stretches, most_lags = _stretches(schedule, period, reach), 2 * schedule.num_stages

@@ -9,11 +9,10 @@ from which the next batch is the same so much later.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 from typing import TypeAlias
 
-from pipesched.schedules import Compute, Op, Schedule, ScheduleTraits, Step
+from pipesched.schedules import Compute, Op, Schedule, Step
 from pipesched.simulator.optimum.order_kinds import of_one_kind
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
@@ -199,8 +198,8 @@ def schedule_of_times(problem: OrderProblem, schedule: Schedule, starts: OpTimes
                 last = max(place for place, other in enumerate(ops) if _of_stage(other, op.stage))
                 ops.insert(last + 1, op)
         rows.append(tuple(ops))
-    return replace(
-        schedule, name=name, lists=tuple(rows), is_lowered=False, origin=None, traits=ScheduleTraits(), layout=None
+    return Schedule(
+        name, schedule.num_stages, schedule.num_microbatches, tuple(rows), schedule.rank_to_device, schedule.width
     )
 
 

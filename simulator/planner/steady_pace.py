@@ -12,7 +12,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace
-from pipesched.simulator.fast import batch_pace, predict_repeated, predict_unflushed, unflushed_pace
+from pipesched.simulator.fast import batch_pace, steady_pace, unflushed_pace
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.search import UNPREDICTABLE
 
@@ -54,13 +54,11 @@ def settled_pace(
             return None
         lists = _lists(candidate, num_steps, 1)
         scenario = Scenario(lists, costs, cluster, network)
-        if candidate.is_asynchronous:
-            answer = predict_unflushed(scenario, partial(_lists, candidate, num_steps))
-        else:
-            answer = predict_repeated(scenario)
-    except UNPREDICTABLE:  # lists that cannot go on, whether they should
+        longer = partial(_lists, candidate, num_steps) if candidate.is_asynchronous else None
+        answer = steady_pace(scenario, longer=longer)
+    except UNPREDICTABLE:
         return None
-    return None if isinstance(answer, Inexact) else answer.pace(lists.num_microbatches)
+    return None if isinstance(answer, Inexact) else answer
 
 
 def is_repeatable(candidate: Candidate, num_steps: int) -> bool:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts, price_among, shared_slowdown
-from pipesched.schedules import Compute, Message, Payload, Phase, Timeline
-from pipesched.simulator import Estimate, Scenario, is_usual
-from pipesched.simulator.fast import Pace, contention_of, predict_scenario
+from pipesched.profiles.costs import StageCosts, price_among
+from pipesched.schedules import Timeline
+from pipesched.simulator import Estimate, Scenario
+from pipesched.simulator.fast import contention_of, is_slowed, predict_scenario
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 from pipesched.simulator.tuner.tuning_problem import Problem
-
-_FOLLOWED = 2
-"""Micro-batches for each device of a pipeline, in the drift of several."""
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
@@ -56,7 +51,7 @@ def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
         costs = costs_of(problem, setting)
         if not is_slowed(costs, setting.num_pipelines):
             return outcome
-        pace = _drifting_pace(problem, costs, setting)
+        pace = problem.pipelines(setting, costs).pace(setting.num_pipelines)
         exact = _outcome(setting, pace.seconds, _one_iteration(problem, costs, setting))
         return replace(exact, error=pace.error)
     except UNPREDICTABLE as error:
@@ -104,61 +99,6 @@ def _is_alone(problem: Problem, costs: StageCosts, setting: Setting) -> bool:
     """Return whether one of a setting's pipelines says what all do that begin together."""
     schedule = problem.lists(setting)
     return contention_of(Scenario(schedule, costs, problem.cluster, problem.network, setting.num_pipelines)) is None
-
-
-def _drifting_pace(problem: Problem, costs: StageCosts, setting: Setting) -> Pace:
-    """Return the seconds of an iteration of pipelines that slow each other, in the long run, and their error.
-
-    What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
-    of the others adds what it takes on the busiest device.
-    """
-    number, cluster = setting.num_pipelines, problem.cluster
-    followed = setting.num_microbatches
-    each_s = _busiest_s(costs, cluster, setting) if is_usual(problem.network) and not cluster.nics else None
-    if each_s is not None:
-        followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
-    pace = problem.pipelines(replace(setting, num_microbatches=followed), costs).pace(number)
-    seconds = pace.seconds + (setting.num_microbatches - followed) * (each_s or 0.0)
-    return Pace(seconds, pace.error * pace.seconds / seconds)
-
-
-def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:
-    """Whether so many pipelines on the same devices slow each other."""
-    return any(num_pipelines * cost.utilisation > 1 for cost in costs.stages)
-
-
-def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
-    """Return what one more micro-batch of all pipelines takes on the device that is full; None where links are."""
-    number, devices = setting.num_pipelines, cluster.devices
-    phases = [Phase.FORWARD, Phase.BACKWARD, *([Phase.RECOMPUTE] if setting.recomputes else [])]
-    seconds = [
-        shared_slowdown(number, cost.utilisation)
-        * (
-            _hand_over_s(costs, cluster, stage)
-            + (sum(costs.seconds(Compute(phase, stage, 0)) for phase in phases) + len(phases) * devices[stage].op_s)
-            / devices[stage].speed
-        )
-        for stage, cost in enumerate(costs.stages)
-    ]
-    busiest_s = max(seconds)
-    pairs = [(k, k + 1) for k in range(len(devices) - 1)]
-    transfers = [
-        number * cluster.link(*ends).occupied_s(costs.message_bytes(Message(Payload.ACTIVATION, a, 0)))
-        for a, b in pairs
-        for ends in ((a, b), (b, a))
-    ]
-    is_full = number * costs.stages[seconds.index(busiest_s)].utilisation >= 1
-    return busiest_s if is_full and all(transfer_s < busiest_s for transfer_s in transfers) else None
-
-
-def _hand_over_s(costs: StageCosts, cluster: Cluster, stage: int) -> float:
-    """Return what the messages of one micro-batch take of the rank of a stage [s]."""
-    seconds = []
-    for other in {stage - 1, stage + 1} & {*range(len(cluster.devices))}:
-        num_bytes = costs.message_bytes(Message(Payload.ACTIVATION, min(stage, other), 0))
-        out, into = cluster.hand_over_s(stage, other, num_bytes), cluster.hand_over_s(other, stage, num_bytes)
-        seconds.append(out.send_s + into.post_s + into.receive_s)
-    return math.fsum(seconds)
 
 
 def _of_all(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:

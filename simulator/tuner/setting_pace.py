@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Inexact, Scenario, SteadyPace
-from pipesched.simulator.fast import predict_repeated, simulate_arrays
+from pipesched.simulator.fast import is_slowed, simulate_arrays, steady_pace
 from pipesched.simulator.search import UNPREDICTABLE
-from pipesched.simulator.tuner.setting_evaluation import costs_of, is_slowed
+from pipesched.simulator.tuner.setting_evaluation import costs_of
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 from pipesched.simulator.tuner.tuning_problem import Problem
 
@@ -30,7 +30,6 @@ def pace_of_setting(problem: Problem, outcome: SettingOutcome) -> SteadyPace | I
         if lists.num_stages * lists.num_microbatches > _MOST_CELLS:
             return Inexact(f"lists of more than {_MOST_CELLS:,} stages x micro-batches are not tried")
         timeline = simulate_arrays(lower(lists), costs, problem.cluster, network=problem.network)
-        answer = predict_repeated(Scenario(lists, costs, problem.cluster, problem.network), timeline)
-    except UNPREDICTABLE as error:  # a batch that cannot go on, whether it should
+        return steady_pace(Scenario(lists, costs, problem.cluster, problem.network), timeline)
+    except UNPREDICTABLE as error:
         return Inexact(str(error))
-    return answer if isinstance(answer, Inexact) else answer.pace(lists.num_microbatches)

@@ -80,9 +80,42 @@ def test_copies_take_as_many_more_micro_batches_in_the_same_time(pipesched, name
     assert two == pytest.approx(single_s / 2, rel=1e-12)
 
 
-def test_lists_from_a_file_are_repeated_as_one_batch(pipesched, folder):
-    pipesched("show -s pipedream -p 4 -m 8 --out lists.json")
-    assert steady(pipesched, f"-f lists.json {COSTS}") == pytest.approx((8 + 3) * 3 / 8, rel=1e-12)
+@pytest.mark.parametrize(
+    ("name", "settings", "expected_s"), [
+        ("1f1b", "", (8 + 3) * 3 / 8), ("pipedream", "", 3.0), ("pipedream_2bw", " --set accumulate=4", 3.0),
+        ("hybrid", " --set pipelined=4", 12.0), ("hybrid", "", 7.5),
+    ],
+)  # fmt: skip
+def test_lists_from_a_file_have_the_steady_time_of_their_name(pipesched, folder, name, settings, expected_s):
+    """The second half of `hybrid` has one micro-batch in the pipeline: 4 stages of 3 s, one after the other."""
+    pipesched(f"show -s {name} -p 4 -m 8{settings} --out lists.json")
+    assert steady(pipesched, f"-s {name} -p 4 -m 8{settings} {COSTS}") == pytest.approx(expected_s, rel=1e-12)
+    assert steady(pipesched, f"-f lists.json {COSTS}") == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_pipelines_that_drift_have_one_steady_time_in_every_command(pipesched):
+    """A simulation of its own, with ops that vary, has 33.2 ms; lockstep would have 41.25 ms, and 1F1B has it."""
+    line = "-p 4 -m 16 --set pipelines=2,advance=1 --uniform f=10ms,b=20ms"
+    simulated = data(pipesched, f"simulate -s avgpipe {line}")
+    assert simulated["steady_s_per_microbatch"] == pytest.approx(0.0332, rel=0.01)
+    assert simulated["makespan_s"] == pytest.approx(0.66)
+    (compared,) = data(pipesched, f"compare avgpipe {line}")["schedules"]
+    (swept,) = data(pipesched, f"sweep -s avgpipe {line}")["settings"]
+    for row in (compared, swept):
+        assert row["steady_s_per_microbatch"] == simulated["steady_s_per_microbatch"]
+    assert compared["steady_error"] == simulated["steady_error"] < 0.02
+    told = pipesched(f"simulate -s avgpipe {line}").out
+    assert f" ± {simulated['steady_error']:.1%} per micro-batch" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("is_recomputed", [False, True])
+def test_a_search_and_a_simulation_say_the_same_steady_time_of_pipelines_that_drift(pipesched, is_recomputed):
+    line = f"tune {GPT} -p 2 -b 8 --microbatches 4 -n 2 --advance 1 --recompute {'yes' if is_recomputed else 'no'}"
+    (row,) = (row for row in data(pipesched, line)["settings"] if row["num_pipelines"] == 2)
+    told = f"-s avgpipe -p 2 -m 8 --set pipelines=2,advance=1 --profile {GPT} --microbatch-size 2"
+    simulated = data(pipesched, f"simulate {told}{' --recompute all' if is_recomputed else ''}")
+    for name in ("steady_s_per_microbatch", "steady_error"):
+        assert row[name] == pytest.approx(simulated[name], rel=1e-9)
 
 
 def test_recomputation_and_blocking_sends_are_in_it(pipesched):

@@ -116,10 +116,10 @@ class ScheduleOptions:
                 f"--schedule: got {self.schedule}, expected one; try 'pipesched compare {self.schedule}', with --gantt "
                 "x.png for a picture"
             )
-        from pipesched.workflows.arguments import entry_of
+        from pipesched.schedules.transforms import runs_without_flush
 
         name, lists = self.schedule, self.build(self.schedule)
-        return ScheduleSource(lists, self._longer(name) if entry_of(name).traits.is_asynchronous else None)
+        return ScheduleSource(lists, self._longer(name) if runs_without_flush(lists) else None)
 
     def read_plan(self) -> Plan | None:
         """Read the plan; None if there is none.

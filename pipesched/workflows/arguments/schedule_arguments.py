@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import Entry, ParameterValue, build, build_entry, build_generated, find, lookup
+from pipesched.schedules.builders import Entry, ParameterValue, build_entry, build_generated, find, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
+from pipesched.schedules.transforms import runs_without_flush
 from pipesched.workflows import ArgumentError, require_each_name, require_integer, require_kind, require_names
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
@@ -243,21 +244,20 @@ def source_of_entry(
     Raises:
         ScheduleError: There is no such parameter, or it cannot have these counts.
     """
-    if not entry.traits.is_asynchronous or entry.is_own:
-        return ScheduleSource(build_entry(entry, num_ranks, num_microbatches, num_chunks, **parameters))
-    longer = partial(_lists_of_name, entry.name, num_ranks, num_microbatches, num_chunks, parameters)
-    return ScheduleSource(longer(1), longer)
+    longer = partial(_lists_of_entry, entry, num_ranks, num_microbatches, num_chunks, parameters)
+    lists = longer(1)
+    return ScheduleSource(lists, longer if runs_without_flush(lists) else None)
 
 
-def _lists_of_name(
-    name: str,
+def _lists_of_entry(
+    entry: Entry,
     num_ranks: int,
     num_microbatches: int,
     num_chunks: int | None,
     parameters: Mapping[str, ParameterValue],
     times: int,
 ) -> Schedule:
-    return build(name, num_ranks, times * num_microbatches, num_chunks, **parameters)
+    return build_entry(entry, num_ranks, times * num_microbatches, num_chunks, **parameters)
 
 
 def _planned(plan: Plan) -> ScheduleSource:

@@ -15,6 +15,5 @@ from .simulation import simulate as simulate
 from .simulation import simulate_source as simulate_source
 from .simulation_result import ReducedStage as ReducedStage
 from .simulation_result import Simulation as Simulation
-from .source_pace import pace_of_source as pace_of_source
 from .training_goodput import Goodput as Goodput
 from .training_goodput import goodput as goodput

@@ -15,9 +15,9 @@ from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
-from pipesched.simulator import Buffers, Engine, NetworkOptions, Scenario, SteadyPace, engine
+from pipesched.simulator import Buffers, Engine, Inexact, NetworkOptions, Scenario, SteadyPace, engine
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.fast import simulate_arrays
+from pipesched.simulator.fast import simulate_arrays, steady_pace
 from pipesched.simulator.memory import InFlight, OverCapacity, in_flight, over_capacity, peaks_in_flight, with_memory
 from pipesched.workflows import (
     MAX_INT64,
@@ -47,7 +47,6 @@ from pipesched.workflows.arguments import (
     require_as_planned,
     require_network,
 )
-from pipesched.workflows.simulating.source_pace import pace_of_source
 
 if TYPE_CHECKING:
     from pipesched.simulator.views import RunDetails
@@ -237,17 +236,26 @@ class Prediction:
         return run_details(self.bare_timeline, self.cluster, known | unusual, self.peak_microbatches)
 
     @cached_property
-    def pace(self) -> SteadyPace | None:
-        """The pace when it goes on; None where that is not known, as with jitter."""
+    def _pace(self) -> SteadyPace | Inexact:
         if self.conditions.jitter:
-            return None
+            return Inexact("")
         scenario = Scenario(self.schedule, self.costs, self.cluster, self.conditions.network)
-        return pace_of_source(self.source, self.bare_timeline, scenario)
+        return steady_pace(scenario, self.bare_timeline, self.source.longer)
+
+    @property
+    def pace(self) -> SteadyPace | None:
+        """The steady state; None where it is not known, as with jitter."""
+        return None if isinstance(self._pace, Inexact) else self._pace
 
     @property
     def steady_s_per_microbatch(self) -> float | None:
         """Seconds of a micro-batch when it goes on; None where that is not known, as with jitter."""
         return None if self.pace is None else self.pace.s_per_microbatch
+
+    @property
+    def steady_error(self) -> float | None:
+        """Standard error of the steady seconds, as a share of them; None where they are exact, or not known."""
+        return None if self.pace is None else self.pace.error
 
     @property
     def steady_bubble_fraction(self) -> float | None:
@@ -266,6 +274,7 @@ class Prediction:
             *self._machines_of_plan(),
             *short_ops(self.bare_timeline),
             *serial_overlaps(self.schedule, self.costs.overlap),
+            *([f"steady time: {self._pace.reason}"] if isinstance(self._pace, Inexact) and self._pace.reason else []),
         ]
 
     @property

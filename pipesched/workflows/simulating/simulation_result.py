@@ -12,6 +12,7 @@ from pipesched.simulator.analysis import (
     fits,
     metrics,
     readable_bytes,
+    readable_pace,
     readable_s,
     readable_share,
 )
@@ -107,6 +108,7 @@ class Simulation(Prediction):
             **self.metrics.to_dict(),
             "throughput_unit": "micro-batches per second",
             "steady_s_per_microbatch": self.steady_s_per_microbatch,
+            "steady_error": self.steady_error,
             "steady_bubble_fraction": self.steady_bubble_fraction,
             "fits": self.fits,
             "reductions": [reduction.to_dict() for reduction in self.reductions],
@@ -175,11 +177,10 @@ class Simulation(Prediction):
                 f"80 % of runs between {readable_s(spread.low_s)} and {readable_s(spread.high_s)}, by {spread.draws} "
                 "draws of what the profile's seconds varied by"
             )
-        if self.steady_s_per_microbatch is not None:
-            lines.append(
-                f"steady, when it goes on: {readable_s(self.steady_s_per_microbatch)} per micro-batch, "
-                f"steady_bubble_fraction {readable_share(self.steady_bubble_fraction)}"
-            )
+        if self.pace is not None:
+            share = self.pace.bubble_fraction
+            idle = "" if share is None else f", steady_bubble_fraction {readable_share(share)}"
+            lines.append(f"steady, when it goes on: {readable_pace(self.pace)} per micro-batch{idle}")
         if self.least is not None:
             lines.append(self.least.sentence)
         return lines

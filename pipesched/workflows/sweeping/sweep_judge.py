@@ -14,10 +14,10 @@ from pipesched.schedules import Schedule, stage_share
 from pipesched.schedules.builders import find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import Scenario, SteadyPace, is_usual
+from pipesched.simulator import Inexact, Scenario, SteadyPace, is_usual
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import require_simulable
-from pipesched.simulator.fast import idle_share
+from pipesched.simulator.fast import drifting_scenario, idle_share, steady_pace
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import (
@@ -31,7 +31,7 @@ from pipesched.simulator.sweep import (
     walkable,
 )
 from pipesched.workflows.arguments import ScheduleSource, source_of_entry
-from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, pace_of_source, predict_source
+from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, predict_source
 from pipesched.workflows.sweeping.group_columns import GroupColumns
 
 
@@ -198,13 +198,13 @@ class SweepJudge:
             conditions = replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster)
             measured = _simulated(source, conditions)
         num_devices = len(set(schedule.rank_to_device))
-        pace: SteadyPace | None = None
-        if measured.period_s:
+        pace: SteadyPace | Inexact = Inexact("")
+        scenario = Scenario(schedule, costs, cluster, self.conditions.network)
+        if measured.period_s and drifting_scenario(scenario) is None:
             bubble_fraction = idle_share(measured.busy_s, num_devices, measured.period_s)
             pace = SteadyPace(measured.period_s / schedule.num_microbatches, bubble_fraction)
-        elif measured.timeline is not None and self.is_steady:
-            scenario = Scenario(schedule, costs, cluster, self.conditions.network)
-            pace = pace_of_source(source, measured.timeline, scenario)
+        elif self.is_steady:
+            pace = steady_pace(scenario, measured.timeline, source.longer)
         limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
         over = [
             f"device {device} holds {held_bytes} bytes of {limit}"
@@ -215,8 +215,8 @@ class SweepJudge:
             setting,
             measured.makespan_s,
             idle_share(measured.busy_s, num_devices, measured.makespan_s),
-            None if pace is None else pace.s_per_microbatch,
-            None if pace is None else pace.bubble_fraction,
+            None if isinstance(pace, Inexact) else pace.s_per_microbatch,
+            None if isinstance(pace, Inexact) else pace.bubble_fraction,
             max(measured.peak_bytes.values(), default=None),
             is_judged=bool(measured.peak_bytes) and any(limit is not None for limit in limits.values()),
             reason=over_memory_reason(over[0] if over else None),

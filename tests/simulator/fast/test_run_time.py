@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Phase, computes
-from pipesched.schedules.transforms import training_run
+from pipesched.schedules.transforms import ScheduleSpec, training_run
 from pipesched.simulator import USUAL_NETWORK, Inexact, NetworkOptions, Scenario, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
@@ -122,3 +122,13 @@ def test_a_run_of_several_pipelines_is_refused():
     answer = run_time(lambda steps: Scenario(run.lists(steps), uniform(2, 1.0, 2.0), flat(2), num_pipelines=2), 40, 2)
     assert isinstance(answer, Inexact)
     assert "got a run of 2 pipelines, expected one" in answer.reason
+
+
+def test_a_run_of_pipelines_that_drift_takes_their_steady_time_for_each_step_but_the_first():
+    """Two pipelines of 8 micro-batches on 4 devices: 660 ms begun together, 16 x 33.2 ms in the long run."""
+    spec = ScheduleSpec(name="avgpipe", num_ranks=4, num_microbatches=16, parameters={"pipelines": 2, "advance": 1})
+    run, costs = spec.run(50), uniform(4, 0.01, 0.02)
+    time = run_time(lambda steps: Scenario(run.lists(steps), costs, flat(4)), 50, run.microbatches_per_step)
+    assert time.period_s == pytest.approx(16 * 0.0332, rel=0.01)
+    assert time.makespan_s == pytest.approx(0.66 + 49 * time.period_s)
+    assert time.at_s(49) == pytest.approx(time.at_s(0) + 49 * time.period_s)

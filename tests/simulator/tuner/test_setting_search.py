@@ -1,4 +1,3 @@
-import sys
 from dataclasses import replace
 
 import pytest
@@ -56,22 +55,6 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
         < in_step_s
         < evaluate_setting(asked, single).seconds
     )
-
-
-@pytest.mark.parametrize(
-    "setting", [Setting("avgpipe", 32, 2, 0), Setting("avgpipe", 32, 3, 2, recomputes=True)], ids=str
-)
-@pytest.mark.parametrize("is_handed", [False, True], ids=["free", "handed over"])
-def test_of_many_microbatches_following_some_is_enough(setting, is_handed, monkeypatch):
-    asked = problem(batch_size=32)
-    if is_handed:
-        cluster = asked.cluster
-        link = replace(cluster.intra, send_s=0.1, send_s_per_byte=1e-3, post_s=0.05, receive_s=0.04)
-        devices = tuple(replace(device, op_s=0.02) for device in cluster.devices)
-        asked = replace(asked, cluster=replace(cluster, intra=link, devices=devices))
-    seconds = evaluate_setting(asked, setting).seconds
-    monkeypatch.setattr(sys.modules["pipesched.simulator.tuner.setting_evaluation"], "_FOLLOWED", 32)
-    assert seconds == pytest.approx(evaluate_setting(asked, setting).seconds, rel=0.02)
 
 
 def test_where_devices_share_a_nic_it_is_what_simpy_says_of_all_pipelines():

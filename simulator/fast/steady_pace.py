@@ -1,0 +1,70 @@
+"""The steady-state time per micro-batch of any schedule.
+
+Pipelines that slow each other on the same devices drift apart (`predict_drifting`). A run without a flush is made
+longer (`predict_unflushed`). A batch is repeated (`predict_repeated`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules.transforms import Continuation, continuation, runs_without_flush
+from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError, SteadyPace
+from pipesched.simulator.engine import equal_pipelines
+from pipesched.simulator.fast.equal_pipelines import is_slowed, predict_drifting
+from pipesched.simulator.fast.steady_state import predict_repeated, predict_unflushed
+
+
+def steady_pace(
+    scenario: Scenario, timeline: Timeline | None = None, longer: Callable[[int], Schedule] | None = None
+) -> SteadyPace | Inexact:
+    """Return the steady-state time per micro-batch of a schedule, or why it is not known.
+
+    Args:
+        scenario: Scenario of a batch, or of a run without a flush.
+        timeline: Timeline of the scenario, simulated without jitter; None: it is simulated here.
+        longer: Makes a run without a flush the given number of times as long; None: its lists are continued.
+    """
+    try:
+        answer = _answer(scenario, timeline, longer)
+    except (ScheduleError, SimulationError) as error:  # lists that cannot continue
+        return Inexact(str(error))
+    return answer if isinstance(answer, Inexact) else answer.pace(_num_microbatches(scenario))
+
+
+def _answer(
+    scenario: Scenario, timeline: Timeline | None, longer: Callable[[int], Schedule] | None
+) -> Estimate | Inexact:
+    several = drifting_scenario(scenario)
+    if several is not None:
+        return several if isinstance(several, Inexact) else predict_drifting(several)
+    if longer is None and not runs_without_flush(scenario.schedule):
+        return predict_repeated(scenario, timeline)
+    going_on = continuation(scenario.schedule) if longer is None else Continuation(longer)
+    return predict_unflushed(scenario, going_on.longer, timeline, going_on.period)
+
+
+def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:
+    """Return the scenario of pipelines that slow each other by the lists of one; None where none slows another.
+
+    Returns:
+        The scenario, or why its pipelines have no lists in common.
+    """
+    number = scenario.num_pipelines * scenario.schedule.pipelines
+    if number == 1 or not is_slowed(scenario.costs, number):
+        return None
+    if scenario.num_pipelines > 1:
+        return scenario
+    one = equal_pipelines(scenario.schedule)
+    if one is None:
+        return Inexact(
+            f"{scenario.schedule.name}: got {number} unequal pipelines on the same devices, expected equal ones, whose "
+            "drift is known; try simulate"
+        )
+    return replace(scenario, schedule=one, num_pipelines=number)
+
+
+def _num_microbatches(scenario: Scenario) -> int:
+    return scenario.num_pipelines * scenario.schedule.num_microbatches
