@@ -335,10 +335,10 @@ def test_a_step_of_a_training_takes_the_steady_state_and_every_seed_finds_the_sa
     pipesched, schedule, step_s
 ):
     line = f"simulate -s {schedule} -p 4 -m 16 {UNIFORM} {FAILURES} --json"
-    found = [json.loads(pipesched(f"{line} --seed {seed}").out)["goodput"] for seed in range(5)]
-    assert {goodput["step_s"] for goodput in found} == {step_s}
-    assert len({goodput["intervals"]["best"]["interval_steps"] for goodput in found}) == 1
-    assert len({goodput["intervals"]["best"]["low"] for goodput in found}) == 5
+    goodputs = [json.loads(pipesched(f"{line} --seed {seed}").out)["goodput"] for seed in range(5)]
+    assert {goodput["step_s"] for goodput in goodputs} == {step_s}
+    assert len({goodput["intervals"]["best"]["interval_steps"] for goodput in goodputs}) == 1
+    assert len({goodput["intervals"]["best"]["low"] for goodput in goodputs}) == 5
 
 
 def test_a_step_counts_with_its_makespan_where_jitter_hides_the_steady_state(pipesched):

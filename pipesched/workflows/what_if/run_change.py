@@ -187,10 +187,10 @@ def answer(
     matters = abs(opposite - likely) > _SAME
     asked = [question] if other is None or not (matters and readings.is_open) else [question, other]
     drawn: list[tuple[float, ...]] = []
-    for number, each in enumerate(asked):
+    for number, asked_of in enumerate(asked):
         changes = []
-        for before_s, after_s in each.drawn_makespans_s(draws, seed):
-            changes.append(_per_microbatch(each) * after_s / before_s - 1)
+        for before_s, after_s in asked_of.drawn_makespans_s(draws, seed):
+            changes.append(_per_microbatch(asked_of) * after_s / before_s - 1)
             progress((number + len(changes) / draws) / len(asked))
         drawn.append(tuple(sorted(changes)))
     return WhatIf(

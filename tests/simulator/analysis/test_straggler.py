@@ -21,13 +21,13 @@ def slow_stages(name, factors, microbatches=16, chunks=None, ranks=4):
 @pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("factor", [1.1, 1.3, 2.5])
 def test_the_slow_stage_is_named(name, stage, factor):
-    found = straggler(slow_stages(name, {stage: factor}))
-    assert (found.stages, found.ranks, found.is_device) == ((stage,), (stage,), False)
-    assert found.factor == pytest.approx(factor)
-    assert found.share > 0.5
-    assert found.is_edge == (stage in (0, 3))
-    told = f"takes {factor} times as long as" if found.is_edge else f"is {factor} times slower than"
-    assert found.sentence.startswith(f"stage {stage} {told} its peers")
+    slow = straggler(slow_stages(name, {stage: factor}))
+    assert (slow.stages, slow.ranks, slow.is_device) == ((stage,), (stage,), False)
+    assert slow.factor == pytest.approx(factor)
+    assert slow.share > 0.5
+    assert slow.is_edge == (stage in (0, 3))
+    told = f"takes {factor} times as long as" if slow.is_edge else f"is {factor} times slower than"
+    assert slow.sentence.startswith(f"stage {stage} {told} its peers")
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(6, 6), (6, 12), (8, 8)])
@@ -61,14 +61,14 @@ def test_a_last_stage_at_which_no_chain_ends_is_not_named():
 
 @pytest.mark.parametrize(("name", "chunks", "stages"), [("interleaved", 2, (2, 6)), ("zbv", None, (2, 5))])
 def test_a_device_whose_stages_are_all_slow_is_the_straggler(name, chunks, stages):
-    found = straggler(slow_stages(name, dict.fromkeys(stages, 1.3), chunks=chunks))
-    assert (found.ranks, found.stages, found.is_device, found.is_edge) == ((2,), stages, True, False)
-    assert found.sentence.startswith(f"rank 2 (stages {stages[0]}, {stages[1]}) is 1.3 times slower than its peers")
+    slow = straggler(slow_stages(name, dict.fromkeys(stages, 1.3), chunks=chunks))
+    assert (slow.ranks, slow.stages, slow.is_device, slow.is_edge) == ((2,), stages, True, False)
+    assert slow.sentence.startswith(f"rank 2 (stages {stages[0]}, {stages[1]}) is 1.3 times slower than its peers")
 
 
 def test_one_slow_stage_of_several_on_a_device_is_the_straggler():
-    found = straggler(slow_stages("interleaved", {6: 1.5}, chunks=2))
-    assert (found.stages, found.is_device) == ((6,), False)
+    slow = straggler(slow_stages("interleaved", {6: 1.5}, chunks=2))
+    assert (slow.stages, slow.is_device) == ((6,), False)
 
 
 def on_slow_device(run, device, factor):
