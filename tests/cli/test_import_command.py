@@ -82,6 +82,23 @@ def test_a_run_is_compared_with_a_prediction_of_its_schedule(pipesched, traces):
     assert makespan["error"] == pytest.approx(630 / 650 - 1)  # messages of 10 us are not in the prediction
 
 
+@pytest.mark.parametrize("order", ["predicted.json run.json", "run.json predicted.json"])
+def test_a_trace_without_optimizers_is_compared_with_a_prediction_that_has_them(pipesched, traces, order):
+    assert pipesched(f"import {FILES} --out run.json").code == 0
+    costs = "--uniform f=1e-4,b=1e-4,step_s=3e-5"
+    assert pipesched(f"simulate -s gpipe -p 2 -m 2 {costs} --timeline predicted.json").code == 0
+    answer = pipesched(f"compare {order} --format json")
+    assert (answer.code, answer.err) == (0, "")
+    compared = json.loads(answer.out)
+    makespan = next(row for row in compared["quantities"] if row["quantity"] == "makespan_s")
+    assert makespan["predicted"] == pytest.approx(600e-6)  # (2 + 1) * 200 us: without the steps of 30 us
+    assert makespan["error"] == pytest.approx(600 / 620 - 1)
+    busy = [row["predicted"] for row in compared["quantities"] if row["quantity"] == "busy_s"]
+    assert busy == pytest.approx([400e-6, 400e-6])
+    assert compared["notes"][0] == "only the predicted run has Step ops (60 us in all): left out of the comparison"
+    assert "only the predicted run has Step ops" in pipesched(f"compare {order}").out
+
+
 def test_costs_are_taken_from_a_trace_whose_messages_arrive_while_their_senders_still_post_them(pipesched, traces):
     first = KinetoFile(0).annotation("PP:0F0", 0, 100).slice("cpu_op", "c10d::send", 100, 180)
     first.annotation("gloo:send", 150, 190).annotation("PP:0B0", 190, 450)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipesched.schedules import Timeline
+from pipesched.schedules import Average, Reduce, Step, Timeline
 from pipesched.simulator.analysis import CellValue, Comparison, Quantity, readable_bytes, readable_s, readable_share
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops, with_equal_devices
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+_OF_WEIGHTS = (Step, Reduce, Average)
+"""What a trace does not show unless its writer names it."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TimelineComparison:
@@ -28,11 +31,13 @@ class TimelineComparison:
         timelines: The prediction first; two of a kind in the order given, named so that they can be told apart.
         comparison: Every quantity in both, and how far they are apart.
         explanation: Why the prediction is off; None of two of a kind.
+        left_out: Sentences on the ops that only one of both has.
     """
 
     timelines: tuple[Timeline, Timeline]
     comparison: Comparison
     explanation: Explanation | None = None
+    left_out: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         first, second = self.timelines
@@ -61,7 +66,11 @@ class TimelineComparison:
         speeds = (first.yardstick, second.yardstick)
         of_two = other_speed(*speeds, NOT_ONE_SPEED, (first.source, second.source))
         speed = of_two if self.explanation is None else other_speed(*speeds)
-        return [*speed, *dict.fromkeys(note for timeline in self.timelines for note in short_ops(timeline))]
+        return [
+            *self.left_out,
+            *speed,
+            *dict.fromkeys(note for timeline in self.timelines for note in short_ops(timeline)),
+        ]
 
     @property
     def caption(self) -> str:
@@ -89,7 +98,7 @@ class TimelineComparison:
 
 
 def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:
-    """Set two runs of the same op lists side by side.
+    """Set two runs of the same op lists side by side, without optimizer steps and reductions that one of them lacks.
 
     Args:
         first: A Timeline, a simulation, or a file of a Timeline; a prediction and a measurement may come in any order.
@@ -101,11 +110,11 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
     """
     given = (first, second)
-    timelines = [read_timeline_argument(first, "first"), read_timeline_argument(second, "second")]
+    *timelines, left_out = _in_common(read_timeline_argument(first, "first"), read_timeline_argument(second, "second"))
     predicted, measured = sorted(timelines, key=lambda timeline: timeline.is_measured)
     if predicted.is_predicted and measured.is_measured:
         comparison = compare_timelines(predicted, measured)
-        return TimelineComparison((predicted, measured), comparison, explain_error(measured, predicted))
+        return TimelineComparison((predicted, measured), comparison, explain_error(measured, predicted), left_out)
     files = [
         Path(timeline) if isinstance(timeline, str | Path) else Path(f"run {index}")
         for index, timeline in enumerate(given, 1)
@@ -114,7 +123,30 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
     first_timeline, second_timeline = (
         replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True)
     )
-    return TimelineComparison((first_timeline, second_timeline), compare_timelines(timelines[0], timelines[1], names))
+    comparison = compare_timelines(timelines[0], timelines[1], names)
+    return TimelineComparison((first_timeline, second_timeline), comparison, left_out=left_out)
+
+
+def _in_common(first: Timeline, second: Timeline) -> tuple[Timeline, Timeline, tuple[str, ...]]:
+    """Return both without the kinds of work on weights that only one has, and a sentence for each kind."""
+    spans = [[span for span in timeline.spans if isinstance(span.op, _OF_WEIGHTS)] for timeline in (first, second)]
+    kinds = [{type(span.op) for span in own} for own in spans]
+    kept, sentences = [], []
+    for place, (timeline, other) in enumerate(((first, second), (second, first))):
+        extra = tuple(kinds[place] - kinds[1 - place])
+        for kind in sorted(extra, key=lambda kind: kind.__name__):
+            seconds = sum(span.end_s - span.start_s for span in spans[place] if type(span.op) is kind)
+            whose = timeline.source if timeline.source != other.source else ("first", "second")[place]
+            ops = f"{kind.__name__} ops ({readable_s(seconds)} in all)"
+            sentences.append(f"only the {whose} run has {ops}: left out of the comparison")
+        kept.append(timeline if not extra else _without(timeline, extra))
+    return kept[0], kept[1], tuple(sentences)
+
+
+def _without(timeline: Timeline, kinds: tuple[type, ...]) -> Timeline:
+    spans = tuple(span for span in timeline.spans if not isinstance(span.op, kinds))
+    hand_overs = tuple(hand_over for hand_over in timeline.hand_overs if not isinstance(hand_over.op, kinds))
+    return replace(timeline, spans=spans, hand_overs=hand_overs)
 
 
 def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
