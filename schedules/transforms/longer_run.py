@@ -163,15 +163,15 @@ def _repeating_parts(schedule: Schedule) -> list[_Part]:
     except ScheduleError:  # a stage never steps
         step = 1
     for period in range(step, min(schedule.num_microbatches // 2, _MOST_PERIODS * step) + 1, step):
-        found = [*takewhile(bool, (_parts_of(row, period) for row in schedule.ops))]
-        if len(found) < schedule.num_ranks or not _is_whole(schedule, [parts[0] for parts in found]):
+        parts_of = [*takewhile(bool, (_parts_of(row, period) for row in schedule.ops))]
+        if len(parts_of) < schedule.num_ranks or not _is_whole(schedule, [parts[0] for parts in parts_of]):
             continue
-        if most := max((parts for parts in found if len(parts) > 1), default=None, key=len):
+        if most := max((parts for parts in parts_of if len(parts) > 1), default=None, key=len):
             raise ScheduleError(
                 f"{schedule.name}: got {len(most)} parts that repeat in the list of a rank, expected one, since each "
                 "has a steady state of its own; try a list for each"
             )
-        return [parts[0] for parts in found]
+        return [parts[0] for parts in parts_of]
     raise ScheduleError(
         f"{schedule.name}: got lists without a flush and without a block of ops that every rank repeats at once, with "
         "higher micro-batches; try more micro-batches"

@@ -66,17 +66,17 @@ def equal_pipelines(schedule: Schedule) -> Schedule | None:
     """Return the lists of one of the pipelines that a schedule averages; None if they are not equal."""
     number = schedule.pipelines
     num_ranks, num_microbatches = schedule.num_ranks // number, schedule.num_microbatches // number
-    one = replace(
+    first = replace(
         schedule,
         num_microbatches=num_microbatches,
         lists=schedule.ops[:num_ranks],
         rank_to_device=schedule.rank_to_device[:num_ranks],
         layout=None,
     )
-    pipelines = [_Pipeline(index, one) for index in range(number)]
-    rows = tuple(tuple(pipeline.read(row)) for pipeline in pipelines for row in one.ops)
-    is_same = rows == schedule.ops and one.rank_to_device * number == schedule.rank_to_device
-    return one if is_same else None
+    pipelines = [_Pipeline(index, first) for index in range(number)]
+    rows = tuple(tuple(pipeline.read(row)) for pipeline in pipelines for row in first.ops)
+    is_same = rows == schedule.ops and first.rank_to_device * number == schedule.rank_to_device
+    return first if is_same else None
 
 
 @dataclass(frozen=True, slots=True)

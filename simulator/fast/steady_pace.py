@@ -57,13 +57,13 @@ def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:
         return None
     if scenario.num_pipelines > 1:
         return scenario
-    one = equal_pipelines(scenario.schedule)
-    if one is None:
+    single = equal_pipelines(scenario.schedule)
+    if single is None:
         return Inexact(
             f"{scenario.schedule.name}: got {number} unequal pipelines on the same devices, expected equal ones, whose "
             "drift is known; try simulate"
         )
-    return replace(scenario, schedule=one, num_pipelines=number)
+    return replace(scenario, schedule=single, num_pipelines=number)
 
 
 def _num_microbatches(scenario: Scenario) -> int:
