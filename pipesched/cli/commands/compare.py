@@ -122,7 +122,7 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
         missing = "nothing there" if Path(other).suffix and not Path(other).exists() else "no Timeline"
         raise InputError(
             f"{other}: got {missing}, expected a Timeline as {timelines[0]} is one; try one that "
-            "'pipesched simulate --timeline' or 'run --out' has written"
+            "'pipesched simulate --out' or 'run --out' has written"
         )
     if len(timelines) != 2:
         raise InputError(

@@ -15,8 +15,8 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
-from pipesched.cli.output.output_files import CSV, JSON, PAGE, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar, simulating
+from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, write_timeline
+from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
 from pipesched.schedules.formats import suffix_of
 
 
@@ -43,14 +43,14 @@ def simulate(
         ),
     ] = None,
     buffers: BuffersOption = "pooled",
-    timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv, .parquet or .html.")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write the Timeline, as --out does.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
     json: Json = False,
     out: Annotated[
         list[Path] | None,
         out_option(
-            "Write what --json prints, .json, a page to zoom in, .html, or with --fail-every a picture of goodput, "
-            ".png, .svg or .pdf; repeatable."
+            "Write the Timeline, .json, .csv, .parquet, or a page to zoom in, .html; with --fail-every also a picture "
+            "of goodput, .png, .svg or .pdf; repeatable."
         ),
     ] = None,
 ) -> None:
@@ -63,7 +63,7 @@ def simulate(
 
     failures.require_whole()
     pictures = () if failures.fail_every is None else FIGURE_SUFFIXES
-    check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*JSON, PAGE, *pictures)) for path in out or ()))
+    check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*TIMELINE, *pictures)) for path in out or ()))
     source = schedule.source()
     conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
@@ -91,12 +91,10 @@ def simulate(
     if timeline is not None:
         write_timeline(result.timeline, timeline, result.details, said.lines(()))
     for path in out or ():
-        if suffix_of(path) == PAGE:
-            write_timeline(result.timeline, path, result.details, said.lines(()))
-        elif goodput is not None and suffix_of(path) in FIGURE_SUFFIXES:
+        if goodput is not None and suffix_of(path) in FIGURE_SUFFIXES:
             draw_goodput(goodput.training, goodput.curve, goodput.intervals, path)
         else:
-            emit(json_answer("simulate", data, notes), path)
+            write_timeline(result.timeline, path, result.details, said.lines(()))
     if json:
         print_json("simulate", data, notes)
     else:
