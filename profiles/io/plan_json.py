@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from pipesched.profiles import MessagePrecision
+from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io.cluster_json import ClusterRecord, cluster_fields
 from pipesched.profiles.io.execution_record import ExecutionRecord
@@ -72,13 +72,30 @@ class _Plan(Record):
     cluster: ClusterRecord | None = None
 
 
+class _Setting(BaseModel):
+    """A row of the settings that the tuner has evaluated, of which only the plan is read."""
+
+    plan: _Plan | None = None
+
+
+def _chosen(text: str, file: str) -> _Plan:
+    """Return the plan among the settings of `pipesched tune`."""
+    advice = "write it with 'plan ... --out plan.json' or 'tune ... --out settings.json'"
+    rows = parse_record(list[_Setting], text, file, advice)
+    for row in rows:
+        if row.plan is not None:
+            return row.plan
+    raise ProfileError(f"{file}: got {len(rows)} settings without a plan, expected one with it; {advice}")
+
+
 def read_plan(text: str, file: str) -> Plan:
-    """Return the plan in `text`.
+    """Return the plan in `text`, or the chosen one of the settings that the tuner has written.
 
     Raises:
         ProfileError: It is none; names `file`, the place, what was got and expected.
     """
-    record = parse_record(_Plan, text, file, _ADVICE)
+    is_list = text.lstrip().startswith("[")
+    record = _chosen(text, file) if is_list else parse_record(_Plan, text, file, _ADVICE)
     fields = record.model_dump(exclude={"format", "version", "cluster"})
     schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
     yardstick = fields.pop("yardstick")

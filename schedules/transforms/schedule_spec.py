@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
-from pipesched.schedules.builders import ParameterValue, find, require_known
+from pipesched.schedules.builders import ParameterValue, build, find, require_known
 from pipesched.schedules.transforms.placement import Placement, place_copies
 from pipesched.schedules.transforms.recomputation import recompute
 from pipesched.schedules.transforms.replication import copied_name, replicate, require_equal
@@ -68,6 +68,15 @@ class ScheduleSpec:
                 "training run; try fewer"
             )
         return self._copies(num_steps).changed(self._finished)
+
+    def portable(self) -> ScheduleSpec:
+        """Return a specification for a file: with the lists of a user's own builder in place of its name."""
+        from pipesched.schedules.formats import to_json
+
+        if not self.name or not find(self.name).is_own:
+            return self
+        lists = build(self.name, self.num_ranks, self.num_microbatches, self.num_chunks)
+        return ScheduleSpec(lists=to_json(lists), recompute=self.recompute, width=self.width, placement=self.placement)
 
     def _copies(self, num_steps: int) -> TrainingRun:
         if self.lists is not None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pipesched.profiles.io import Plan, Predicted
-from pipesched.schedules.builders import build, find
-from pipesched.schedules.formats import to_json
-from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request
 
@@ -17,7 +14,7 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
     provenance = request.profile.provenance
     return Plan(
         model=request.profile.model,
-        schedule_spec=_written(candidate.schedule_spec()),
+        schedule_spec=candidate.schedule_spec().portable(),
         partition=candidate.partition,
         microbatch_size=candidate.microbatch_size,
         batch_size=outcome.samples,
@@ -35,11 +32,3 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
         yardstick=provenance.yardstick,
         cluster=request.cluster,
     )
-
-
-def _written(spec: ScheduleSpec) -> ScheduleSpec:
-    """Return `spec` with the lists of a user's own builder in place of its name, which is for people to say."""
-    if not find(spec.name).is_own:
-        return spec
-    lists = build(spec.name, spec.num_ranks, spec.num_microbatches, spec.num_chunks)
-    return ScheduleSpec(lists=to_json(lists), recompute=spec.recompute, width=spec.width, placement=spec.placement)

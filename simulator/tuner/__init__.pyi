@@ -16,6 +16,8 @@ from .setting_outcome import best_plain as best_plain
 from .setting_outcome import pareto as pareto
 from .setting_outcome import ranked as ranked
 from .setting_pace import pace_of_setting as pace_of_setting
+from .setting_plan import partition_of as partition_of
+from .setting_plan import plan_of_setting as plan_of_setting
 from .setting_search import Judge as Judge
 from .setting_search import search_leading as search_leading
 from .setting_search import search_settings as search_settings

@@ -130,6 +130,35 @@ def test_tables_and_pictures_are_written(tune, folder):
     assert tune("--out all.json").code == tune("--out all.md").code == 0
 
 
+@pytest.mark.parametrize("more", ["-n 1", "-n 2", "-s zb_h1,interleaved -v 2", "-s 1f1b --recompute yes -m 4"])
+def test_what_takes_a_plan_takes_the_settings_with_the_answer_in_them(tune, pipesched, more):
+    rows = json.loads(tune(f"{more} --out settings.json --json").out)["settings"]
+    answer = next(row for row in rows if row["reason"] is None)
+    shown = json.loads(pipesched("show --plan settings.json --format json").out)
+    assert shown["name"].startswith(answer["schedule"])
+    simulated = json.loads(pipesched("simulate --plan settings.json --profile m.json --json").out)
+    times = answer["num_pipelines"] * answer["seconds_per_batch"]
+    if answer["num_pipelines"] == 1:  # several drift apart, which one batch does not show
+        assert simulated["makespan_s"] == pytest.approx(times, rel=1e-9)
+
+
+def test_settings_of_which_none_fits_hold_no_plan(tune, pipesched):
+    assert tune("--memory-limit 1B --out settings.json").code == 1
+    refused = pipesched("show --plan settings.json")
+    assert refused.code == 2
+    assert "settings without a plan, expected one with it; write it with 'plan ... --out plan.json' or" in refused.err
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "[1]", '[{"plan": 1}]', '[{"plan": {}}]', "[" * 9999, "[{}", '[{"plan": null}]']
+)
+def test_a_list_that_is_none_of_settings_is_refused_in_a_line(text, pipesched, folder):
+    (folder / "settings.json").write_text(text)
+    refused = pipesched("show --plan settings.json")
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (2, "", 1)
+    assert "settings.json: " in refused.err
+
+
 def test_a_search_goes_on_from_its_file(tune, folder):
     first = tune("--resume found.jsonl --json")
     lines = (folder / "found.jsonl").read_text().splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -143,7 +143,8 @@ def tune(
     if out is not None and suffix_of(out) == PAGE:
         emit(page_of_settings(result, loaded, commands, [*limit, *notes]), out)
     elif out is not None:
-        emit(table_text(result.to_rows(), suffix_of(out)), out)
+        rows = _rows_with_plan(result, loaded, out) if suffix_of(out) == ".json" else result.to_rows()
+        emit(table_text(rows, suffix_of(out)), out)
     verdict = (
         None if verify is None or budget is not None or measurement is None else _verdict(result, verify, measurement)
     )
@@ -187,6 +188,19 @@ def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
         warmup=runs.warmup,
         spec=lambda lists, model, bounds, size: modelled_spec(lists, model, bounds, size, runs, **once),
     )
+
+
+def _rows_with_plan(result: TuneResult, problem: Problem, out: Path) -> list[dict[str, Any]]:
+    """Return the rows of all settings; that of the answer holds its plan, which `run --plan` reads."""
+    from json import loads
+
+    from pipesched.profiles.io.plan_json import plan_text
+    from pipesched.simulator.tuner import plan_of_setting
+
+    rows, chosen = result.to_rows(), result.chosen
+    if chosen is not None:
+        rows[result.outcomes.index(chosen)]["plan"] = loads(plan_text(plan_of_setting(chosen, problem), str(out)))
+    return rows
 
 
 def _verdict(result: TuneResult, count: int, measurement: Measurement) -> Verdict:

@@ -71,7 +71,8 @@ class ScheduleOptions:
         ),
     ] = False
     plan: Annotated[
-        Path | None, typer.Option(help="Plan (JSON), as 'pipesched plan' writes it: schedule, copies and partition.")
+        Path | None,
+        typer.Option(help="Plan (JSON) of 'pipesched plan' or 'tune': schedule, copies and partition."),
     ] = None
 
     def load(self) -> Schedule:

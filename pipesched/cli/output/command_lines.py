@@ -32,10 +32,11 @@ class CommandLines:
         ``-m`` of both counts the micro-batches of all pipelines together.
         """
         from pipesched.profiles.io import costs_file_of
+        from pipesched.simulator.tuner import partition_of
 
         size = self.problem.microbatch_size(setting.num_microbatches)
         model, schedule = self.problem.profile.model, self._schedule(setting)
-        cut = ["--partition", self._partition(setting, size)]
+        cut = ["--partition", ",".join(map(str, partition_of(setting, self.problem)))]
         share = [] if self.given.input_share is None else ["--input-share", f"{self.given.input_share:g}"]
         profile = ["--profile", self.given.model, *share] if self.given.is_file else []
         sized = ["--microbatch-size", str(size)]
@@ -61,15 +62,6 @@ class CommandLines:
         words += [] if setting.num_chunks is None else ["-v", str(setting.num_chunks)]
         words += [word for name, value in setting.parameters.items() for word in ("--set", f"{name}={value}")]
         return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
-
-    def _partition(self, setting: Setting, size: int) -> str:
-        """Return the layers of each stage; what is balanced at one size need not be at another."""
-        from pipesched.profiles.partitioning import cut_profile
-
-        problem = self.problem
-        num_stages = setting.build_one(len(problem.cluster.devices)).num_stages
-        _, bounds = cut_profile(problem.profile, problem.partition, size, num_stages)
-        return ",".join(str(end - start) for start, end in bounds)
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainOptions]) -> list[str]:
         """Return those that `kind` has too, where they are not what they would be without a word."""
