@@ -232,7 +232,8 @@ def changed_quantities(measured: Metrics, before: Metrics, after: Metrics) -> tu
 def _shown_change(quantity: ChangedQuantity) -> str:
     if quantity.change is None:
         return "-"
-    return f"{100 * quantity.change:+.1f} points" if quantity.is_share else f"{quantity.change:+.1%}"
+    change = quantity.change if abs(quantity.change) >= 5e-4 else 0.0  # rounding errors have no sign
+    return f"{100 * change:+.1f} points" if quantity.is_share else f"{change:+.1%}"
 
 
 def _shown(name: str) -> Callable[[float | None], str]:
