@@ -155,6 +155,25 @@ def test_stages_that_share_a_device_bound_its_throughput_together(pipesched, fol
     assert json.loads(pipesched(f"{command} --json").out)["slowest_s"] == pytest.approx(0.06)
 
 
+def test_the_simulated_times_of_the_choice_and_of_data_parallelism_stand_beside_the_bound(pipesched):
+    """A ring of four sends 2 x 3 / 4 of 553.4 MB at 1 GB/s behind the work of all layers on one micro-batch."""
+    answer = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --json").out)
+    work_s = sum(stage["forward_s"] + stage["backward_s"] for stage in answer["stages"])
+    weight_bytes = sum(stage["weight_bytes"] for stage in answer["stages"])
+    assert answer["data_parallel_s"] == pytest.approx((work_s + 1.5 * weight_bytes / 1e9) / 4)
+    run = f"simulate -s 1f1b_rr -p 4 -m 48 --set replicas=3:1 --profile {VGG16} --partition 17,23 {SLOW} --json"
+    assert answer["simulated_s"] == pytest.approx(json.loads(pipesched(run).out)["steady_s_per_microbatch"], rel=1e-3)
+    assert "which is faster" not in pipesched(f"partition {VGG16} -p 4 {SLOW}").out
+
+
+def test_data_parallelism_that_is_faster_than_the_choice_is_named(pipesched):
+    links = "--intra bandwidth_bytes_per_s=10e9 --inter bandwidth_bytes_per_s=1.25e9"
+    resnet50 = PUBLISHED / "resnet50.graph.txt"
+    answer = " ".join(pipesched(f"partition {resnet50} -p 16 --nodes 4 --gpus 4 {links}").out.split())
+    assert "slowest: 75.23 ms" in answer
+    assert "plain data parallelism: 30.59 ms, which is faster" in answer
+
+
 def test_the_help_names_every_machine(pipesched):
     shown = pipesched("partition --help").out
     assert all(name in shown for name in machine_names())

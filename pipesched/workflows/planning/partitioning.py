@@ -36,6 +36,7 @@ from pipesched.workflows.arguments import (
     read_microbatch_size,
     read_profile_argument,
 )
+from pipesched.workflows.planning.replicated_pace import simulated_times
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,10 +103,16 @@ class PartitionedModel:
     Attributes:
         request: What was asked for.
         partitioned: The stages, with what each costs.
+        simulated_s: Steady-state time per micro-batch under 1F1B-RR, of a partition by replicas; else None, as where it
+            would take long [s].
+        data_parallel_s: Time per micro-batch of plain data parallelism on the same devices, where `simulated_s` is
+            known: each device has all layers, and each step sums all gradients [s].
     """
 
     request: PartitionRequest
     partitioned: PartitionedStages
+    simulated_s: float | None = None
+    data_parallel_s: float | None = None
 
     @property
     def layers(self) -> str:
@@ -165,6 +172,8 @@ class PartitionedModel:
             "replicas": self.partitioned.replicas,
             "order": [*self.partitioned.order],
             "slowest_s": self.partitioned.slowest_s,
+            "simulated_s": self.simulated_s,
+            "data_parallel_s": self.data_parallel_s,
             "fits": self.fits,
             "stages": [{**asdict(stage), "replicas": stage.replicas} for stage in self.partitioned.stages],
         }
@@ -212,7 +221,19 @@ class PartitionedModel:
         ]
         slowest_s, name = self.partitioned.slowest_s, "slowest" if self.request.by == "replicas" else "busiest device"
         rate = f", at most {1 / slowest_s:.4g} micro-batches/s" if slowest_s else ""
-        return Table(self._title, tuple(rows), f"{name}: {readable_s(slowest_s)}{rate}")
+        lines = [f"{name}: {readable_s(slowest_s)}{rate}", *self._simulated()]
+        return Table(self._title, tuple(rows), "\n".join(lines))
+
+    def _simulated(self) -> list[str]:
+        """Return the line on simulated times, if they are known."""
+        own_s, other_s = self.simulated_s, self.data_parallel_s
+        if own_s is None:
+            return []
+        line = f"simulated under 1f1b_rr: {readable_s(own_s)} per micro-batch"
+        if other_s is None:
+            return [line]
+        verdict = ", which is faster" if other_s < own_s else ""
+        return [f"{line}; plain data parallelism: {readable_s(other_s)}{verdict}"]
 
     @property
     def _title(self) -> str:
@@ -277,7 +298,9 @@ def partition(
         form=form,
         straight=straight,
     )
-    return PartitionedModel(request, request.stages())
+    partitioned = request.stages()
+    times = simulated_times(measured, partitioned, request.microbatch_size, machines) if by == "replicas" else ()
+    return PartitionedModel(request, partitioned, *times)
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
