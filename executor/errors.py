@@ -24,6 +24,7 @@ from pipesched.schedules import (
     Send,
     Step,
     Unshard,
+    is_out_of_memory,
     shortened,
     users_lines,
 )
@@ -73,7 +74,7 @@ def _advised(reason: object) -> str:
         text, raised = shortened(" ".join(text.split()), _LONGEST), _raised(reason)  # a user's layer may say anything
     if os.strerror(errno.EMFILE) in text and MORE_FILES not in text:
         return f"{text}; {MORE_FILES}"
-    is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text
+    is_out = is_out_of_memory(reason) if isinstance(reason, BaseException) else "out of memory" in text
     if is_out and _MORE_ROOM not in text:
         return f"{' '.join(text.split())[:200]}; {_MORE_ROOM}"
     return text + raised

@@ -1,9 +1,11 @@
 """``python -m pipesched``: the command line, which answers an interrupt at any moment."""
 
 import atexit
+import errno
 import gc
 import os
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 _STOPPED = 130  # as STOPPED of pipesched.cli.errors, which may not be there yet
@@ -20,7 +22,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _leave()
     try:
-        from pipesched.cli.main import main as run
+        run = _command_line()
 
         gc.freeze()
         gc.enable()
@@ -37,6 +39,19 @@ def main() -> None:
         if not is_interrupted():
             raise
         _leave()
+
+
+def _command_line() -> Callable[[], None]:
+    """Return the command line, or leave with a line where there is no memory even for that."""
+    try:
+        from pipesched.cli.main import main as run
+    except (MemoryError, ImportError, OSError, SystemError) as error:
+        is_mapped = "map segment" in str(error) or getattr(error, "errno", None) == errno.ENOMEM
+        if not (isinstance(error, MemoryError) or is_mapped):
+            raise
+        os.write(2, b"pipesched: memory: got no more, expected enough to start; try a higher limit (ulimit -v)\n")
+        raise SystemExit(2) from None
+    return run
 
 
 def _open_streams() -> None:

@@ -58,14 +58,25 @@ def compiled(
 
     for part in parts:
         register_jitable(forceinline=are_inlined)(part)
-    result: Any = numba.njit(cache=True, nogil=True)(loop)
+    result: Any = numba.njit(nogil=True)(loop)
     _count_from_the_front(result._compiler)  # noqa: SLF001 -- numba has no option for it
-    result._cache = kept = _quick_cache()(loop)  # noqa: SLF001 -- nothing else says where it is kept
+    try:
+        result._cache = kept = _quick_cache()(loop)  # noqa: SLF001 -- nothing else says where it is kept
+    except RuntimeError:  # no folder for it can be written to: each process compiles anew
+        return result  # type: ignore[no-any-return]
     if hasattr(kept, "_cache_file"):  # what is kept is of no use when a part's file has changed, or this one
         files = sorted({__file__, *(part.__code__.co_filename for part in parts)})
         times = (Path(file).stat().st_mtime for file in files)
         kept._cache_file._source_stamp = (kept._cache_file._source_stamp, *times)  # noqa: SLF001
     return result  # type: ignore[no-any-return]
+
+
+_compile_listeners: list[Callable[[], object]] = []
+
+
+def on_compile(listener: Callable[[], object]) -> None:
+    """Call `listener` once, before this process compiles its first loop from here on."""
+    _compile_listeners[:] = [listener]
 
 
 def _count_from_the_front(compiler: Any) -> None:
@@ -78,6 +89,8 @@ def _count_from_the_front(compiler: Any) -> None:
 
         if not hasattr(arrayobj, "fix_integer_index"):  # a numba that has other inner parts
             return compile_any(args, return_type)
+        while _compile_listeners:  # each hears it once
+            _compile_listeners.pop()()
 
         def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
             return context.cast(builder, index, kind, types.intp)

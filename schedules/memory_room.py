@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,24 +13,70 @@ _UNKNOWN_BYTES = 8 << 30
 """What is supposed where no system tells."""
 
 _CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ("/sys/fs/cgroup", "", "memory.max", "memory.current"),
+    ("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Of each version of control groups: the root, the controller in /proc/self/cgroup, the files of limit and use."""
+
+_LIMITS = (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5))
+"""Limits of this process (ulimit -v and -d), and the field of /proc/self/statm that has the pages in use."""
+
+_EXHAUSTED = re.compile(
+    "(cannot|can't|unable to|could not|failed to) (allocate|map segment|start new thread|start a thread)|"
+    "out of memory|not enough memory|load shared object",
+    re.IGNORECASE,
 )
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or an error that led to it, says that no memory is left; libraries have many words."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return True
+        if isinstance(error, RuntimeError | ImportError | SystemError | OSError) and _EXHAUSTED.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def room_bytes() -> int:
-    """Return how many bytes of memory this process can still take: of the machine, and of its container."""
-    rooms = []
+    """Return how many bytes this process can still take: of the machine, its control groups and its own limits."""
+    rooms = [*_limit_rooms(), *_cgroup_rooms()]
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         rooms += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    for limit, used in _CGROUPS:
-        with suppress(OSError, ValueError):
-            rooms.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
     if not rooms:
         with suppress(OSError, ValueError, AttributeError):
             rooms.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return max(0, min(rooms, default=_UNKNOWN_BYTES))
+
+
+def _limit_rooms() -> Iterator[int]:
+    with suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        pages = Path("/proc/self/statm").read_text().split()
+        for name, field in _LIMITS:
+            soft = resource.getrlimit(getattr(resource, name))[0]
+            if soft != resource.RLIM_INFINITY:
+                yield soft - int(pages[field]) * resource.getpagesize()
+
+
+def _cgroup_rooms() -> Iterator[int]:
+    groups: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            groups.update(dict.fromkeys(controllers.split(","), group.strip("/")))
+    for root, controller, limit, used in _CGROUPS:
+        folder = Path(root, groups.get(controller, ""))
+        for parent in (folder, *folder.parents):
+            with suppress(OSError, ValueError):
+                yield int((parent / limit).read_text()) - int((parent / used).read_text())
+            if parent == Path(root):
+                break
 
 
 def too_many_objects(count: int, num_microbatches: int, op_bytes: int = 150) -> str | None:

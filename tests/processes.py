@@ -14,7 +14,7 @@ PATIENCE_S = 600.0
 """How long a test waits for what comes soon on a machine that is free: so long only where something is broken."""
 
 
-_PROGRESS = re.compile(r"^pipesched: .*: \d+ s(, .*)?\n", re.MULTILINE)
+_PROGRESS = re.compile(r"^pipesched: (.*: \d+ s(, .*)?|compiling once.*)\n", re.MULTILINE)
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _finished(process):
 
 
 def without_progress(err):
-    """Return stderr without lines of progress, which a command prints each 30 s: on a busy machine any may."""
+    """Return stderr without lines of progress: a busy machine takes 30 s for anything, a new one compiles first."""
     return _PROGRESS.sub("", err)
 
 

@@ -29,6 +29,7 @@ from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain, silence
 from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
+from pipesched.schedules import is_out_of_memory, machine_code
 from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, FileWarning, drop_files, finish_files
 
 COMMANDS = {
@@ -124,18 +125,46 @@ def _drop_odd_sizes() -> None:
             os.environ.pop(name, None)
 
 
+_EXHAUSTED = (
+    "memory: got no more, expected enough for this command; try fewer micro-batches, ranks or workers, or a higher "
+    "limit (ulimit -v)"
+)
+
+_FORESEEN = (
+    typer.TyperException,
+    ValueError,
+    NotThereError,
+    ImportError,
+    OSError,
+    KeyboardInterrupt,
+    MemoryError,
+    RuntimeError,  # which says that no memory is left, as SystemError does
+    SystemError,
+)
+
+
 def _answer(work: Callable[[], int]) -> int:
     """Do a part of the command and return its exit code; what goes wrong is said."""
     try:
         return work()
-    except (typer.TyperException, ValueError, NotThereError, ImportError, OSError, KeyboardInterrupt) as error:
-        return _say(KeyboardInterrupt() if is_interrupted() else error)
+    except _FORESEEN as error:
+        if is_interrupted():
+            return _say(KeyboardInterrupt())
+        if type(error).__module__.startswith("pipesched.") or not is_out_of_memory(error):
+            return _say(error)
+    # outside of the handler, so that the frames are gone that hold what fills the memory
+    return _print(_EXHAUSTED, BAD_INPUT)
 
 
 def _run() -> int:
+    machine_code.on_compile(_say_compiling)
     code = _invoke(sys.argv[1:] or ["--help"])
     sys.stdout.flush()
     return code
+
+
+def _say_compiling() -> None:
+    complain("compiling once, up to a minute")
 
 
 def _finish() -> int:

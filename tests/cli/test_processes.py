@@ -102,6 +102,25 @@ def test_the_exit_code_is_right_where_nobody_can_be_told(tmp_path, line, to, cod
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"] * ("--out" in line)
 
 
+@pytest.mark.parametrize("megabytes", [30, 60, 200, 300, 500])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate -s 1f1b -p 64 -m 4096 --uniform f=1,b=2",
+        "gantt -s 1f1b -p 4 -m 8 --uniform f=1,b=2 --out {folder}/x.png",
+        "sweep -s 1f1b -p 2,4 -m 4:64:x2 --uniform f=1,b=2 --workers 2",
+        "run -s 1f1b -p 2 -m 4 --uniform f=1ms,b=1ms",
+    ],
+)
+def test_a_limit_of_memory_is_said_in_one_line(tmp_path, line, megabytes):
+    command = f"ulimit -v {megabytes * 1024} && exec {sys.executable} -m pipesched {line.format(folder=tmp_path)}"
+    done = run(["sh", "-c", command], cwd=ROOT)
+    assert done.returncode in (0, 2), done.stderr
+    assert done.returncode == 0 or (done.stderr.startswith("pipesched: "), done.stderr.count("\n")) == (True, 1)
+    assert done.returncode == 2 or megabytes > 30
+    assert done.returncode == 0 or list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("option", ["--out", "--timeline"])
 @pytest.mark.parametrize(
     "name", ["self.json", "a.json", "pipe.json", "folder.json", "none/x.json", "x" * 300 + ".json"]

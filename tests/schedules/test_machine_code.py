@@ -69,3 +69,24 @@ def test_an_index_below_0_is_refused_where_machine_code_asks(tmp_path):
     told = told_by(program, tmp_path, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert told.stdout.split() == ["2", "2"]
     assert told.stderr.splitlines()[-1] == "IndexError: index is out of bounds"
+
+
+COMPILED_TWICE = """
+import numpy as np
+from pipesched.schedules import machine_code
+from loop import add
+
+machine_code.on_compile(lambda: print("compiling"))
+print(machine_code.compiled(add)(np.arange(4.0), 2.0), machine_code.compiled(add)(np.arange(4), 2))
+"""
+
+
+def test_compiling_is_reported_once_and_needs_no_folder_for_machine_code(tmp_path):
+    pytest.importorskip("numba")
+    (tmp_path / "loop.py").write_text(LOOP)
+    code = f"import sys; sys.path[:] = {[str(tmp_path), *sys.path]}\n{COMPILED_TWICE}"
+    kept, none = str(tmp_path / "kept"), "/proc/none"
+    first, again, anew = (told_by(code, tmp_path, NUMBA_CACHE_DIR=folder) for folder in (kept, kept, none))
+    assert (first.stdout, first.stderr) == ("compiling\n12.0 12\n", "")
+    assert (again.stdout, again.stderr) == ("12.0 12\n", "")
+    assert (anew.stdout, anew.stderr) == ("compiling\n12.0 12\n", "")
