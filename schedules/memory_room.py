@@ -23,7 +23,7 @@ _LIMITS = (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5))
 
 _EXHAUSTED = re.compile(
     "(cannot|can't|unable to|could not|failed to) (allocate|map segment|start new thread|start a thread)|"
-    "out of memory|not enough memory|load shared object",
+    "out of memory|not enough memory|load shared object|without exception set|without setting an exception",
     re.IGNORECASE,
 )
 

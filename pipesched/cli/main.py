@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
@@ -150,8 +151,9 @@ def _answer(work: Callable[[], int]) -> int:
     except _FORESEEN as error:
         if is_interrupted():
             return _say(KeyboardInterrupt())
-        if type(error).__module__.startswith("pipesched.") or not is_out_of_memory(error):
-            return _say(error)
+        with suppress(MemoryError):  # what says it has to be loaded
+            if type(error).__module__.startswith("pipesched.") or not is_out_of_memory(error):
+                return _say(error)
     # outside of the handler, so that the frames are gone that hold what fills the memory
     return _print(_EXHAUSTED, BAD_INPUT)
 
