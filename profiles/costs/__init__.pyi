@@ -21,6 +21,7 @@ from .layer_profile import Provenance as Provenance
 from .layer_profile import costs_of_stages as costs_of_stages
 from .layer_profile import layer_seconds as layer_seconds
 from .layer_profile import stage_cost as stage_cost
+from .layer_stages import stages_of_layers as stages_of_layers
 from .measurement import LayerMeasurement as LayerMeasurement
 from .measurement import LayerSplit as LayerSplit
 from .median_profile import median_profile as median_profile

@@ -3,9 +3,11 @@ from .antichains import arranged as arranged
 from .antichains import arranged_order as arranged_order
 from .antichains import cut_profile as cut_profile
 from .antichains import has_too_many_prefixes as has_too_many_prefixes
+from .antichains import is_searched as is_searched
 from .device_memory import flushed_bytes as flushed_bytes
 from .device_memory import held_bytes as held_bytes
 from .minimax import balanced_partition as balanced_partition
+from .minimax import balanced_partitions as balanced_partitions
 from .minimax import cheapest_partition as cheapest_partition
 from .minimax import parse_partition as parse_partition
 from .minimax import uniform_partition as uniform_partition
@@ -16,6 +18,10 @@ from .partitioner import by_replicas as by_replicas
 from .partitioner import by_time as by_time
 from .partitioner import over_memory as over_memory
 from .pipedream_partition import replicated_partition as replicated_partition
+from .rank_work import Layers as Layers
+from .rank_work import RankWork as RankWork
+from .rank_work import balanced_over_ranks as balanced_over_ranks
+from .rank_work import first_cuts as first_cuts
 from .replicated_stage import ChainLayer as ChainLayer
 from .replicated_stage import Level as Level
 from .replicated_stage import ReplicatedStage as ReplicatedStage

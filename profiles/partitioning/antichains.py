@@ -129,6 +129,12 @@ def cut_profile(
     return best, parse_partition(partition or "balanced", layer_seconds(best, microbatch_size), num_stages)
 
 
+def is_searched(profile: Profile, partition: str | None, num_stages: int) -> bool:
+    """Return whether the cut is to be the fastest one: nothing else is asked for, and the graph's file gives none."""
+    is_given = profile.graph is not None and len(profile.graph.given_counts) == num_stages
+    return partition == "balanced" or (partition is None and not is_given)
+
+
 @lru_cache(maxsize=64)
 def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
     """Return the layers by stage: the slowest stage as fast as can be, then the least sum of squares."""

@@ -37,7 +37,7 @@ def balanced_partition(
     speeds: Sequence[float] | None = None,
     fits: Callable[[int, int, int], bool] | None = None,
 ) -> tuple[tuple[int, int], ...]:
-    """Return the stages whose slowest is as fast as can be; among those, the most even ones.
+    """Return the stages whose slowest is as fast as can be; among those, the most even ones, the large ones first.
 
     Args:
         seconds: Forward plus backward of each layer on a device of speed 1.
@@ -50,12 +50,7 @@ def balanced_partition(
         ProfileError: There are more stages than layers, a time is negative or not finite, there is not one speed
             above 0 for each stage, or in every partition a stage does not fit.
     """
-    _check(len(seconds), num_stages)
-    for layer, value in enumerate(seconds):
-        if not math.isfinite(value) or value < 0:
-            raise ProfileError(
-                f"partition: layer {layer}: got {value} s, expected a finite time, 0 or more; measure the profile again"
-            )
+    _check_seconds(seconds, num_stages)
     rates = (1.0,) * num_stages if speeds is None else tuple(speeds)
     if len(rates) != num_stages or not all(math.isfinite(speed) and speed > 0 for speed in rates):
         raise ProfileError(
@@ -63,7 +58,7 @@ def balanced_partition(
         )
     sums = [0.0, *accumulate(seconds)]
     if fits is None:
-        return _cheapest(partial(_of_sums, sums, rates), len(seconds), num_stages)
+        return _cheapest(partial(_of_sums, sums, rates), len(seconds), num_stages)[0]
 
     def stage_s(stage: int, first: int, last: int) -> float:
         return (sums[last] - sums[first]) / rates[stage] if fits(stage, first, last) else math.inf
@@ -71,8 +66,19 @@ def balanced_partition(
     return cheapest_partition(stage_s, len(seconds), num_stages)
 
 
+def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple[tuple[int, int], ...]]:
+    """Return the stages of `balanced_partition`, with the large ones first and, where these are others, last.
+
+    Raises:
+        ProfileError: There are more stages than layers, or a time is negative or not finite.
+    """
+    _check_seconds(seconds, num_stages)
+    table = partial(_of_sums, [0.0, *accumulate(seconds)], (1.0,) * num_stages)
+    return [*dict.fromkeys(_cheapest(table, len(seconds), num_stages, (False, True)))]
+
+
 def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the stages whose costliest costs as little as can be; among those, the most even ones.
+    """Return the stages whose costliest costs as little as can be; among those, the most even ones, large ones first.
 
     Exact, by dynamic programming over (stages, layers): first the smallest possible maximum, then within it the
     smallest sum of squares. Takes num_stages x layers^2 steps.
@@ -93,17 +99,24 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
         costs = [cost(stage, first, last) if first < last else 0.0 for first in ends for last in ends]
         return machine_code.converted(costs, in_arrays=in_arrays, are_real=True)
 
-    return _cheapest(table, num_layers, num_stages)
+    return _cheapest(table, num_layers, num_stages)[0]
 
 
-def _cheapest(table: _CostTable, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
+def _cheapest(
+    table: _CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
+) -> list[tuple[tuple[int, int], ...]]:
+    """Return the most even stages whose costliest costs least, once for each of `orders`: whether large ones are last.
+
+    Raises:
+        ProfileError: Every partition has a stage that cannot be.
+    """
     in_arrays = machine_code.is_hot(num_stages * num_layers * num_layers)
     maximum, squares = (machine_code.loop_in(loop, in_arrays=in_arrays) for loop in (add_maximum, add_squares))
 
     def begun() -> Any:
         return machine_code.converted([0.0] + [math.inf] * num_layers, in_arrays=in_arrays, are_real=True)
 
-    best, sums, cuts = begun(), begun(), []
+    best = begun()
     for stage in range(num_stages):
         maximum(table(stage, in_arrays), stage, best)
     limit = float(best[-1])
@@ -112,13 +125,18 @@ def _cheapest(table: _CostTable, num_layers: int, num_stages: int) -> tuple[tupl
             f"partition: got no way to cut {num_layers} layers into {num_stages} stages that are all possible, "
             "expected one; use more stages, more memory or smaller micro-batches"
         )
-    for stage in range(num_stages):
-        cuts.append(machine_code.filled(num_layers + 1, 0, in_arrays=in_arrays))
-        squares(table(stage, in_arrays), stage, limit, sums, cuts[-1])
-    ends = [num_layers]
-    for cuts_of in reversed(cuts):
-        ends.append(int(cuts_of[ends[-1]]))
-    return tuple(pairwise(reversed(ends)))
+    partitions = []
+    for large_last in orders:
+        sums, cuts = begun(), []
+        most = limit if large_last else limit * (1 + 1e-12)  # sums of equal layers differ by roundings
+        for stage in range(num_stages):
+            cuts.append(machine_code.filled(num_layers + 1, 0, in_arrays=in_arrays))
+            squares(table(stage, in_arrays), stage, most, sums, cuts[-1], large_last)
+        ends = [num_layers]
+        for cuts_of in reversed(cuts):
+            ends.append(int(cuts_of[ends[-1]]))
+        partitions.append(tuple(pairwise(reversed(ends))))
+    return partitions
 
 
 def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int, in_arrays: bool) -> Any:
@@ -157,6 +175,15 @@ def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tup
     return _bounds(sizes)
 
 
+def _check_seconds(seconds: Sequence[float], num_stages: int) -> None:
+    _check(len(seconds), num_stages)
+    for layer, value in enumerate(seconds):
+        if not math.isfinite(value) or value < 0:
+            raise ProfileError(
+                f"partition: layer {layer}: got {value} s, expected a finite time, 0 or more; measure the profile again"
+            )
+
+
 def _check(num_layers: int, num_stages: int) -> None:
     if not 1 <= num_stages <= num_layers:
         raise ProfileError(
@@ -185,7 +212,7 @@ def add_maximum(costs: Any, stage: int, best: Any) -> None:
         best[end] = least
 
 
-def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any) -> None:
+def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any, large_last: bool) -> None:
     """Add a stage to the least sums of squares of stages none of which costs more than a limit.
 
     Args:
@@ -194,12 +221,15 @@ def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any) -> N
         limit: The most that it may cost.
         best: n sums; to be written.
         cuts: Of each layer behind the last of the stage, its first; to be written.
+        large_last: Whether of equal sums the one whose last stage is largest counts.
     """
     count = len(best)
     for end in range(count - 1, -1, -1):
         least = math.inf
         for cut in range(stage, end):
             own = costs[cut * count + end]
-            if own <= limit and best[cut] + own * own < least:
-                least, cuts[end] = best[cut] + own * own, cut
+            square = best[cut] + own * own
+            is_less = square < least if large_last else square <= least * (1 + 1e-12)
+            if own <= limit and square < math.inf and is_less:
+                least, cuts[end] = square, cut
         best[end] = least

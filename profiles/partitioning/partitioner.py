@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate, pairwise
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCost, layer_seconds, stage_cost
 from pipesched.profiles.partitioning.antichains import Prefixes, arranged_order, prefixes_of
 from pipesched.profiles.partitioning.device_memory import held_bytes, interleaved_bytes, stashed_bytes
-from pipesched.profiles.partitioning.minimax import balanced_partition, cheapest_partition
+from pipesched.profiles.partitioning.minimax import balanced_partition, cheapest_partition, uniform_partition
 from pipesched.profiles.partitioning.pipedream_partition import replicated_in_flight, replicated_partition, slowest_s
+from pipesched.profiles.partitioning.rank_work import RankWork, balanced_over_ranks
 from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level, ReplicationForm
 
 
@@ -89,8 +91,8 @@ def by_time(
     """Return the stages whose slowest is as fast as can be, each on its device's speed and within its memory.
 
     Stage s is on device s mod `num_devices`. Memory is that of 1F1B, where stage s of p has p - s micro-batches in
-    flight. With several chunks on a device it is that of interleaved 1F1B, and what comes out may not fit: see
-    `over_memory`.
+    flight. With several chunks on a device the busiest device counts, as fast as moving single layers makes it; memory
+    is that of interleaved 1F1B, and what comes out may not fit: see `over_memory`.
 
     Raises:
         ProfileError: There are more stages than layers, or no partition fits.
@@ -107,17 +109,21 @@ def by_time(
         limit = devices[stage].memory_bytes
         return limit is None or held_bytes(cost_of(first, last), num_stages - stage) <= limit
 
+    seconds = layer_seconds(profile, microbatch_size)
     try:
-        bounds = balanced_partition(
-            layer_seconds(profile, microbatch_size),
-            num_stages,
-            speeds,
-            fits if limited else None,
-        )
+        bounds = balanced_partition(seconds, num_stages, speeds, fits if limited else None)
     except ProfileError as error:
         if not limited or num_stages > len(profile.layers):
             raise
         raise ProfileError(_does_not_fit(profile, microbatch_size, cluster, num_devices)) from error
+    if num_chunks > 1:
+        sums = [[0.0, *accumulate(layer_s / device.speed for layer_s in seconds)] for device in devices]
+        stages = tuple(tuple((s, sums[d]) for s in range(d, num_stages, num_devices)) for d in range(num_devices))
+        firsts = (bounds, uniform_partition(len(seconds), num_stages))
+        work = RankWork(num_stages, stages)
+        cuts = [balanced_over_ranks(work, tuple(last - first for first, last in cut)) for cut in firsts]
+        best = min(cuts, key=lambda cut: sorted(work.loads_s(cut), reverse=True))
+        bounds = tuple(pairwise(accumulate(best, initial=0)))
     return _straight(cost_of, bounds, cluster, num_devices, order)
 
 

@@ -4,6 +4,7 @@ from .plan_candidate import Candidate as Candidate
 from .plan_conversion import plan_of as plan_of
 from .plan_outcome import Costs as Costs
 from .plan_outcome import PlanOutcome as PlanOutcome
+from .plan_search import PROOF as PROOF
 from .plan_search import PlanRanking as PlanRanking
 from .plan_search import SearchProgress as SearchProgress
 from .plan_search import search_plans as search_plans

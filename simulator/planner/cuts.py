@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import final
 
 from pipesched.profiles import MessagePrecision, ProfileError, element_bytes
-from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages
-from pipesched.profiles.partitioning import arranged, balanced_partition, flushed_bytes, held_bytes
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages, stages_of_layers
+from pipesched.profiles.partitioning import (
+    RankWork,
+    arranged,
+    balanced_over_ranks,
+    balanced_partition,
+    flushed_bytes,
+    held_bytes,
+    uniform_partition,
+)
+from pipesched.schedules import Schedule
+from pipesched.simulator import NetworkOptions
 from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.search import CutTask, fastest_cut
 
 Partition = tuple[int, ...]
 """Layers of each stage."""
@@ -29,7 +41,9 @@ class Cuts:
         self._profile = profile
         self._half = Compression(element_bytes(profile.provenance.dtype), convert_bytes_per_s)
         self._layers: dict[tuple[int, int], StageCosts] = {}
-        self._balanced: dict[tuple[int, tuple[float, ...]], Partition] = {}
+        self._balanced: dict[tuple[object, ...], Partition] = {}
+        self._smallest: dict[tuple[object, ...], Partition] = {}
+        self._stages: dict[tuple[int, int], Callable[[Sequence[tuple[int, int]]], StageCosts]] = {}
         self._within: dict[tuple[object, ...], Partition | None] = {}
         self._costs: dict[tuple[Partition, int, MessagePrecision | None], StageCosts] = {}
 
@@ -41,24 +55,62 @@ class Cuts:
         """
         key = (partition, size, compression)
         if key not in self._costs:
-            bounds = tuple(pairwise(accumulate(partition, initial=0)))
-            half = None if compression is None else self._half
-            self._costs[key] = replace(
-                costs_of_stages(arranged(self._profile, len(bounds)), bounds, size), compression=half
-            )
+            alike = size, len(partition) if self._profile.graph else 0
+            if alike not in self._stages:
+                self._stages[alike] = stages_of_layers(arranged(self._profile, len(partition)), size)
+            costs = self._stages[alike](tuple(pairwise(accumulate(partition, initial=0))))
+            self._costs[key] = replace(costs, compression=None if compression is None else self._half)
         return self._costs[key]
 
     def costs_of(self, candidate: Candidate) -> StageCosts:
         """Return what the stages of a candidate cost."""
         return self.costs(candidate.partition, candidate.microbatch_size, candidate.compression)
 
-    def balanced(self, size: int, speeds: tuple[float, ...]) -> Partition:
-        """Return the stages whose slowest is as fast as can be on devices of these speeds."""
-        key = (size, speeds)
+    def balanced(self, size: int, speeds: tuple[float, ...], stages: tuple[tuple[int, ...], ...]) -> Partition:
+        """Return stages whose busiest rank is as fast as moving single layers makes it.
+
+        Args:
+            size: Samples in a micro-batch.
+            speeds: Speed of the device of each stage.
+            stages: The stages of each rank.
+        """
+        key = (size, speeds, stages)
         if key not in self._balanced:
-            bounds = balanced_partition(self._seconds(size, len(speeds)), len(speeds), speeds)
-            self._balanced[key] = _sizes(bounds)
+            layers_s = self._seconds(size, len(speeds))
+            sums = [[0.0, *accumulate(seconds / speed for seconds in layers_s)] for speed in speeds]
+            work = RankWork(len(speeds), tuple(tuple((stage, sums[stage]) for stage in of) for of in stages))
+            first = _sizes(balanced_partition(layers_s, len(speeds), speeds))
+            self._balanced[key] = balanced_over_ranks(work, first)
         return self._balanced[key]
+
+    def smallest(self, size: int, stages: tuple[tuple[int, ...], ...]) -> Partition:
+        """Return stages of which the rank with most bytes holds as little as moving single layers makes it."""
+        key = (size, stages)
+        if key not in self._smallest:
+            num_stages = 1 + max(map(max, stages))
+            held = [sum(flushed_bytes(layer)) for layer in self._of_layers(size, num_stages).stages]
+            sums = [0.0, *accumulate(map(float, held))]
+            work = RankWork(num_stages, tuple(tuple((stage, sums) for stage in of) for of in stages))
+            self._smallest[key] = balanced_over_ranks(work, _sizes(uniform_partition(len(held), num_stages)))
+        return self._smallest[key]
+
+    def fastest(self, candidate: Candidate, lists: Schedule, cluster: Cluster, network: NetworkOptions) -> Partition:
+        """Return the fastest cut of a candidate that a short search finds for one of its copies.
+
+        Args:
+            candidate: The candidate.
+            lists: The lists of one copy, on its devices.
+            cluster: Devices and links.
+            network: How messages go.
+        """
+        size, compression = candidate.microbatch_size, candidate.compression
+        self.costs(candidate.partition, size, compression)  # so that the stages of this order of layers are known
+        stages_of = self._stages[size, len(candidate.partition) if self._profile.graph else 0]
+
+        def costs_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
+            return replace(stages_of(bounds), compression=None if compression is None else self._half)
+
+        return fastest_cut(CutTask(lists, len(self._profile.layers), costs_of, cluster, network))
 
     def fits(self, partition: Partition, size: int, limits: Sequence[int | None], in_flight: Sequence[int]) -> bool:
         """Whether every stage surely leaves its device room, with this many micro-batches in flight."""

@@ -31,6 +31,8 @@ _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
 
 _ANSWER_S, _QUICK_OPS = 0.15, 10_000
 """After an interrupt nothing more is looked at [s], nor what has more ops."""
+PROOF = "no other candidate can be faster with balanced layers; the cuts of the plans shown come from a local search"
+"""What a search that came to its end says of the candidates that are not shown."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
@@ -117,6 +119,7 @@ class _Search:
         self._considered: list[tuple[float, Candidate]] = []
         self._rejected: dict[int, PlanOutcome] = {}  # by the number of the candidate
         self._queue: _Queue = BestFirst([], top)  # by seconds per sample
+        self._cut: dict[Candidate, PlanOutcome] = {}  # with the fastest cut, by the candidate as it was ranked
         self._detailed: dict[Candidate, PlanOutcome] = {}
         self._smallest: _Queue = BestFirst([], 1)  # by bytes
 
@@ -131,6 +134,9 @@ class _Search:
             if self._queue.is_settled and not self._queue.ranked:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
+            if not self._is_late():
+                self._look_closer(run, self._look.with_fastest_cut, lambda outcome: not outcome.candidate.replicas)
+                self._cut, self._detailed = self._detailed, {}
             self._look_closer(run, self._look.in_detail, lambda outcome: outcome.costs is None)
             if not self._is_late():
                 self._look_closer(run, self._look.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
@@ -196,7 +202,10 @@ class _Search:
 
     @property
     def _ranked(self) -> tuple[PlanOutcome, ...]:
-        return tuple(self._detailed.get(outcome.candidate, outcome) for outcome in self._queue.ranked)
+        cut = (self._cut.get(outcome.candidate, outcome) for outcome in self._queue.ranked)
+        in_order = sorted(cut, key=lambda outcome: -outcome.throughput)
+        distinct = {outcome.candidate: outcome for outcome in in_order}
+        return tuple(self._detailed.get(outcome.candidate, outcome) for outcome in distinct.values())
 
     def _all_rejected(self) -> dict[int, PlanOutcome]:
         """Return what is refused, with all that is known of it, in the order of the candidates."""
@@ -212,7 +221,7 @@ class _Search:
 
     @property
     def _best_throughput(self) -> float:
-        return next((outcome.throughput for outcome in self._queue.ranked), 0.0)
+        return next((outcome.throughput for outcome in self._ranked), 0.0)
 
     def _is_late(self) -> bool:
         return monotonic() > self._late_s and bool(self._queue.ranked)

@@ -203,23 +203,26 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
 
 
 def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Candidate) -> Iterator[tuple[int, ...]]:
-    """Yield the layers of each stage: the slowest as fast as can be; and so within memory, where that may not be."""
+    """Yield the layers of each stage: balanced over the ranks; and within memory, where these may not be."""
     if request.is_uniform:
         yield tuple(last - start for start, last in uniform_partition(len(request.profile.layers), form.num_stages))
         return
-    devices = [_weakest(request.cluster, first, ranks) for ranks in form.homes]
+    size, devices = first.microbatch_size, [_weakest(request.cluster, first, ranks) for ranks in form.homes]
     speeds = tuple(device.speed for device in devices)
-    balanced = cuts.balanced(first.microbatch_size, speeds)
+    balanced = cuts.balanced(size, speeds, form.stages)
     yield balanced
     limits = tuple(device.memory_bytes for device in devices)
-    if form.num_stages == first.depth and form.is_straight and any(limit is not None for limit in limits):
+    if all(limit is None for limit in limits):
+        return
+    if form.num_stages == first.depth and form.is_straight:
         counts = tuple(
             1 if first.recomputes else form.in_flight(rank, first.num_microbatches) for rank in range(first.depth)
         )
-        if not cuts.fits(balanced, first.microbatch_size, limits, counts):
-            within = cuts.within(first.microbatch_size, speeds, limits, counts)
-            if within not in (None, balanced):
-                yield within
+        within = None if cuts.fits(balanced, size, limits, counts) else cuts.within(size, speeds, limits, counts)
+    else:
+        within = cuts.smallest(size, form.stages)
+    if within not in (None, balanced):
+        yield within
 
 
 def _weakest(cluster: Cluster, candidate: Candidate, ranks: tuple[int, ...]) -> Device:

@@ -47,13 +47,7 @@ def bound_single_copy(
         ProfileError: The costs do not say all that the schedule asks for.
         SimulationError: It would take too long.
     """
-    copy = replace(candidate, width=1)
-    lists = lowered(copy.order, steps_of(candidate))
-    devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
-    rows: tuple[Iterable[Op], ...] = lists.lists
-    if lists.columns.counts[op_cells.REDUCE]:  # those of all copies come later
-        rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
-    lists = replace(lists, lists=rows, rank_to_device=devices)
+    lists = lists_of_copy(candidate)
     program, times_s = _run(lists, costs, replace(cluster, nics=()), replace(network, slowdown=0.0))
     held = {
         device.device: device.peak_bytes(times_s, 1) for device in held_on_devices(program, costs, has_buffers=False)
@@ -63,6 +57,22 @@ def bound_single_copy(
         return Estimate(Meaning.PACE, 0.0, held, over, precision=Precision.BOUND)
     end_s = _end_s(candidate, costs, bounds, _ready_s(program, times_s))
     return Estimate(Meaning.ITERATION, max(program.makespan_s(times_s), end_s), held, over, precision=Precision.BOUND)
+
+
+def lists_of_copy(candidate: Candidate) -> Schedule:
+    """Return the lowered lists of the first copy of a candidate on its devices, without the sums of gradients.
+
+    Raises:
+        ScheduleError: The schedule cannot have such counts.
+        SimulationError: They would be too long.
+    """
+    copy = replace(candidate, width=1)
+    lists = lowered(copy.order, steps_of(candidate))
+    devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
+    rows: tuple[Iterable[Op], ...] = lists.lists
+    if lists.columns.counts[op_cells.REDUCE]:  # those of all copies come later
+        rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
+    return replace(lists, lists=rows, rank_to_device=devices)
 
 
 def _run(

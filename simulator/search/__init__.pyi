@@ -3,6 +3,10 @@ from .batch_sizes import divisors as divisors
 from .batch_sizes import nearest_batch as nearest_batch
 from .best_first import BestFirst as BestFirst
 from .best_first import BoundedCandidate as BoundedCandidate
+from .cut_search import CutSearch as CutSearch
+from .fastest_cut import CutTask as CutTask
+from .fastest_cut import bounds_of_cuts as bounds_of_cuts
+from .fastest_cut import fastest_cut as fastest_cut
 from .journal import Journal as Journal
 from .journal import search_all as search_all
 from .race import Lag as Lag

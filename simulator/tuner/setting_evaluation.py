@@ -33,7 +33,7 @@ def bound_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     """
     number = setting.num_pipelines
     try:
-        costs = costs_of(problem, setting)
+        costs = problem.costs(setting)
         if is_slowed(costs, number):
             return _least_of_drifting(problem, costs, setting)
         begun_together = _one_iteration(problem, costs, setting)
@@ -48,7 +48,7 @@ def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
     if outcome.seconds is None:
         return outcome
     try:
-        costs = costs_of(problem, setting)
+        costs = problem.costs(setting)
         if not is_slowed(costs, setting.num_pipelines):
             return outcome
         pace = problem.pipelines(setting, costs).pace(setting.num_pipelines)
@@ -78,16 +78,6 @@ def _outcome(setting: Setting, seconds: float, begun_together: Estimate) -> Sett
     return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
-def costs_of(problem: Problem, setting: Setting) -> StageCosts:
-    """Return what the stages of a setting cost.
-
-    Raises:
-        ScheduleError, ProfileError: The setting cannot be.
-    """
-    num_stages = problem.lists(setting).num_stages
-    return problem.costs(setting.num_microbatches, num_stages, setting.num_pipelines)
-
-
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return time and memory of an iteration that all pipelines begin together."""
     if not _is_alone(problem, costs, setting):
@@ -113,7 +103,7 @@ def measure(problem: Problem, setting: Setting) -> SettingProfile:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    return profile_setting(timeline_of_setting(problem, setting), costs_of(problem, setting), setting.num_pipelines)
+    return profile_setting(timeline_of_setting(problem, setting), problem.costs(setting), setting.num_pipelines)
 
 
 def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
@@ -122,7 +112,7 @@ def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    timeline = _of_all(problem, costs_of(problem, setting), setting).timeline
+    timeline = _of_all(problem, problem.costs(setting), setting).timeline
     assert timeline is not None, "the lists of all have one"
     return timeline
 
@@ -134,7 +124,7 @@ def evaluate_by_equations(
     if setting.advance is None:
         return SettingOutcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
     try:
-        problem.costs(setting.num_microbatches, len(profile.devices))
+        problem.costs(setting)
     except ProfileError as error:
         return SettingOutcome(setting, reason=str(error))
     price = price_among(problem.profile.sharing, setting.num_pipelines)

@@ -6,7 +6,6 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import Inexact, Scenario, SteadyPace
 from pipesched.simulator.fast import is_slowed, simulate_arrays, steady_pace
 from pipesched.simulator.search import UNPREDICTABLE
-from pipesched.simulator.tuner.setting_evaluation import costs_of
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 from pipesched.simulator.tuner.tuning_problem import Problem
 
@@ -22,7 +21,7 @@ def pace_of_setting(problem: Problem, outcome: SettingOutcome) -> SteadyPace | I
     """
     setting = outcome.setting
     try:
-        costs = costs_of(problem, setting)
+        costs = problem.costs(setting)
         if is_slowed(costs, setting.num_pipelines):
             assert outcome.seconds is not None, "it is predicted"
             return SteadyPace(outcome.seconds / setting.num_microbatches, None, outcome.error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipesched.profiles.io import Plan, Predicted
-from pipesched.profiles.partitioning import cut_profile
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.simulator.tuner.setting import Setting
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
@@ -11,11 +10,8 @@ from pipesched.simulator.tuner.tuning_problem import Problem
 
 
 def partition_of(setting: Setting, problem: Problem) -> tuple[int, ...]:
-    """Return the layers of each stage; a partition balanced at one micro-batch size need not be at another."""
-    num_stages = setting.build_one(len(problem.cluster.devices)).num_stages
-    size = problem.microbatch_size(setting.num_microbatches)
-    _, bounds = cut_profile(problem.profile, problem.partition, size, num_stages)
-    return tuple(last - first for first, last in bounds)
+    """Return the layers of each stage."""
+    return tuple(last - first for first, last in problem.bounds(setting))
 
 
 def plan_of_setting(outcome: SettingOutcome, problem: Problem) -> Plan:

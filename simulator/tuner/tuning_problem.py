@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages
-from pipesched.profiles.partitioning import cut_profile
+from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, stages_of_layers
+from pipesched.profiles.partitioning import arranged, cut_profile, is_searched
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.fast import EqualPipelines
+from pipesched.simulator.search import CutTask, fastest_cut
 from pipesched.simulator.tuner.setting import Setting
 
 MadeT = TypeVar("MadeT")
@@ -26,6 +28,8 @@ class _Made:
 
     def __init__(self) -> None:
         self.costs: dict[Hashable, StageCosts] = {}
+        self.bounds: dict[Hashable, tuple[tuple[int, int], ...]] = {}
+        self.stages: dict[Hashable, Callable[[Sequence[tuple[int, int]]], StageCosts]] = {}
         self.pipelines: dict[Hashable, EqualPipelines] = {}
 
     def __reduce__(self) -> tuple[type[_Made], tuple[()]]:
@@ -40,7 +44,7 @@ class Problem:
         profile: Profile of the model.
         batch_size: Samples in the batch of one pipeline.
         cluster: Cluster of as many devices as the pipeline has, with their memory.
-        partition: How layers are cut into stages, as in `cut_profile`.
+        partition: How layers are cut into stages, as in `cut_profile`; balanced: as is fastest for each setting.
         network: How messages go.
     """
 
@@ -56,19 +60,43 @@ class Problem:
         size, left = divmod(self.batch_size, num_microbatches)
         return not left and self.profile.covers(size)
 
-    def costs(self, num_microbatches: int, num_stages: int, num_pipelines: int = 1) -> StageCosts:
-        """Return what the stages cost if a batch is cut into so many micro-batches, and pipelines share the devices.
+    def costs(self, setting: Setting) -> StageCosts:
+        """Return what the stages of a setting cost, of which all pipelines share the devices.
 
         Raises:
-            ProfileError: It cannot be cut so, the profile does not cover the size, or there are fewer layers.
+            ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.
+            ScheduleError: The schedule cannot have these counts.
         """
-        num_sharing = num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
-        size = self.microbatch_size(num_microbatches)
+        num_sharing = setting.num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
+        size, (profile, bounds) = self.microbatch_size(setting.num_microbatches), self._cut(setting)
+        key = size, bounds, num_sharing
+        return _made(self.made.costs, key, lambda: costs_of_stages(profile, bounds, size, num_sharing), 256)
 
-        def make() -> StageCosts:
-            return costs_of_stages(*cut_profile(self.profile, self.partition, size, num_stages), size, num_sharing)
+    def bounds(self, setting: Setting) -> tuple[tuple[int, int], ...]:
+        """Return the layers of each stage: the fastest cut found, balanced ones of several pipelines, or as asked.
 
-        return _made(self.made.costs, (size, num_stages, num_sharing), make, 256)
+        Raises:
+            ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.
+            ScheduleError: The schedule cannot have these counts.
+        """
+        return self._cut(setting)[1]
+
+    def _cut(self, setting: Setting) -> tuple[Profile, tuple[tuple[int, int], ...]]:
+        """Return the profile with its layers in the order of the stages, and the bounds of these."""
+        size, lists = self.microbatch_size(setting.num_microbatches), self.lists(setting)
+        if setting.num_pipelines > 1 or not is_searched(self.profile, self.partition, lists.num_stages):
+            return cut_profile(
+                self.profile, self.partition, size, lists.num_stages
+            )  # several drift: the busiest counts
+        profile = arranged(self.profile, lists.num_stages)
+
+        def make() -> tuple[tuple[int, int], ...]:
+            key = size, lists.num_stages if profile.graph else 0
+            stages_of = _made(self.made.stages, key, lambda: stages_of_layers(profile, size), 64)
+            task = CutTask(lists, len(profile.layers), stages_of, self.cluster, self.network)
+            return tuple(pairwise(accumulate(fastest_cut(task), initial=0)))
+
+        return profile, _made(self.made.bounds, (size, setting), make, 1024)
 
     def lists(self, setting: Setting) -> Schedule:
         """Return the lists of one pipeline of a setting, lowered; those of the others are the same.

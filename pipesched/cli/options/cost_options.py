@@ -35,7 +35,7 @@ class CostOptions:
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Layers to stages: balanced (the default with costs of layers), uniform, counts as 3,3,4, or "
+            help="Layers to stages: balanced (the fastest cut found that fits; default), uniform, counts as 3,3,4, or "
             "Megatron-LM's layout, Ettt|ttt|tttL."
         ),
     ] = None

@@ -43,7 +43,7 @@ def make_forecasts(
         if not options.distributed:
             require_few(run_lists)
         named = None if costs.partition == "balanced" else costs.partition
-        cut_model(model, run_lists.num_stages, named, None, 1)  # it cannot be cut by a profile before there is one
+        cut_model(model, run_lists.num_stages, named)  # it cannot be cut by a profile before there is one
         costs.load_cluster(run_lists)
     profile = _profile(runs, model, costs, options)
     forecasts = []
@@ -66,11 +66,11 @@ def training_bounds(
     """
     run = schedule_spec.run(options.steps)
     _require_possible([run], costs, options)
-    from pipesched.workflows.arguments import cut_model, read_profile_of
+    from pipesched.workflows.arguments import read_profile_of
 
     profile = None if costs.profile is None else read_profile_of(costs.profile, model)
     size = run.microbatch_size(options.batch_size)
-    return cut_model(model, run.lists(options.steps).num_stages, costs.partition, profile, size)
+    return _bounds(run, model, costs, costs.partition, profile, size, options)
 
 
 def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: TrainOptions) -> None:
@@ -99,12 +99,11 @@ def _forecast(
 ) -> TrainingForecast:
     from pipesched.cli.options.uniform_costs import uniform_costs
     from pipesched.profiles.costs import with_input_share
-    from pipesched.workflows.arguments import cut_model
     from pipesched.workflows.training import costs_of_training, forecast_training
 
     evenly = "uniform" if costs.profile is None else None  # by what is measured now it would be cut anew each time
     size = run.microbatch_size(options.batch_size)
-    bounds = cut_model(model, lists.num_stages, costs.partition or evenly, profile, size)
+    bounds = _bounds(run, model, costs, costs.partition or evenly, profile, size, options)
     share = costs.input_share  # without --uniform a profile is read or measured
     given = profile or uniform_costs(costs.uniform or "", lists if share is None else None)
     stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options)
@@ -112,6 +111,24 @@ def _forecast(
         stage_costs = replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, share)))
     costs.machines.require_judged(stage_costs.has_bytes)
     return forecast_training(schedule_spec, bounds, options.steps, stage_costs, costs.load_cluster(lists))
+
+
+def _bounds(
+    run: TrainingRun,
+    model: Model,
+    costs: CostOptions,
+    partition: str | None,
+    profile: Profile | None,
+    microbatch_size: int,
+    options: TrainOptions,
+) -> tuple[tuple[int, int], ...]:
+    from pipesched.workflows.simulating import cut_of_model, source_of_training
+
+    source = source_of_training(run)
+    cluster = costs.load_cluster(source.schedule)
+    return cut_of_model(
+        model, source, partition, profile, microbatch_size, cluster=cluster, compression=options.compression
+    )
 
 
 def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:

@@ -44,7 +44,10 @@ class ProblemOptions:
     devices: Annotated[int, typer.Option("--ranks", "-p", help="Ranks of the pipeline, a device each.", min=1)]
     partition: Annotated[
         str | None,
-        typer.Option(help="Layers to stages: balanced, uniform, counts as 3,3,4, or Megatron-LM's Ettt|tttL."),
+        typer.Option(
+            help="Layers to stages: balanced (the fastest cut found that fits), uniform, counts as 3,3,4, or "
+            "Megatron-LM's Ettt|tttL."
+        ),
     ] = None
     input_share: InputShare = None
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen

@@ -140,9 +140,11 @@ def _ties_in_one(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], 
 
 
 def _effort(ranking: PlanRanking) -> str:
+    from pipesched.simulator.planner import PROOF
+
     text = f"{len(ranking.considered)} candidates, {ranking.num_predicted} predicted in full; "
     if ranking.is_complete:
-        return text + "no other can be faster"
+        return text + PROOF
     if ranking.headroom > 0:
         return text + f"stopped with the best so far, than which another may be {ranking.headroom:.1%} faster"
     return text + "stopped: the first is the best, between the others may be more"

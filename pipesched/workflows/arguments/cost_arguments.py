@@ -117,6 +117,9 @@ def _stage_costs(
         raise ArgumentError(
             f"microbatch_size: got {microbatch_size}, expected it with costs of a profile alone; leave it out"
         )
+    if isinstance(loaded, Profile):
+        assert bounds is not None, "a profile has layers"
+        return costs_of_stages(loaded, bounds, read_microbatch_size(microbatch_size, loaded), schedule.ranks_per_device)
     if isinstance(loaded, LayerCosts):
         assert bounds is not None, "it has layers"
         return loaded.stage_costs(bounds)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from pipesched.executor import Averaging, RunSettings, epsilon_fault, setting_choices
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
-from pipesched.profiles.costs import Profile, layer_seconds
+from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
@@ -147,28 +147,23 @@ def read_profile_of(profile: ProfileArgument, model: Model) -> Profile:
     return loaded
 
 
-def cut_model(
-    model: Model, num_stages: int, partition: str | None, profile: Profile | None, microbatch_size: int
-) -> tuple[tuple[int, int], ...]:
-    """Return the half-open range of layers of each stage.
+def cut_model(model: Model, num_stages: int, partition: str | None) -> tuple[tuple[int, int], ...]:
+    """Return the half-open range of layers of each stage of a model without a profile.
 
     Args:
         model: The model that is cut.
-        num_stages: Into so many.
-        partition: ``balanced`` (None, with a profile), ``uniform`` (None, without), or layers per stage as ``3,3,4``.
-        profile: Says how long each layer takes.
-        microbatch_size: Samples of the micro-batch that the seconds are for.
+        num_stages: Stages.
+        partition: ``uniform`` (None), or layers per stage as ``3,3,4``.
 
     Raises:
-        ArgumentError: Balanced without a profile.
+        ArgumentError: Balanced, for which a profile is needed.
         ProfileError: The model cannot be cut so.
     """
-    if profile is None and partition == "balanced":
+    if partition == "balanced":
         raise ArgumentError(
             "partition: got balanced without `profile`, expected uniform or counts; give the profile too"
         )
-    seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, microbatch_size)
-    return parse_partition(partition or ("uniform" if profile is None else "balanced"), seconds, num_stages)
+    return parse_partition(partition or "uniform", (1.0,) * len(model.layers), num_stages)
 
 
 def require_possible(settings: RunSettings) -> None:

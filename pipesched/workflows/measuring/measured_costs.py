@@ -19,7 +19,7 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
 from pipesched.profiles.partitioning import cut_profile
-from pipesched.schedules import Timeline, integer
+from pipesched.schedules import Schedule, Timeline, integer, schedule_of
 from pipesched.simulator.analysis import readable_s
 from pipesched.workflows import (
     MAX_INT64,
@@ -34,10 +34,12 @@ from pipesched.workflows import (
 from pipesched.workflows.arguments import (
     PartitionArgument,
     ProfileArgument,
+    ScheduleSource,
     partition_text,
     read_microbatch_size,
     read_profile_argument,
 )
+from pipesched.workflows.simulating import Conditions
 from pipesched.workflows.timelines import TimelineArgument, read_timeline_argument
 
 if TYPE_CHECKING:
@@ -184,7 +186,7 @@ def costs_from_runs(
         ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
     """
     samples, names = read_samples(runs, warmup)
-    known = profiled_stages(samples.num_stages, profile, run_partition, microbatch_size, output_bytes)
+    known = profiled_stages(lists_of_runs(runs), profile, run_partition, microbatch_size, output_bytes)
     profiled = None if profile is None else read_profile_argument(profile).provenance.yardstick
     notes = other_speed(profiled, samples.yardstick, _OF_PROFILE)
     return MeasuredCosts(with_profiled(costs_of_samples(samples, names, warmup), known, microbatch_size), tuple(notes))
@@ -217,7 +219,7 @@ def read_samples(runs: RunsArgument, warmup: int) -> tuple[RunSamples, tuple[str
 
 
 def profiled_stages(
-    num_stages: int,
+    lists: Schedule,
     profile: ProfileArgument | None,
     run_partition: PartitionArgument | None,
     microbatch_size: int | None,
@@ -238,14 +240,14 @@ def profiled_stages(
         if output_bytes is None:
             return None
         output_bytes = require_at_least("output_bytes", output_bytes, 0, MAX_INT64)
-        return (*[StageCost(0.0, output_bytes=output_bytes)] * (num_stages - 1), StageCost(0.0))
+        return (*[StageCost(0.0, output_bytes=output_bytes)] * (lists.num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
         raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
-    return costs_of_stages(*cut_of_runs(num_stages, profile, run_partition, microbatch_size)).stages
+    return costs_of_stages(*cut_of_runs(lists, profile, run_partition, microbatch_size)).stages
 
 
 def cut_of_runs(
-    num_stages: int,
+    lists: Schedule,
     profile: ProfileArgument,
     run_partition: PartitionArgument | None,
     microbatch_size: int | None,
@@ -258,7 +260,18 @@ def cut_of_runs(
     """
     loaded = read_profile_argument(profile)
     size = read_microbatch_size(microbatch_size, loaded)
-    return *cut_profile(loaded, partition_text(run_partition), size, num_stages), size
+    conditions = Conditions(costs=loaded, microbatch_size=size, partition=partition_text(run_partition))
+    cut = conditions.cut(ScheduleSource(lists))
+    return *cut_profile(loaded, cut.partition, size, lists.num_stages), size
+
+
+def lists_of_runs(runs: RunsArgument) -> Schedule:
+    """Return the lists of the first of some runs.
+
+    Raises:
+        ArgumentError, ScheduleError: As `read_runs` does.
+    """
+    return schedule_of(read_runs(runs)[0][0])
 
 
 def with_profiled(costs: RunCosts, stages: Sequence[StageCost] | None, microbatch_size: int | None) -> RunCosts:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipesched.profiles.costs import fitted_profile
 from pipesched.workflows.arguments import PartitionArgument, ProfileArgument
-from pipesched.workflows.measuring.measured_costs import RunsArgument, costs_from_runs, cut_of_runs
+from pipesched.workflows.measuring.measured_costs import RunsArgument, costs_from_runs, cut_of_runs, lists_of_runs
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
 
@@ -40,7 +40,7 @@ def profile_from_runs(
         runs, profile=profile, run_partition=run_partition, microbatch_size=microbatch_size, warmup=warmup
     )
     costs = measured.costs
-    base, bounds, size = cut_of_runs(len(costs.stages), profile, run_partition, microbatch_size)
+    base, bounds, size = cut_of_runs(lists_of_runs(runs), profile, run_partition, microbatch_size)
     fitted = fitted_profile(base, bounds, costs.measured_costs, size)
     device = f"{base.provenance.device}, with the seconds of {', '.join(costs.runs)}"
     return ProfileMeasurement(

@@ -19,7 +19,6 @@ from pipesched.workflows.arguments import (
     ModelArgument,
     ProfileArgument,
     ScheduleSource,
-    cut_model,
     name_for_processes,
     partition_text,
     read_model_argument,
@@ -28,7 +27,7 @@ from pipesched.workflows.arguments import (
     require_epsilon,
     require_followed,
 )
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import Conditions, cut_of_model
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -82,7 +81,7 @@ def prepare_run(
         settings = replace(settings, compression=plan.compression)
     size = 1 if microbatch_size is None else microbatch_size
     layers = None if profile is None else read_profile_of(profile, built)
-    bounds = cut_model(built, lists.num_stages, partition, layers, size)
+    bounds = cut_of_model(built, source, partition, layers, size, compression=settings.compression)
     return modelled_spec(lists, name_for_processes(model), bounds, size, settings, is_checked=is_checked, **counts)
 
 

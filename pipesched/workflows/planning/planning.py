@@ -15,6 +15,7 @@ from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.simulator.planner import (
     ASYNCHRONOUS,
+    PROOF,
     SCHEDULES,
     PlanOutcome,
     PlanRanking,
@@ -152,7 +153,7 @@ class PlanSearch:
             for number, outcome in enumerate(self.ranking.ranked, 1)
         ]
         ranking = self.ranking
-        ended = "no other can be faster" if ranking.is_complete else "stopped before the end"
+        ended = PROOF if ranking.is_complete else "stopped before the end"
         caption = f"{len(ranking.considered)} candidates, {ranking.num_predicted} predicted in full; {ended}"
         devices = len(self.request.cluster.devices)
         return Table(f"{self.request.profile.model} on {devices} devices", tuple(rows), caption)

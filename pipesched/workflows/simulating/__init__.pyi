@@ -2,6 +2,8 @@ from .least_time import LeastTime as LeastTime
 from .least_time import OnSearch as OnSearch
 from .least_time import OrderSearch as OrderSearch
 from .least_time import order_search as order_search
+from .model_cut import cut_of_model as cut_of_model
+from .model_cut import source_of_training as source_of_training
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import cut_text as cut_text

@@ -12,6 +12,7 @@ from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Compression, DeviceCost, LayerCosts, Profile, RunCosts, StageCosts
 from pipesched.profiles.io import Plan
+from pipesched.profiles.partitioning import is_searched
 from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
@@ -47,6 +48,7 @@ from pipesched.workflows.arguments import (
     require_as_planned,
     require_network,
 )
+from pipesched.workflows.simulating.layer_cut import balanced_layers
 
 if TYPE_CHECKING:
     from pipesched.simulator.views import RunDetails
@@ -61,8 +63,8 @@ class Conditions:
         cluster: The machines, as `read_cluster_argument` takes them; None: those that a plan keeps, if there
             is one.
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
-        partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or layers per stage as
-            in ``3,3,4``.
+        partition: Layers to stages, of layers or a profile: ``balanced`` (None), which is the fastest cut found that
+            fits, ``uniform``, or layers per stage as in ``3,3,4``.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
@@ -111,7 +113,7 @@ class Conditions:
             ArgumentError: They contradict the plan, or there is nothing to convert.
             ProfileError: They do not fit the schedule.
         """
-        cut = self if source.plan is None else self._as_planned(source.plan)
+        cut = self.cut(source)
         if cut.compression is None and cut.convert_bytes_per_s is not None:
             raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
         costs = read_costs_argument(
@@ -121,16 +123,40 @@ class Conditions:
             partition=cut.partition,
             input_share=cut.input_share,
         )
-        if cut.compression is None:
+        return cut.compressed(costs)
+
+    def compressed(self, costs: StageCosts) -> StageCosts:
+        """Return costs with messages compressed as asked."""
+        if self.compression is None:
             return costs
-        size = element_bytes(cut.costs.provenance.dtype) if isinstance(cut.costs, Profile) else FLOAT32_BYTES
-        return replace(costs, compression=Compression(size, cut.convert_bytes_per_s))
+        size = element_bytes(self.costs.provenance.dtype) if isinstance(self.costs, Profile) else FLOAT32_BYTES
+        return replace(costs, compression=Compression(size, self.convert_bytes_per_s))
 
     def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
         """Return how many layers each stage has; None where costs are not of layers."""
-        cut = self if source.plan is None else self._as_planned(source.plan)
-        bounds = layer_bounds(cut.costs, source.schedule, cut.microbatch_size, cut.partition)
+        bounds = self.bounds_of(source)
         return None if bounds is None else tuple(last - first for first, last in bounds)
+
+    def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...] | None:
+        """Return the first layer of each stage and the one behind its last; None where costs are not of layers."""
+        cut = self.cut(source)
+        bounds = layer_bounds(cut.costs, source.schedule, cut.microbatch_size, cut.partition)
+        return None if bounds is None else tuple(bounds)
+
+    @property
+    def cuts_layers(self) -> bool:
+        """Whether layers are cut as is fastest for each schedule."""
+        return isinstance(self.costs, Profile | LayerCosts) and self.partition in (None, "balanced")
+
+    def cut(self, source: ScheduleSource) -> Conditions:
+        """Return these conditions with the layers of each stage, where costs are of layers, and as a plan says."""
+        known = self if source.plan is None else self._as_planned(source.plan)
+        num_stages = source.schedule.num_stages
+        is_given = isinstance(known.costs, Profile) and not is_searched(known.costs, known.partition, num_stages)
+        if is_given or not known.cuts_layers:
+            return known
+        cluster = known.cluster_of(source.schedule, source.plan)
+        return replace(known, partition=partition_text(balanced_layers(known, source, cluster)))
 
     def _as_planned(self, plan: Plan) -> Conditions:
         """Return these conditions with the layers of each stage, and the messages, as the plan has them."""

@@ -68,11 +68,37 @@ class SweepJudge:
                 parts.append(OutcomeBlock.refused(block, self.say(error)))
             else:
                 (walked if goes_as_usual and _is_walkable(block, source) else left).append((block, source))
-        if walked:
-            known, others = self._in_columns(walked)
+        for alike in self._cut_alike(walked):
+            known, others = self._in_columns(alike)
             parts += known
             left += others
         return OutcomeBlock.joined([*parts, *(self._one_by_one(block, source) for block, source in left)])
+
+    def _cut_alike(
+        self, walked: Sequence[tuple[SettingBlock, ScheduleSource]]
+    ) -> list[list[tuple[SettingBlock, ScheduleSource]]]:
+        """Return blocks in groups whose stages have the same layers, each block of the settings that have them."""
+        if not walked or not self.conditions.cuts_layers:
+            return [[*walked]] if walked else []
+        groups: dict[object, list[tuple[SettingBlock, ScheduleSource]]] = {}
+        for number, (block, source) in enumerate(walked):
+            places: dict[object, list[int]] = {}
+            for place, setting in enumerate(block.settings()):
+                try:
+                    cut: object = self._cut(source, setting).partition
+                except REFUSED:  # which is found again, and told
+                    cut = None
+                places.setdefault(cut, []).append(place)
+            for cut, some in places.items():
+                links = {name: [values[place] for place in some] for name, values in block.links.items()}
+                part = block._replace(links=links, numbers=[block.numbers[place] for place in some])
+                groups.setdefault((cut, number if len(block.numbers) > 1 else -1), []).append((part, source))
+        return [*groups.values()]
+
+    def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Conditions:
+        """Return the conditions of a setting, with its machines and the layers of each of its stages."""
+        cluster = self._cluster(source.schedule, dict(setting.link))
+        return replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
 
     def _in_columns(
         self, walked: Sequence[tuple[SettingBlock, ScheduleSource]]
@@ -81,7 +107,7 @@ class SweepJudge:
         blocks, sources = zip(*walked, strict=True)
         schedules = [source.schedule for source in sources]
         try:
-            costs, cluster = self._costs(sources[0], blocks[0].size), self._cluster(schedules[0], {})
+            costs, cluster = self._costs(sources[0], next(blocks[0].settings())), self._cluster(schedules[0], {})
             require_simulable(schedules[0], costs, cluster, self.conditions.network, 0.0)
         except REFUSED:  # whatever the links are: what one of the settings says holds of all of its block
             return self._as_their_first(walked)
@@ -113,7 +139,7 @@ class SweepJudge:
         cases: dict[SweptSetting, tuple[StageCosts, Cluster]] = {}
         for setting in settings:
             try:
-                cases[setting] = self._costs(source, block.size), self._cluster(schedule, dict(setting.link))
+                cases[setting] = self._costs(source, setting), self._cluster(schedule, dict(setting.link))
             except REFUSED as error:
                 outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
         try:
@@ -142,7 +168,8 @@ class SweepJudge:
             ArgumentError, ScheduleError, ProfileError, SimulationError: The setting cannot be.
         """
         conditions = replace(self.conditions, microbatch_size=setting.microbatch_size)
-        return conditions.costs_of(_source(setting.order)).has_bytes
+        any_cut = replace(conditions, partition="uniform") if conditions.cuts_layers else conditions
+        return any_cut.costs_of(_source(setting.order)).has_bytes
 
     def uneven_cuts(self, outcomes: Sequence[SweptOutcome]) -> list[str]:
         """Return lines, at most three, on stages of unlike numbers of layers, each cut of a schedule's ranks once.
@@ -156,19 +183,24 @@ class SweepJudge:
         names: dict[str, list[str]] = {}
         for setting in firsts.values():
             source = _source(setting.order)
-            layers = replace(self.conditions, microbatch_size=setting.microbatch_size).layers_of(source)
+            layers = self._cut(source, setting).layers_of(source)
             if layers is not None and len(set(layers)) > 1:
                 names.setdefault(cut_text(source.schedule, layers), []).append(setting.schedule)
         return [f"{', '.join(alike)}: {cut}" for cut, alike in names.items()][:3]
 
-    def _costs(self, source: ScheduleSource, size: int | None) -> StageCosts:
-        """Return the costs of a schedule; those of a device are the same for all schedules that share it alike."""
-        known, schedule = self.conditions, source.schedule
-        if size != known.microbatch_size:
+    def _costs(self, source: ScheduleSource, setting: SweptSetting) -> StageCosts:
+        """Return the costs of a schedule; those of a device or a cut are the same for all that share it alike."""
+        known, schedule, size = self.conditions, source.schedule, setting.microbatch_size
+        if known.cuts_layers:
+            known = self._cut(source, setting)
+        elif size != known.microbatch_size:
             known = replace(known, microbatch_size=size)
-        if not isinstance(known.costs, DeviceCost):
+        if isinstance(known.costs, DeviceCost):
+            key: object = (size, schedule.num_stages, stage_share(schedule))
+        elif self.conditions.cuts_layers:
+            key = size, known.partition, schedule.ranks_per_device, schedule.columns.splits_backward
+        else:
             return known.costs_of(source)
-        key = size, schedule.num_stages, stage_share(schedule)
         if key not in self._known_costs:
             self._known_costs[key] = known.costs_of(source)
         return self._known_costs[key]
@@ -196,7 +228,7 @@ class SweepJudge:
         schedule = source.schedule
         if measured is None:
             conditions = replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster)
-            measured = _simulated(source, conditions)
+            measured = _simulated(source, conditions.cut(source))
         num_devices = len(set(schedule.rank_to_device))
         pace: SteadyPace | Inexact = Inexact("")
         scenario = Scenario(schedule, costs, cluster, self.conditions.network)

@@ -37,7 +37,6 @@ from pipesched.workflows.arguments import (
     PartitionArgument,
     ProfileArgument,
     RunKeywords,
-    cut_model,
     entry_of,
     given_plan,
     load_costs,
@@ -55,6 +54,7 @@ from pipesched.workflows.arguments import (
     require_no_counts,
     require_possible,
 )
+from pipesched.workflows.simulating import cut_of_model, source_of_training
 from pipesched.workflows.training.checkpoint_arguments import checkpoint_settings, require_restartable
 from pipesched.workflows.training.training_forecast import TrainingForecast, forecast_training
 from pipesched.workflows.training.training_jobs import (
@@ -199,7 +199,15 @@ def train(
             averages=lists.traits.averages,
         )
     layers = None if profile is None else read_profile_of(profile, built)
-    bounds = cut_model(built, lists.num_stages, partition, layers, run.microbatch_size(batch_size))
+    bounds = cut_of_model(
+        built,
+        source_of_training(run),
+        partition,
+        layers,
+        run.microbatch_size(batch_size),
+        cluster=cluster,
+        compression=settings.compression,
+    )
     with prints_to_stderr():
         draw_batch(built, 1, settings.seed)  # data that are not there are found before anything is done
     forecast = None

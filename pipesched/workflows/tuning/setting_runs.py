@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import trusted
-from pipesched.profiles.partitioning import cut_profile
 from pipesched.schedules import Schedule, ScheduleError, Step, Timeline, repeat
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
@@ -111,7 +110,7 @@ class Measurement:
         problem = self.problem
         size = problem.microbatch_size(setting.num_microbatches)
         schedule = lower(setting.build(len(problem.cluster.devices)))
-        _, bounds = cut_profile(problem.profile, problem.partition, size, schedule.num_stages)
+        bounds = problem.bounds(setting)
         lists = repeat(schedule, self.num_iterations(setting)).held()
         return self.spec(lists, problem.profile.model, bounds, size)
 

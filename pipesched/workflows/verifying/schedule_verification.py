@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from pipesched.executor import RunSettings
-from pipesched.profiles.costs import Profile, layer_seconds
+from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_companions
@@ -46,7 +46,7 @@ def require_verifiable(
     """
     for schedule in schedules:
         require_runnable(schedule)
-        parse_partition(partition or "balanced", (1.0,) * len(model.layers), schedule.num_stages)
+        parse_partition(partition or "uniform", (1.0,) * len(model.layers), schedule.num_stages)
         read_cluster_argument(cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
 
 
@@ -173,9 +173,9 @@ def run_source(
 
 def bounds_of(source: ScheduleSource, conditions: Conditions) -> tuple[tuple[int, int], ...]:
     """Return the layers of each stage, from the first to the one behind the last, as the profile says."""
-    assert isinstance(conditions.costs, Profile), "the model is measured"
-    seconds = layer_seconds(conditions.costs, conditions.microbatch_size or 1)
-    return parse_partition(conditions.partition or "balanced", seconds, source.schedule.num_stages)
+    bounds = conditions.bounds_of(source)
+    assert bounds is not None, "the model is measured"
+    return bounds
 
 
 def held_against(run: ScheduleRun, prediction: Prediction, conditions: Conditions) -> VerifiedSchedule:

@@ -124,7 +124,7 @@ def what_if(
         latency_factor=latency_factor,
     )
     timelines, names = read_runs(run, "run")
-    num_stages = samples_of(timelines, names, warmup).num_stages
+    samples_of(timelines, names, warmup)  # refuses runs of other stages
     before = schedule_of(timelines[0])
     given = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     counts = dict(zip(("num_ranks", "num_microbatches", "num_chunks"), given, strict=True))
@@ -134,7 +134,7 @@ def what_if(
     cut = partition_text(partition)
     if (after, change, cut) == (before, MachineChange(), None):
         raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
-    known = profiled_stages(num_stages, profile, run_partition, microbatch_size, output_bytes)
+    known = profiled_stages(before, profile, run_partition, microbatch_size, output_bytes)
     expected_s = None if profile is None else [cost.both_s for cost in known or ()]
     speeds = device_speeds(timelines, warmup=warmup, expected_s=expected_s)
     readings = read_slowness(speeds, slowness, change.healed)
@@ -150,7 +150,7 @@ def what_if(
         machines=None if cluster is None else read_cluster_argument(cluster, num_devices, "the run and what is asked"),
         change=change,
         known=known,
-        layers=_layers(num_stages, profile, run_partition, microbatch_size, cut),
+        layers=_layers(before, profile, run_partition, microbatch_size, cut),
         input_share=float(input_share),
         slow=_of_run(readings.likely),
     )
@@ -275,7 +275,7 @@ def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | Non
 
 
 def _layers(
-    num_stages: int,
+    lists: Schedule,
     profile: ProfileArgument | None,
     run_partition: PartitionArgument | None,
     microbatch_size: int | None,
@@ -285,7 +285,7 @@ def _layers(
         if partition is not None:
             raise ArgumentError(f"partition: got {partition} without `profile`, expected both; add it, or leave it out")
         return None
-    return LayersOfRuns(*cut_of_runs(num_stages, profile, run_partition, microbatch_size), partition)
+    return LayersOfRuns(*cut_of_runs(lists, profile, run_partition, microbatch_size), partition)
 
 
 def _require_bytes(question: Question) -> None:

@@ -23,16 +23,16 @@ from pipesched.profiles.costs import (
     costs_of_samples,
     costs_of_stages,
     fitted_profile,
-    layer_seconds,
 )
-from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Phase, Reduce, Schedule, Step, Timeline, computes
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.fast import compile_lists, program_times, simulate_arrays
 from pipesched.simulator.memory import with_memory
+from pipesched.workflows.arguments import ScheduleSource
 from pipesched.workflows.measuring import with_profiled
+from pipesched.workflows.simulating import Conditions
 from pipesched.workflows.what_if.machine_change import MachineChange
 
 _ALIKE = 2.0
@@ -57,16 +57,17 @@ class LayersOfRuns:
     microbatch_size: int
     partition: str | None
 
-    def cut(self, costs: RunCosts, num_stages: int) -> Cut | None:
-        """Return other layers of each stage, balanced by how long those of the runs took; None where they stay.
+    def cut(self, costs: RunCosts, lists: Schedule) -> Cut | None:
+        """Return other layers of each stage of lists, cut by how long those of the runs took; None where they stay.
 
         Raises:
             ProfileError: The layers cannot be cut so.
         """
-        if self.partition is None and num_stages == len(self.bounds):
+        if self.partition is None and lists.num_stages == len(self.bounds):
             return None
-        seconds = layer_seconds(self._fitted(costs), self.microbatch_size)
-        return parse_partition(self.partition or "balanced", seconds, num_stages)
+        fitted = self._fitted(costs)
+        conditions = Conditions(costs=fitted, microbatch_size=self.microbatch_size, partition=self.partition)
+        return conditions.bounds_of(ScheduleSource(lists))
 
     def costs_of(self, cut: Cut, costs: RunCosts) -> StageCosts:
         """Return what stages of other layers cost, by how long those of the runs took."""
@@ -120,7 +121,7 @@ class Question:
         Raises:
             ProfileError: The layers cannot be cut so.
         """
-        return None if self.layers is None else self.layers.cut(self.costs, self.after.num_stages)
+        return None if self.layers is None else self.layers.cut(self.costs, self.after)
 
     def with_slow(self, samples: RunSamples, slow: Mapping[int, float]) -> Question:
         """Return the same question, with the same cut, of a run whose devices were slow.

@@ -18,7 +18,7 @@ SPACE = Space((1, 2, 4, 8), (1, 2, 3), (0, 2), ("avgpipe", "zb_h1", "interleaved
 def by_simpy(asked, setting):
     """Seconds of a batch and the most that a device holds, with all pipelines in SimPy."""
     schedule = lower(setting.build(len(asked.cluster.devices)))
-    costs = asked.costs(setting.num_microbatches, schedule.num_stages)
+    costs = asked.costs(setting)
     timeline = simulate_lists(schedule, costs, asked.cluster)
     peaks = peak_memory(memory(timeline, costs, schedule))
     return timeline.makespan_s / setting.num_pipelines, max(peak.total_bytes for peak in peaks.values())
@@ -26,7 +26,7 @@ def by_simpy(asked, setting):
 
 def slows(asked, setting):
     """Whether its pipelines want more of some device than there is."""
-    costs = asked.costs(setting.num_microbatches, len(asked.cluster.devices))
+    costs = asked.costs(setting)
     return any(setting.num_pipelines * cost.utilisation > 1 for cost in costs.stages)
 
 
@@ -47,7 +47,7 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
     asked, several, single = problem(), Setting("avgpipe", 2, 3, 0), Setting("avgpipe", 2, 1, 0)
     assert slows(asked, several)
     in_step_s, _ = by_simpy(asked, several)
-    best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(2, 3).stages)
+    best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(several).stages)
     assert (
         best_s
         < evaluate_setting(asked, several).seconds
@@ -153,7 +153,7 @@ def test_without_links_to_wait_for_advance_gains_nothing():
 @pytest.mark.parametrize("num_pipelines", [1, 2])
 def test_a_setting_is_predicted_with_the_messages_that_are_asked_for(network, num_pipelines):
     asked, setting = replace(problem(link=Link(0.5, 20.0)), network=network), Setting("avgpipe", 8, num_pipelines, 0)
-    lists, costs = lower(setting.build(3)), asked.costs(8, 3)
+    lists, costs = lower(setting.build(3)), asked.costs(setting)
     expected_s = simulate_lists(lists, costs, asked.cluster, network=network).makespan_s / num_pipelines
     assert evaluate_setting(asked, setting).seconds == pytest.approx(expected_s, rel=1e-9)
     assert evaluate_setting(replace(asked, network=USUAL_NETWORK), setting).seconds != pytest.approx(expected_s)

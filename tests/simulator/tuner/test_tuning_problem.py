@@ -11,9 +11,9 @@ SETTING = Setting("avgpipe", 4, 2, 1)
 
 def test_costs_and_pipelines_are_made_once_and_no_other_problem_has_them():
     asked = problem()
-    costs = asked.costs(4, len(asked.cluster.devices))
+    costs = asked.costs(SETTING)
     pipelines = asked.pipelines(SETTING, costs)
-    assert asked.costs(4, len(asked.cluster.devices)) is costs
+    assert asked.costs(SETTING) is costs
     assert asked.pipelines(replace(SETTING, num_pipelines=3), costs) is pipelines  # which stand for any number
     assert asked.pipelines(SETTING, replace(costs, overlap=0.5)) is not pipelines
 
@@ -26,7 +26,7 @@ def test_costs_and_pipelines_are_made_once_and_no_other_problem_has_them():
 
 def test_only_the_last_pipelines_are_kept():
     asked = problem()
-    costs = asked.costs(4, len(asked.cluster.devices))
+    costs = asked.costs(SETTING)
     for num_microbatches in range(1, 20):
         asked.pipelines(replace(SETTING, num_microbatches=num_microbatches), costs)
     assert len(asked.made.pipelines) == 8

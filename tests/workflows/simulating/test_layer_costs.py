@@ -103,7 +103,7 @@ def test_a_comparison_says_how_layers_were_cut():
     caption = pipesched.compare(["1f1b", "interleaved"], LayerCosts((StageCost(1.0, 2.0),) * 24), num_ranks=8,
                                 num_microbatches=8).table().caption  # fmt: skip
     assert caption.split("\n") == [
-        "1f1b: 24 layers on 8 stages: 3 each",
+        "1f1b: 24 layers on 8 stages: 1 of 4, 6 of 3, 1 of 2",
         "interleaved: v = 2, 24 layers on 16 stages: 8 of 2, 8 of 1; v = 3 would be even",
     ]
 

@@ -1,0 +1,87 @@
+"""The work of ranks under a cut of the layers, and the cut whose busiest rank works least.
+
+stages   0  1  2  3        rank 0 of interleaved 1F1B has stages 0 and 2, rank 1 has 1 and 3:
+layers   2  1  1  2        a rank's work is the sum of its stages', 3 layers each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias
+
+from pipesched.profiles.partitioning.minimax import balanced_partitions, uniform_partition
+
+Layers: TypeAlias = tuple[int, ...]
+"""Layers of each stage."""
+
+_MOST_STAGES = 8
+"""Stages up to which every pair of them exchanges a layer; of more, the busiest rank's and neighbours do."""
+_MOST_MOVES = 200
+"""Layers that are moved at most to balance the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankWork:
+    """The work that each rank does on its stages, whatever layers these have.
+
+    Attributes:
+        num_stages: Stages of the schedule.
+        ranks: The stages of each rank, each with the work of all layers before layer 0, 1, .. if they were in it [s].
+    """
+
+    num_stages: int
+    ranks: tuple[tuple[tuple[int, Sequence[float]], ...], ...]
+
+    def loads_s(self, layers: Layers) -> list[float]:
+        """Return the work of each rank [s]."""
+        ends = (0, *accumulate(layers))
+        return [sum([sums[ends[stage + 1]] - sums[ends[stage]] for stage, sums in stages]) for stages in self.ranks]
+
+    def moves(self, layers: Layers, costs: Sequence[float]) -> Iterator[Layers]:
+        """Yield the cuts that differ by one layer, moved from one stage to another; stages between keep their numbers.
+
+        Args:
+            layers: Layers of each stage.
+            costs: What each rank costs; of many stages those of the costliest are looked at, and all neighbours.
+        """
+        stages = range(self.num_stages)
+        costliest = {stage for stage, _ in self.ranks[max(range(len(costs)), key=costs.__getitem__)]}
+        for source in stages:
+            if layers[source] == 1:
+                continue
+            is_wide = self.num_stages <= _MOST_STAGES or source in costliest
+            for target in stages if is_wide else (source - 1, source + 1):
+                if target != source and 0 <= target < self.num_stages:
+                    moved = [*layers]
+                    moved[source] -= 1
+                    moved[target] += 1
+                    yield tuple(moved)
+
+
+def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
+    """Return a cut whose busiest rank works little, found from a first cut by moving one layer at a time."""
+    loads_s = work.loads_s(layers)
+    key = sorted(loads_s, reverse=True)
+    for _ in range(_MOST_MOVES):
+        best = None
+        for moved in work.moves(layers, loads_s):
+            moved_key = sorted(work.loads_s(moved), reverse=True)
+            if moved_key < key:
+                best, key = moved, moved_key
+        if best is None:
+            break
+        layers, loads_s = best, work.loads_s(best)
+    return layers
+
+
+def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
+    """Return the cuts that a search starts from: balanced over stages, uniform, and balanced over ranks.
+
+    Raises:
+        ProfileError: There are more stages than layers, or a time is negative or not finite.
+    """
+    cuts = [*balanced_partitions(seconds, work.num_stages), uniform_partition(len(seconds), work.num_stages)]
+    simple = [tuple(last - first for first, last in cut) for cut in cuts]
+    return [*dict.fromkeys([*simple, *(balanced_over_ranks(work, cut) for cut in simple)])]

@@ -1,0 +1,151 @@
+"""Search the cut of layers into stages that takes the least time, near cuts that balance the ranks.
+
+cost     5   6*   7        a cut that was simulated (*) puts its neighbours, one layer moved, under their bound and
+↓                 what it lost to its own bound; the cheapest comes next, and is simulated unless its
+5*  6    6   7    bound is above the best that is known
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate, combinations, pairwise
+from typing import TypeAlias, final
+
+from pipesched.profiles.partitioning import Layers, RankWork
+
+Measure: TypeAlias = Callable[[Layers], tuple[float, ...]]
+"""Returns the cost of a cut, to be compared: bytes over memory, seconds, and what decides between equal seconds."""
+
+_SAME = 1e-9
+"""Relative; less is no gain."""
+_BRIDGE = 0.1
+"""Cuts whose bound is above the best by up to this share are passed on the way to others, without being simulated."""
+_PASSED = 2
+"""Cuts whose neighbours are looked at, for each one that may be simulated."""
+_PATIENCE = 20
+"""Cuts that are simulated in a row without a gain before the search ends."""
+_FEW_CUTS = 1_000
+"""So many are all looked at, if there is room."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutBounds:
+    """Lower bounds of the seconds of cuts: a rank's work, and where there is a flush the way to it and back.
+
+    Attributes:
+        work: Work of each rank.
+        ways_s: Seconds of the way through all layers before layer 0, 1, .., and of the way back where it counts.
+        hidden: Share of the shorter direction's work that may hide behind the other's.
+    """
+
+    work: RankWork
+    ways_s: Sequence[float]
+    hidden: float = 0.0
+
+    def of_ranks(self, layers: Layers) -> list[float]:
+        """Return the least seconds of each rank."""
+        ends, shown = (0, *accumulate(layers)), 1 - self.hidden
+        ways_s, bounds_s = self.ways_s, []
+        for stages in self.work.ranks:
+            seconds = 0.0
+            for stage, sums in stages:
+                seconds += sums[ends[stage + 1]] - sums[ends[stage]]
+            bounds_s.append(seconds * shown + ways_s[ends[stages[0][0]]] if stages else 0.0)
+        return bounds_s
+
+
+@final
+class CutSearch:
+    """A search of the cheapest cut.
+
+    Args:
+        bounds: Lower bounds of the seconds of cuts.
+        measure: Says what a cut costs: (bytes over memory, seconds, ..).
+        most: Cuts that are simulated at most, besides those that it starts from.
+    """
+
+    def __init__(self, bounds: CutBounds, measure: Measure, most: int) -> None:
+        self._bounds, self._measure, self._most = bounds, measure, most
+        self._best: tuple[float, ...] = (math.inf,)
+        self._layers: Layers | None = None
+        self._gained = 0  # the number of the cut that was the last gain
+        self._seen: set[Layers] = set()
+        self._waiting: list[tuple[float, float, float, Layers, float]] = []  # as `_expand` puts them
+
+    def fastest(self, starts: Sequence[Layers]) -> Layers:
+        """Return the cheapest cut found; no start is cheaper."""
+        num_measured = 0
+        self._seen.update(starts)
+        for layers in sorted(starts, key=self._bound_s):
+            if self._may_win(bound_s := self._bound_s(layers)):
+                self._expand(layers, bound_s, *self._tried(layers, bound_s))
+        passed = 0
+        rest = self._all(starts[0])
+        while num_measured < (self._most if self._best[0] else min(self._most, self._gained + _PATIENCE)):
+            if self._waiting and passed < _PASSED * self._most:
+                over_bytes, _, bound_s, layers, lost_s = heappop(self._waiting)
+            else:
+                layers = next(rest, ())
+                if not layers:
+                    break
+                over_bytes, bound_s, lost_s = 0.0, self._bound_s(layers), math.inf
+            if self._may_win(bound_s):
+                num_measured, before = num_measured + 1, self._layers
+                over_bytes, lost_s = self._tried(layers, bound_s)
+                self._gained = self._gained if before is self._layers else num_measured
+            elif lost_s == math.inf:
+                continue
+            passed += 1
+            if passed < _PASSED * self._most:
+                self._expand(layers, bound_s, over_bytes, lost_s)
+        assert self._layers is not None, "the first start may win"
+        return self._layers
+
+    def _tried(self, layers: Layers, bound_s: float) -> tuple[float, float]:
+        """Simulate a cut, which may become the best; return its bytes over memory, and its seconds over its bound."""
+        cost = self._measure(layers)
+        if self._layers is None or _is_less(cost, self._best):
+            self._best, self._layers = cost, layers
+        return cost[0], cost[1] - bound_s
+
+    def _bound_s(self, layers: Layers) -> float:
+        return max(self._bounds.of_ranks(layers))
+
+    def _may_win(self, bound_s: float) -> bool:
+        """Whether a cut of this bound may be cheaper than the best."""
+        if self._layers is None or self._best[0]:
+            return True
+        return bound_s < self._best[1] * (1 - _SAME)
+
+    def _expand(self, layers: Layers, bound_s: float, over_bytes: float, lost_s: float) -> None:
+        """Put the neighbours of a cut among those that wait, under what it holds too much, and what they may cost."""
+        limit_s = math.inf if self._best[0] else self._best[1] * (1 + _BRIDGE)
+        for moved in self._bounds.work.moves(layers, self._bounds.of_ranks(layers)):
+            if moved not in self._seen:
+                self._seen.add(moved)
+                least_s = self._bound_s(moved)
+                if least_s < limit_s:
+                    cost_s = max(least_s, bound_s if not self._may_win(bound_s) else 0.0) + lost_s
+                    heappush(self._waiting, (over_bytes, cost_s, least_s, moved, lost_s))
+
+    def _all(self, layers: Layers) -> Iterator[Layers]:
+        """Yield all cuts that were not looked at, by their bounds, where they are few."""
+        num_layers, num_stages = sum(layers), len(layers)
+        if math.comb(num_layers - 1, num_stages - 1) > _FEW_CUTS:
+            return
+        cuts: Iterable[Layers] = (
+            tuple(end - begin for begin, end in pairwise((0, *ends, num_layers)))
+            for ends in combinations(range(1, num_layers), num_stages - 1)
+        )
+        yield from sorted(set(cuts) - self._seen, key=lambda cut: (self._bound_s(cut), cut))
+
+
+def _is_less(cost: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether a cost is less than another by more than roundings."""
+    pairs = zip(cost, other, strict=False)
+    unlike = ((own, its) for own, its in pairs if not math.isclose(own, its, rel_tol=_SAME))
+    own, its = next(unlike, (0.0, 0.0))
+    return own < its

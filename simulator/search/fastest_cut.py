@@ -1,0 +1,204 @@
+"""The cut of layers into stages under which a schedule takes the least time on given machines, among those that fit."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeAlias, final
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts
+from pipesched.schedules import Schedule, machine_code, op_cells
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import USUAL_NETWORK, Buffers, Inexact, NetworkOptions, Scenario
+from pipesched.simulator.engine import require_simulable
+from pipesched.simulator.fast import compile_lists, predict_unflushed, program_times
+from pipesched.simulator.memory import peak_memory, with_memory
+from pipesched.simulator.search.cut_search import CutBounds, CutSearch
+from pipesched.simulator.search.search_outcome import UNPREDICTABLE
+
+Cut: TypeAlias = tuple[tuple[int, int], ...]
+"""The first layer of each stage, and the layer behind its last."""
+
+_MOST_CUTS = 64
+"""Cuts that are simulated at most, besides those that a search starts from."""
+_MOST_STEPS = 50_000
+"""Instructions that are simulated at most: numba, for which others count theirs too, is not loaded for so few."""
+_MOST_CELLS = 20_000
+"""Ops in the lists of a run without a flush, of all cuts whose pace is found by longer runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutTask:
+    """Layers that are to be cut for a schedule.
+
+    Attributes:
+        schedule: The lists.
+        num_layers: Layers of the model.
+        costs_of: Returns what the stages of a cut cost.
+        cluster: Devices and links.
+        network: How messages go.
+        longer: Makes a run without a flush so many times as long: then its pace counts; None: the makespan does.
+        buffers: How receive buffers are allocated.
+    """
+
+    schedule: Schedule
+    num_layers: int
+    costs_of: Callable[[Cut], StageCosts]
+    cluster: Cluster
+    network: NetworkOptions = USUAL_NETWORK
+    longer: Callable[[int], Schedule] | None = None
+    buffers: Buffers = "pooled"
+
+    def costs(self, layers: Layers) -> StageCosts:
+        """Return what the stages of so many layers cost."""
+        return self.costs_of(tuple(pairwise(accumulate(layers, initial=0))))
+
+
+def fastest_cut(task: CutTask) -> Layers:
+    """Return the layers of each stage with which the schedule is fastest, as far as a short search finds them.
+
+    The search never returns a cut that is slower than a uniform one, or one whose slowest stage is as fast as can be.
+    Cuts that hold more than a device has count only where no cut is found that fits.
+
+    Raises:
+        ProfileError: There are more stages than layers, or a time is negative or not finite.
+    """
+    alone = task.costs((1,) * task.num_layers)
+    layers = alone.stages
+    bounds = bounds_of_cuts(task.schedule, layers, task.cluster, alone.overlap)
+    starts = first_cuts(bounds.work, [layer.both_s for layer in layers])
+    if task.schedule.num_stages in (task.num_layers, 1):
+        return starts[0]
+    try:
+        lists = lower(task.schedule)
+        measure = _Measure(task, lists, task.costs(starts[0]))
+        if measure.has_limits:
+            starts = [*starts, *_small_cuts(lists, layers, starts)]
+        return CutSearch(bounds, measure, measure.most).fastest(starts)
+    except UNPREDICTABLE:  # whoever simulates the schedule learns why
+        return starts[0]
+
+
+def bounds_of_cuts(lists: Schedule, layers: Sequence[StageCost], cluster: Cluster, overlap: float = 0.0) -> CutBounds:
+    """Return the lower bounds of cuts: the work of the ranks, and the way through the stages if there is a flush.
+
+    Args:
+        lists: The lists.
+        layers: What each layer costs as a stage of its own.
+        cluster: Says the speeds of the devices.
+        overlap: How much of the shorter op of an Overlap hides behind the longer.
+    """
+    columns = lists.columns
+    begins, codes, stages, *_ = columns.in_form(in_arrays=False)
+    sums_of: dict[object, list[float]] = {}
+    ranks = []
+    for device, (begin, end) in zip(lists.rank_to_device, pairwise(begins), strict=True):
+        counts: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for code, stage in zip(codes[begin:end], stages[begin:end], strict=True):
+            counts[stage][code % op_cells.OVERLAPPED] += 1
+        speed, of_rank = cluster.devices[device].speed, []
+        for stage, count in sorted(counts.items()):
+            if stage < lists.num_stages and any(count[code] for code in _SECONDS):
+                key = (speed, *(count[code] for code in _SECONDS))
+                if key not in sums_of:
+                    sums_of[key] = [0.0, *accumulate(_work_s(layer, count) / speed for layer in layers)]
+                of_rank.append((stage, sums_of[key]))
+        ranks.append(tuple(of_rank))
+    work = RankWork(lists.num_stages, tuple(ranks))
+    hidden = overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
+    fastest, ways_s = max(device.speed for device in cluster.devices), [0.0] * len(layers)
+    if not lists.traits.is_asynchronous:
+        ways_s = [layer.forward_s / fastest for layer in layers]
+        if not columns.splits_backward:
+            ways_s = [layer.both_s / fastest for layer in layers]
+    return CutBounds(work, [0.0, *accumulate(ways_s)], hidden)
+
+
+_SECONDS = {
+    op_cells.F: "forward_s",
+    op_cells.B: "backward_s",
+    op_cells.I: "backward_input_s",
+    op_cells.W: "backward_weight_s",
+    op_cells.R: "recompute_s",
+    op_cells.STEP: "step_s",
+}
+"""The seconds of an op, by its code."""
+
+
+def _work_s(layer: StageCost, counts: defaultdict[int, int]) -> float:
+    """Return what a layer adds to a stage of which a rank runs so many ops of each code [s]."""
+    return math.fsum(counts[code] * (layer.said(name) or 0.0) for code, name in _SECONDS.items() if counts[code])
+
+
+def _small_cuts(lists: Schedule, layers: Sequence[StageCost], starts: Sequence[Layers]) -> list[Layers]:
+    """Return cuts that balance the bytes of the ranks: weights, states, and as many activations as are in flight."""
+    columns, most = lists.columns, defaultdict[tuple[int, int], int](int)
+    begins, codes, stages, *_ = columns.in_form(in_arrays=False)
+    for rank, (begin, end) in enumerate(pairwise(begins)):
+        held: defaultdict[int, int] = defaultdict(int)
+        for code, stage in zip(codes[begin:end], stages[begin:end], strict=True):
+            phase = code % op_cells.OVERLAPPED
+            if phase in (op_cells.F, op_cells.B, op_cells.W):
+                held[stage] += 1 if phase == op_cells.F else -1
+                most[rank, stage] = max(most[rank, stage], held[stage])
+    ranks: list[list[tuple[int, list[float]]]] = [[] for _ in range(columns.num_ranks)]
+    for (rank, stage), count in sorted(most.items()):
+        held_bytes = (2 * layer.weight_bytes + layer.optimizer_bytes + count * layer.saved_bytes for layer in layers)
+        ranks[rank].append((stage, [0.0, *accumulate(map(float, held_bytes))]))
+    work = RankWork(lists.num_stages, tuple(tuple(stages) for stages in ranks if stages))
+    return [cut for cut in (balanced_over_ranks(work, start) for start in starts) if cut not in starts]
+
+
+@final
+class _Measure:
+    """What cuts cost: the bytes that devices hold beyond their memory, and the seconds."""
+
+    def __init__(self, task: CutTask, lists: Schedule, costs: StageCosts) -> None:
+        require_simulable(lists, costs, task.cluster, task.network, 0.0)
+        self._task, self._lists = task, lists
+        self._program = compile_lists(lists, task.network, has_hand_over=task.cluster.has_hand_over)
+        limits = {device: task.cluster.devices[device].memory_bytes for device in lists.rank_to_device}
+        self._limits = {device: limit for device, limit in limits.items() if limit is not None}
+        self.has_limits = bool(self._limits) and costs.has_bytes
+        self._least_s = math.inf  # of a cut that fits
+        self._longer: dict[int, Schedule] = {}
+
+    @property
+    def most(self) -> int:
+        """How many cuts are simulated at most."""
+        if self._task.longer is not None:
+            return max(2, min(_MOST_CUTS, _MOST_CELLS // len(self._lists.columns.codes)))
+        return max(4, min(_MOST_CUTS, _MOST_STEPS // len(self._program.kinds)))
+
+    def __call__(self, layers: Layers) -> tuple[float, ...]:
+        """Return bytes over memory, seconds, makespan [s]; infinite bytes where another cut is faster anyway."""
+        task, program = self._task, self._program
+        costs = task.costs(layers)
+        times_s = program_times(program, costs, task.cluster, task.network)
+        seconds = makespan_s = program.makespan_s(times_s)
+        if task.longer is not None:
+            scenario = Scenario(self._lists, costs, task.cluster, task.network)
+            answer = predict_unflushed(scenario, self._run, program.timeline(times_s))
+            seconds = math.inf if isinstance(answer, Inexact) else answer.seconds
+        if not self.has_limits:
+            return 0, seconds, makespan_s
+        if (seconds, makespan_s) > (self._least_s, math.inf):
+            return math.inf, seconds, makespan_s
+        timeline = with_memory(program.timeline(times_s), costs, self._lists, buffers=task.buffers)
+        peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
+        over_bytes = sum(max(0, peaks.get(device, 0) - limit) for device, limit in self._limits.items())
+        if not over_bytes:
+            self._least_s = min(self._least_s, seconds)
+        return over_bytes, seconds, makespan_s
+
+    def _run(self, times: int) -> Schedule:
+        """Return a run so many times as long, which is the same for all cuts."""
+        assert self._task.longer is not None, "else nothing is longer"
+        if times not in self._longer:
+            self._longer[times] = lower(self._task.longer(times).held())
+        return self._longer[times]

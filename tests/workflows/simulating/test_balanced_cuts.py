@@ -1,0 +1,139 @@
+"""The default cut of layers: the right times of known cases, and all cuts under an event loop of its own."""
+
+import random
+from itertools import combinations, pairwise
+
+import pytest
+
+import pipesched
+from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.costs import LayerCosts, StageCost
+from pipesched.schedules import Phase
+from pipesched.schedules.builders import build
+from pipesched.simulator.memory import peak_memory
+
+EQUAL = StageCost(0.010, 0.020)
+CASES = ("1f1b", "gpipe", "interleaved", "looped_bfs", "zbv", "zb_h1", "v_half", "interleaved_zb")
+
+
+def makespan_s(schedule, stages):
+    """Seconds of lists whose messages take no time, by a loop that knows nothing of the simulator."""
+    seconds = {
+        Phase.FORWARD: "forward_s", Phase.BACKWARD: "backward_s",
+        Phase.BACKWARD_INPUT: "backward_input_s", Phase.BACKWARD_WEIGHT: "backward_weight_s",
+    }  # fmt: skip
+    last, over_s, at, free_s = schedule.num_stages - 1, {}, [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
+    rows = [[part for op in row for part in (getattr(op, "first", op), getattr(op, "second", None)) if part]
+            for row in schedule.ops]  # fmt: skip
+    rows = [[op for op in row if hasattr(op, "phase")] for row in rows]
+    while any(index < len(row) for index, row in zip(at, rows, strict=True)):
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row):
+                op = row[at[rank]]
+                back = "F" if op.phase is Phase.FORWARD else "W" if op.phase is Phase.BACKWARD_WEIGHT else "B"
+                needs = {
+                    "F": [("F", op.stage - 1)] if op.stage else [],
+                    "B": [("F", op.stage), *([("B", op.stage + 1)] if op.stage < last else [])],
+                    "W": [("B", op.stage)],
+                }[back]
+                if any((kind, stage, op.microbatch) not in over_s for kind, stage in needs):
+                    break
+                ready_s = max([free_s[rank], *(over_s[kind, stage, op.microbatch] for kind, stage in needs)])
+                free_s[rank] = ready_s + getattr(stages[op.stage], seconds[op.phase])
+                over_s[back, op.stage, op.microbatch] = free_s[rank]
+                at[rank] += 1
+    return max(free_s)
+
+
+def all_cuts(num_layers, num_stages):
+    for ends in combinations(range(1, num_layers), num_stages - 1):
+        yield tuple(pairwise((0, *ends, num_layers)))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_layers", "counts", "right_s"),
+    [
+        ("interleaved", 10, (4, 8, 2), 0.780),
+        ("1f1b", 10, (4, 8, None), 0.870),
+        ("interleaved", 6, (2, 8, 2), 0.760),
+        ("1f1b", 42, (16, 32, None), 3.870),
+        ("1f1b", 7, (2, 8, None), 1.020),
+    ],
+)
+def test_equal_layers_that_do_not_divide_evenly_take_the_best_time(schedule, num_layers, counts, right_s):
+    num_ranks, num_microbatches, num_chunks = counts
+    found = pipesched.simulate(
+        schedule, LayerCosts((EQUAL,) * num_layers),
+        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks,
+    )  # fmt: skip
+    assert found.makespan_s == pytest.approx(right_s, rel=1e-9)
+
+
+def test_interleaved_is_compared_with_1f1b_at_the_best_cut_of_each():
+    rows = pipesched.compare(["1f1b", "interleaved"], LayerCosts((EQUAL,) * 10), num_ranks=4, num_microbatches=8)
+    assert rows["interleaved"].summary.makespan_s < rows["1f1b"].summary.makespan_s
+    swept = pipesched.sweep(["1f1b", "interleaved"], LayerCosts((EQUAL,) * 10), num_ranks=4, num_microbatches=8)
+    assert swept.to_frame().schedule.tolist() == ["interleaved", "1f1b"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
+    for seed in range(3):
+        draw = random.Random(f"{name} {seed}")
+        num_ranks = draw.choice([2, 3])
+        num_microbatches = 2 * num_ranks * draw.choice([1, 2])
+        chunks = 2 if name in ("interleaved", "looped_bfs", "interleaved_zb") else None
+        schedule = build(name, num_ranks, num_microbatches, chunks)
+        layers = []
+        for _ in range(schedule.num_stages + 4):
+            forward_s, input_s, weight_s = (draw.uniform(0.5, 3) for _ in range(3))
+            layers.append(StageCost(forward_s, input_s + weight_s, input_s, weight_s))
+        costs = LayerCosts(tuple(layers))
+        best_s = min(
+            makespan_s(schedule, costs.stage_costs(cut).stages) for cut in all_cuts(len(layers), schedule.num_stages)
+        )
+        found = pipesched.simulate(schedule, costs)
+        uniform = pipesched.simulate(schedule, costs, partition="uniform")
+        assert best_s * (1 - 1e-9) <= found.makespan_s <= best_s * 1.005
+        assert found.makespan_s <= uniform.makespan_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zbv"])
+def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
+    layer = StageCost(1.0, 2.0, 1.0, 1.0, saved_bytes=1, weight_bytes=1)
+    costs = LayerCosts((*[layer] * 7, *[StageCost(0.5, 1.0, 0.5, 0.5, saved_bytes=4, weight_bytes=8)] * 3))
+
+    def held_bytes(limit, partition=None):
+        cluster = Cluster((Device(memory_bytes=limit),) * 2)
+        found = pipesched.simulate(name, costs, cluster, num_ranks=2, num_microbatches=4, partition=partition)
+        return max(peak.total_bytes for peak in peak_memory(found.timeline.memory).values())
+
+    num_stages = build(name, 2, 4).num_stages
+    cuts = [",".join(str(end - begin) for begin, end in cut) for cut in all_cuts(10, num_stages)]
+    least = min(held_bytes(None, cut) for cut in cuts)
+    assert held_bytes(None) > least
+    assert held_bytes(least) == least
+
+
+def test_a_run_without_a_flush_is_cut_for_its_pace():
+    costs = LayerCosts(tuple(StageCost(0.01 * k, 0.02 * k) for k in (1, 5, 2, 1, 4, 1, 3, 2)))
+    paces_s = [
+        pipesched.simulate(
+            "wpipe", costs, num_ranks=2, num_microbatches=4,
+            partition=",".join(str(end - begin) for begin, end in cut),
+        ).steady_s_per_microbatch
+        for cut in all_cuts(8, 4)
+    ]  # fmt: skip
+    found = pipesched.simulate("wpipe", costs, num_ranks=2, num_microbatches=4)
+    assert found.steady_s_per_microbatch <= min(paces_s) * 1.005
+
+
+def test_a_plan_takes_the_best_cut_and_claims_no_more_than_it_knows():
+    profile = pipesched.profile_of_layers(LayerCosts((EQUAL,) * 10), 1).profile
+    found = pipesched.plan(profile, None, 8, num_devices=4, depths=[4], recomputes=[False])
+    assert found.best.candidate.schedule == "interleaved"
+    assert found.best.seconds == pytest.approx(0.780, rel=1e-9)
+    (second,) = [plan for plan in found.ranking.ranked if plan.candidate.schedule == "1f1b"]
+    assert second.seconds == pytest.approx(0.870, rel=1e-9)
+    assert "no other can be faster" not in found.table().caption
+    assert "the cuts of the plans shown come from a local search" in found.table().caption
