@@ -23,6 +23,9 @@ class Summary:
     Attributes:
         name: The schedule's.
         makespan_s: Time from the first start of work to its last end [s].
+        makespan_p50_s: Median of the makespans of several runs with jitter; None where there is one run.
+        makespan_p90_s: Their 90th percentile.
+        makespan_p99_s: Their 99th percentile.
         bubble_fraction: idle / (devices x makespan).
         bubble_overhead: (makespan - busiest device) / busiest device.
         bubble_of_longest_span: Idle share of the rank with the longest span, from its first start to its last end.
@@ -46,6 +49,9 @@ class Summary:
 
     name: str
     makespan_s: float | None = None
+    makespan_p50_s: float | None = None
+    makespan_p90_s: float | None = None
+    makespan_p99_s: float | None = None
     bubble_fraction: float | None = None
     bubble_overhead: float | None = None
     bubble_of_longest_span: float | None = None

@@ -14,7 +14,7 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_list import options_of_each
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
+from pipesched.cli.options.simulation_options import BuffersOption, RunsOption, SimulationOptions
 from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import limit_lines
@@ -44,6 +44,7 @@ def compare(
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008
+    runs: RunsOption = 1,
     buffers: BuffersOption = "pooled",
     gantt: Annotated[
         Path | None, typer.Option(help="Draw them one under another on one time axis: .png, .svg, .pdf or .html.")
@@ -58,6 +59,7 @@ def compare(
     """Compare schedules of one model in one table (--out), or two Timelines of one schedule."""
     from pipesched.schedules.formats import TIMELINE_FORMAT, format_of
     from pipesched.simulator.views import GANTT_SUFFIXES
+    from pipesched.workflows.simulating import require_runs
 
     check_outputs((gantt, GANTT_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()))
     if schedule.schedule_file is not None:
@@ -73,7 +75,8 @@ def compare(
         require_no_simulation(Path(names[0]), schedule, costs, simulation)
         _compare_timelines([Path(name) for name in names], form, gantt, out or ())
         return
-    compared = _compared(names, schedule, costs, simulation, buffers, keep_going=all_schedules)
+    num_runs = require_runs(runs, simulation.jitter)
+    compared = _compared(names, schedule, costs, simulation, buffers, num_runs, keep_going=all_schedules)
     rows = compared.to_rows()
     details = [prediction.details for prediction in compared.predictions]
     doubts = [note for prediction in compared.predictions for note in doubts_of_prediction(prediction, costs.machines)]
@@ -191,6 +194,7 @@ def _compared(
     costs: CostOptions,
     simulation: SimulationOptions,
     buffers: BuffersOption,
+    num_runs: int,
     *,
     keep_going: bool,
 ) -> ScheduleComparison:
@@ -208,6 +212,7 @@ def _compared(
         return compare_sources(
             sources,
             lambda source: costs.conditions(source, simulation, buffers),
+            num_runs=num_runs,
             keep_going=REFUSED if keep_going else (ProfileError,),
             say=in_flags,
             progress=tick,

@@ -12,7 +12,7 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.failure_options import FailureOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
+from pipesched.cli.options.simulation_options import BuffersOption, RunsOption, SimulationOptions
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, write_timeline
@@ -26,7 +26,7 @@ def simulate(
     costs: CostOptions,
     failures: FailureOptions,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
-    runs: Annotated[int, typer.Option(help="With --jitter: runs of which the percentiles are shown.", min=1)] = 1,
+    runs: RunsOption = 1,
     spread: Annotated[
         int,
         typer.Option(

@@ -11,7 +11,7 @@ from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.common_options import OUTPUT, Json
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.simulation_options import MessageOptions
+from pipesched.cli.options.simulation_options import JitterOption, MessageOptions, RunsOption, SeedOption
 from pipesched.cli.options.sweep_options import SweepOptions, sweep_conditions
 from pipesched.cli.options.tune_options import ray_runner
 from pipesched.cli.output.doubts import doubts_of_costs
@@ -26,6 +26,9 @@ def sweep(
     options: SweepOptions,
     costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
     messages: MessageOptions = MessageOptions(),  # noqa: B008
+    jitter: JitterOption = 0.0,
+    seed: SeedOption = 0,
+    runs: RunsOption = 1,
     by: Annotated[
         str | None,
         typer.Option(help="Column that orders them; unless given, s_per_sample with a profile, or s_per_microbatch."),
@@ -61,15 +64,17 @@ def sweep(
     Values are lists and ranges: 1,2,4 or 8:512:x2 or 4:16:4; so are those of --set and --link (--link
     bandwidth=1GB/s,10GB/s). A setting that cannot be says why. Exit code 1 when nothing fits.
     """
+    from pipesched.workflows.simulating import require_runs
     from pipesched.workflows.sweeping import SweepJudge, sweep_settings
 
     outputs = out or []
     check_outputs(*((path, SWEEP) for path in outputs), journal=resume)
     if workers is not None and ray is not None:
         raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
-    conditions = sweep_conditions(costs, messages)
+    conditions = sweep_conditions(costs, messages, jitter, seed)
     settings = options.space(costs, conditions).settings()
-    judge = SweepJudge(conditions, costs.machines.limit_bytes(), not no_steady, in_flags)
+    num_runs = require_runs(runs, jitter)
+    judge = SweepJudge(conditions, costs.machines.limit_bytes(), not no_steady, in_flags, num_runs)
     with progress_bar(f"predicting {len(settings)} settings") as tick:
         result = sweep_settings(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
@@ -78,6 +83,8 @@ def sweep(
     notes += given_stages(conditions.costs) if conditions.partition is None else []
     limit = costs.machines.limit_text()
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
+    if num_runs > 1:
+        limits.append(f"each setting is the run of median makespan of {num_runs} with jitter {jitter:g}")
     said = [*judge.uneven_cuts(result.fitting[:top]), *limits, *notes]
     for path in outputs:
         write_sweep(result, path, said)

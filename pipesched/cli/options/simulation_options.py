@@ -34,6 +34,20 @@ SlowOption = Annotated[
     ),
 ]
 
+JitterOption = Annotated[
+    float,
+    typer.Option(
+        rich_help_panel="Network",
+        help="Sigma of a log-normal factor on the seconds of every op (default: 0).",
+        min=0.0,
+        max=10.0,
+    ),
+]
+RunsOption = Annotated[
+    int, typer.Option(rich_help_panel="Network", help="Runs with --jitter, for percentiles (default: 1).", min=1)
+]
+SeedOption = Annotated[int, typer.Option(rich_help_panel="Network", help="Seed of the jitter (default: 0).", min=0)]
+
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
@@ -72,8 +86,8 @@ class SimulationOptions:
         float | None, typer.Option(help="How quickly a device converts, with --compression; else in no time.", min=1.0)
     ] = None
     slow: SlowOption = None
-    jitter: Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)] = 0.0
-    seed: Annotated[int, typer.Option(help="Of random numbers.", min=0)] = 0
+    jitter: JitterOption = 0.0
+    seed: SeedOption = 0
     engine: Annotated[Engine, typer.Option(help="Arrays, or SimPy, the reference, which says the same.")] = "fast"
 
     def network_options(self) -> NetworkOptions:

@@ -141,7 +141,7 @@ def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None
     return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}
 
 
-def sweep_conditions(costs: CostOptions, messages: MessageOptions) -> Conditions:
+def sweep_conditions(costs: CostOptions, messages: MessageOptions, jitter: float, seed: int) -> Conditions:
     """Return what all settings of a sweep have in common.
 
     Raises:
@@ -157,4 +157,6 @@ def sweep_conditions(costs: CostOptions, messages: MessageOptions) -> Conditions
         partition=costs.partition,
         input_share=costs.input_share,
         network=messages.network_options(),
+        jitter=jitter,
+        seed=seed,
     )

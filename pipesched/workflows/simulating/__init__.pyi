@@ -13,6 +13,8 @@ from .schedule_comparison import ComparedSchedule as ComparedSchedule
 from .schedule_comparison import ScheduleComparison as ScheduleComparison
 from .schedule_comparison import compare as compare
 from .schedule_comparison import compare_sources as compare_sources
+from .simulation import makespans_of_runs as makespans_of_runs
+from .simulation import require_runs as require_runs
 from .simulation import simulate as simulate
 from .simulation import simulate_source as simulate_source
 from .simulation_result import ReducedStage as ReducedStage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, Engine, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
+from pipesched.simulator.fast import distribution
 from pipesched.workflows import ArgumentError, Table, require_flag, require_names, with_nan
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -34,6 +35,7 @@ from pipesched.workflows.simulating.prediction import (
     Prediction,
     predict_source,
 )
+from pipesched.workflows.simulating.simulation import makespans_of_runs, require_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,6 +186,7 @@ def _yes(value: bool) -> str:
 _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("schedule", ("name",), str),
     ("makespan", ("makespan_s",), readable_s),
+    ("p50 / p90 / p99", ("makespan_p50_s", "makespan_p90_s", "makespan_p99_s"), readable_s),
     ("bubble fraction", ("bubble_fraction",), readable_share),
     ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
     ("peak memory", ("peak_memory_worst_bytes",), readable_bytes),
@@ -203,6 +206,7 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
 the first ones. What is not here is for programs only."""
 
 _LEGEND = {
+    "p50 / p90 / p99": "percentiles of the makespans of the runs",
     "bubble fraction": "idle / (devices x makespan)",
     "steady / micro-batch": "when batches follow one another, each stage stepping between, or without a flush in the "
     "long run",
@@ -241,6 +245,7 @@ def compare(
     jitter: float = 0.0,
     seed: int = 0,
     engine: Engine = "fast",
+    num_runs: int = 1,
     keep_going: bool = False,
 ) -> ScheduleComparison:
     """Predict several schedules under the same conditions, each as `simulate` does.
@@ -253,6 +258,7 @@ def compare(
         num_microbatches: Micro-batches of the schedules given by name.
         num_chunks: Stages per rank of the schedules given by name that take chunks.
         parameters: Parameters of the schedules given by name that have them.
+        num_runs: Runs with `jitter`, as `simulate` makes them; each row has percentiles of their makespans.
         keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
 
     Raises:
@@ -295,13 +301,19 @@ def compare(
         seed=seed,
         engine=engine,
     )
-    return compare_sources(sources, lambda source: conditions, keep_going=REFUSED if keep_going else ())  # noqa: ARG005
+    return compare_sources(
+        sources,
+        lambda source: conditions,  # noqa: ARG005
+        num_runs=require_runs(num_runs, jitter),
+        keep_going=REFUSED if keep_going else (),
+    )
 
 
 def compare_sources(
     sources: Sequence[tuple[str, Callable[[], ScheduleSource]]],
     conditions: Callable[[ScheduleSource], Conditions],
     *,
+    num_runs: int,
     keep_going: tuple[type[Exception], ...],
     say: Callable[[Exception], str] = str,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
@@ -311,6 +323,7 @@ def compare_sources(
     Args:
         sources: The name of each schedule, and what builds or reads it.
         conditions: Conditions under which each is predicted.
+        num_runs: Runs of each; several with jitter.
         keep_going: Errors that a schedule's row tells of, unless none can be predicted; others are raised.
         say: Makes the reason of an error.
         progress: Is told which share of the schedules is done.
@@ -323,7 +336,7 @@ def compare_sources(
         progress(index / len(sources))
         try:
             source = read()
-            compared.append(_compared(source, conditions(source)))
+            compared.append(_compared(source, conditions(source), num_runs))
         except REFUSED as error:
             refused.append(error)
             if not isinstance(error, keep_going) or len(refused) == len(sources):
@@ -332,7 +345,7 @@ def compare_sources(
     return ScheduleComparison(tuple(compared))
 
 
-def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedule:
+def _compared(source: ScheduleSource, conditions: Conditions, num_runs: int) -> ComparedSchedule:
     prediction = predict_source(source, conditions)
     summary = summarize(
         lower(prediction.schedule),
@@ -341,4 +354,9 @@ def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedul
         prediction.cluster,
         prediction.pace,
     )
+    if num_runs > 1:
+        several = distribution(makespans_of_runs(prediction, num_runs))
+        summary = replace(
+            summary, makespan_p50_s=several.p50_s, makespan_p90_s=several.p90_s, makespan_p99_s=several.p99_s
+        )
     return ComparedSchedule(summary, prediction)

@@ -13,7 +13,7 @@ from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, Engine, NetworkOptions
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.fast import Distribution, distribution, makespans
+from pipesched.simulator.fast import distribution, makespans
 from pipesched.simulator.fidelity import makespan_range
 from pipesched.workflows import ArgumentError, require_at_least, require_number
 from pipesched.workflows.arguments import (
@@ -131,11 +131,7 @@ def simulate_source(
     bound_seconds: float | None = None,
 ) -> Simulation:
     """Do what `simulate` does; `progress` is told which share of several runs is over."""
-    num_runs = require_at_least("num_runs", num_runs, 1)
-    if num_runs > 1 and not conditions.jitter:
-        raise ArgumentError(
-            f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"
-        )
+    num_runs = require_runs(num_runs, conditions.jitter)
     spread = require_at_least("spread", spread, 0)
     variation = _variation(conditions) if spread else None
     if bound_seconds is not None:
@@ -150,7 +146,7 @@ def simulate_source(
         prediction.cluster,
         prediction.bare_timeline,
         bare_metrics=metrics(prediction.bare_timeline),
-        distribution=None if num_runs == 1 else _distribution(prediction, conditions, num_runs, progress),
+        distribution=None if num_runs == 1 else distribution(makespans_of_runs(prediction, num_runs, progress)),
         spread=None
         if variation is None
         else makespan_range(
@@ -200,11 +196,36 @@ def _variation(conditions: Conditions) -> Variation:
     return costs.variation
 
 
-def _distribution(
-    prediction: Prediction, conditions: Conditions, num_runs: int, progress: Callable[[float], None]
-) -> Distribution:
-    """Simulate with as many seeds, in several processes where that takes long."""
-    lowered = lower(prediction.schedule)
+def require_runs(num_runs: int, jitter: float) -> int:
+    """Return the number of runs; several need jitter.
+
+    Raises:
+        ArgumentError: It is not at least 1, or above 1 without jitter.
+    """
+    num_runs = require_at_least("num_runs", num_runs, 1)
+    if num_runs > 1 and not jitter:
+        raise ArgumentError(
+            f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"
+        )
+    return num_runs
+
+
+def makespans_of_runs(
+    prediction: Prediction,
+    num_runs: int,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    *,
+    is_shared: bool = True,
+) -> list[float]:
+    """Return the makespans of runs with jitter [s].
+
+    Args:
+        prediction: The run with the first seed; the others have the seeds that follow.
+        num_runs: Number of runs.
+        progress: Is called with the share of the runs that is over.
+        is_shared: Whether several processes share long work.
+    """
+    conditions, lowered = prediction.conditions, lower(prediction.schedule)
     is_long = num_runs * sum(map(len, lowered.ops)) > _LONG
     seconds = []
     for makespan_s in makespans(
@@ -214,9 +235,9 @@ def _distribution(
         network=conditions.network,
         jitter=conditions.jitter,
         seeds=range(conditions.seed, conditions.seed + num_runs),
-        num_processes=num_cores() if is_long else 1,
+        num_processes=num_cores() if is_long and is_shared else 1,
         engine=conditions.engine,
     ):
         seconds.append(makespan_s)
         progress(len(seconds) / num_runs)
-    return distribution(seconds)
+    return seconds

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median_low
 from typing import Any
 
 from pipesched.profiles.clusters import Cluster, Device, Link
@@ -31,7 +33,7 @@ from pipesched.simulator.sweep import (
     walkable,
 )
 from pipesched.workflows.arguments import ScheduleSource, source_of_entry
-from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, predict_source
+from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, makespans_of_runs, predict_source
 from pipesched.workflows.sweeping.group_columns import GroupColumns
 
 
@@ -44,6 +46,7 @@ class SweepJudge:
         limit_bytes: What every device may hold; None: as the machines say.
         is_steady: Whether longer runs are simulated where a batch does not show its steady pace.
         say: Makes the reason of an error.
+        num_runs: Runs of each setting with jitter; the run of median makespan counts.
         num_threads: Threads that share out the links of a block.
     """
 
@@ -51,6 +54,7 @@ class SweepJudge:
     limit_bytes: int | None = None
     is_steady: bool = True
     say: Callable[[Exception], str] = str
+    num_runs: int = 1
     num_threads: int = 1
     _programs: dict[SweptSetting, CaseSweep] = field(default_factory=dict, init=False, repr=False, compare=False)
     _known_costs: dict[Any, StageCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -60,7 +64,7 @@ class SweepJudge:
         parts: list[OutcomeBlock] = []
         walked: list[tuple[SettingBlock, ScheduleSource]] = []
         left: list[tuple[SettingBlock, ScheduleSource]] = []
-        goes_as_usual = is_usual(self.conditions.network)
+        goes_as_usual = is_usual(self.conditions.network) and not self.conditions.jitter
         for block in group:
             try:
                 source = _source(block.order)
@@ -142,10 +146,10 @@ class SweepJudge:
                 cases[setting] = self._costs(source, setting), self._cluster(schedule, dict(setting.link))
             except REFUSED as error:
                 outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
-        try:
-            measures = self._program(block.order, source).measures([*cases.values()])
-        except REFUSED:  # in one of the cases: which one is found out below
-            measures = [None] * len(cases)
+        measures: Sequence[CaseMeasures | None] = [None] * len(cases)
+        if not self.conditions.jitter:
+            with suppress(*REFUSED):  # in one of the cases: which one is found out below
+                measures = self._program(block.order, source).measures([*cases.values()])
         for (setting, case), measured in zip(cases.items(), measures, strict=True):
             try:
                 outcomes[setting] = self._outcome(source, setting, *case, measured)
@@ -228,14 +232,14 @@ class SweepJudge:
         schedule = source.schedule
         if measured is None:
             conditions = replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster)
-            measured = _simulated(source, conditions.cut(source))
+            measured = _simulated(source, conditions.cut(source), self.num_runs)
         num_devices = len(set(schedule.rank_to_device))
         pace: SteadyPace | Inexact = Inexact("")
         scenario = Scenario(schedule, costs, cluster, self.conditions.network)
         if measured.period_s and drifting_scenario(scenario) is None:
             bubble_fraction = idle_share(measured.busy_s, num_devices, measured.period_s)
             pace = SteadyPace(measured.period_s / schedule.num_microbatches, bubble_fraction)
-        elif self.is_steady:
+        elif self.is_steady and not self.conditions.jitter:
             pace = steady_pace(scenario, measured.timeline, source.longer)
         limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
         over = [
@@ -255,9 +259,13 @@ class SweepJudge:
         )
 
 
-def _simulated(source: ScheduleSource, conditions: Conditions) -> CaseMeasures:
-    """Return what a simulation says, where nothing else is exact."""
+def _simulated(source: ScheduleSource, conditions: Conditions, num_runs: int) -> CaseMeasures:
+    """Return the measures of a simulation; of several runs with jitter, those of the run of median makespan."""
     prediction = predict_source(source, conditions)
+    if num_runs > 1:
+        seconds = makespans_of_runs(prediction, num_runs, is_shared=False)
+        median = seconds.index(median_low(seconds))
+        prediction = predict_source(source, replace(conditions, seed=conditions.seed + median))
     busy_s = metrics(prediction.bare_timeline).busy_s
     peaks = {device: peak.total_bytes for device, peak in peak_memory(prediction.timeline.memory).items()}
     return CaseMeasures(prediction.makespan_s, busy_s, peaks, None, prediction.bare_timeline)

@@ -43,7 +43,7 @@ from pipesched.workflows.arguments import (
     searched_entries,
     workers_for,
 )
-from pipesched.workflows.simulating import REFUSED, Conditions
+from pipesched.workflows.simulating import REFUSED, Conditions, require_runs
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
@@ -76,6 +76,9 @@ def sweep(
     compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
     limit_bytes: int | None = None,
+    jitter: float = 0.0,
+    seed: int = 0,
+    num_runs: int = 1,
     by: str | None = None,
     is_steady: bool = True,
     num_workers: int | None = 1,
@@ -101,6 +104,9 @@ def sweep(
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
         limit_bytes: What every device may hold; None: as the cluster says.
+        jitter: Sigma of a log-normal factor on the seconds of every op; with jitter nothing has a steady state.
+        seed: Seed of the jitter of a setting's first run.
+        num_runs: Runs of each setting with jitter; a row has the measures of the run of median makespan.
         by: The measure that orders the settings; None: seconds per sample, or where nothing is known of samples per
             micro-batch.
         is_steady: Whether longer runs are simulated where a batch does not show its steady pace by itself.
@@ -121,6 +127,8 @@ def sweep(
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,
+        jitter=jitter,
+        seed=seed,
     )
     if cluster is not None and link:
         raise ArgumentError("link: got a cluster too, expected one of them; leave one out")
@@ -137,7 +145,8 @@ def sweep(
         where=where,
     )
     require_flag("is_steady", is_steady)
-    judge = SweepJudge(conditions, require_optional("limit_bytes", limit_bytes, 1, 2**63 - 1), is_steady)
+    limit = require_optional("limit_bytes", limit_bytes, 1, 2**63 - 1)
+    judge = SweepJudge(conditions, limit, is_steady, num_runs=require_runs(num_runs, jitter))
     if resume is not None:
         require_kind("resume", resume, str | Path, "the name of a file, or None")
     workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
@@ -246,7 +255,7 @@ def sweep_settings(
     run = runner or make_joint_runner(workers)
     journal, outcomes, known = None, OutcomeTable(settings), set[int]()
     if resume is not None:
-        what = judge.conditions, judge.limit_bytes, judge.is_steady, *own_sources(settings.orders)
+        what = judge.conditions, judge.limit_bytes, judge.is_steady, judge.num_runs, *own_sources(settings.orders)
         journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines, network and builders")
         kept = [(n, journal.known[setting]) for n, setting in enumerate(settings) if setting in journal.known]
         known.update(number for number, _ in kept)

@@ -62,3 +62,17 @@ def test_two_timelines_are_compared_quantity_by_quantity(tmp_path):
     assert (first["quantity"], first["first"], first["second"], first["difference"]) == ("makespan_s", 15, 30, 1)
     assert compared.comparison.names == ("run 1", "slow")
     assert isinstance(compared.plot(), Figure)
+
+
+def test_runs_with_jitter_have_the_percentiles_that_simulate_has():
+    costs, counts = pipesched.DeviceCost(1.0, backward_s=2.0), {"num_ranks": 3, "num_microbatches": 4}
+    compared = pipesched.compare(["1f1b", "gpipe"], costs, **counts, jitter=0.2, seed=5, num_runs=9)
+    for row in compared.to_rows():
+        several = pipesched.simulate(row["name"], costs, **counts, jitter=0.2, seed=5, num_runs=9).distribution
+        assert [row[f"makespan_{name}_s"] for name in ("p50", "p90", "p99")] == [
+            several.p50_s,
+            several.p90_s,
+            several.p99_s,
+        ]
+    assert "p50 / p90 / p99" in compared.table().rows[0]
+    assert "p50 / p90 / p99" not in pipesched.compare(["1f1b"], costs, **counts).table().rows[0]

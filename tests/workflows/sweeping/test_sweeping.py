@@ -180,6 +180,29 @@ def test_devices_of_the_cluster_that_no_setting_uses_are_named():
     assert "idle" not in small(num_ranks=[2], cluster=pipesched.flat(2)).table().caption
 
 
+def test_a_row_with_jitter_is_a_run_of_simulate_with_the_same_seed():
+    rows = small(jitter=0.2, seed=7).to_rows()
+    for row in rows:
+        counts = {"num_ranks": row["num_ranks"], "num_microbatches": row["num_microbatches"]}
+        one = pipesched.simulate(row["schedule"], COSTS, **counts, jitter=0.2, seed=7)
+        assert row["makespan_s"] == pytest.approx(one.makespan_s, rel=1e-12)
+        assert row["steady_s_per_microbatch"] is None
+
+
+def test_a_row_of_several_runs_is_the_run_of_median_makespan():
+    for row in small(num_microbatches=[4], jitter=0.2, seed=3, num_runs=5).to_rows():
+        counts = {"num_ranks": row["num_ranks"], "num_microbatches": 4}
+        runs = [pipesched.simulate(row["schedule"], COSTS, **counts, jitter=0.2, seed=seed) for seed in range(3, 8)]
+        median = sorted(runs, key=lambda run: run.makespan_s)[2]
+        assert row["makespan_s"] == pytest.approx(median.makespan_s, rel=1e-12)
+        assert row["bubble_fraction"] == pytest.approx(median.bubble_fraction, abs=1e-9)
+
+
+def test_several_runs_without_jitter_are_refused():
+    with pytest.raises(ArgumentError, match=r"num_runs: got 5 without `jitter`, expected both"):
+        small(num_runs=5)
+
+
 def test_the_best_comes_first_and_the_front_is_beaten_by_none():
     result = small(recomputes=[False, True], num_microbatches=[2, 4, 8])
     values = [(outcome.s_per_microbatch, outcome.held_bytes) for outcome in result.outcomes]
