@@ -74,8 +74,8 @@ def prefixes_of(profile: Profile) -> Prefixes | None:
     """Return the prefixes of a profile's graph; None where those along the chain of its layers are all."""
     if profile.graph is None:
         return None
-    found = _prefixes(profile.graph, _counting(profile))
-    return None if len(found.masks) == len(profile.layers) + 1 else found
+    antichains = _prefixes(profile.graph, _counting(profile))
+    return None if len(antichains.masks) == len(profile.layers) + 1 else antichains
 
 
 def has_too_many_prefixes(profile: Profile) -> bool:
@@ -169,17 +169,17 @@ def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
     """Return the prefixes at which a graph may be cut; along the chain of its layers alone where there are too many."""
     count = len(graph.needs)
     kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate(graph.cut_bytes())}
-    found = {prefix: cut_bytes for prefix, cut_bytes in islice(_enumerated(graph), MAX_PREFIXES + 2) if prefix}
-    are_all = len(found) <= MAX_PREFIXES
-    if are_all and len(found) > _MAX_KEPT:
+    prefixes = {prefix: cut_bytes for prefix, cut_bytes in islice(_enumerated(graph), MAX_PREFIXES + 2) if prefix}
+    are_all = len(prefixes) <= MAX_PREFIXES
+    if are_all and len(prefixes) > _MAX_KEPT:
         mask = sum(1 << layer for layer in range(count) if counting[layer])
         best: dict[int, tuple[int, int, int]] = {}
-        for prefix, cut_bytes in found.items():
+        for prefix, cut_bytes in prefixes.items():
             rank = (cut_bytes, prefix.bit_count(), prefix)
             best[prefix & mask] = min(rank, best.get(prefix & mask, rank))
-        found = {prefix: cut_bytes for cut_bytes, _, prefix in best.values()}
-        are_all = len(found) <= _MAX_KEPT
-    kept |= found if are_all else {}
+        prefixes = {prefix: cut_bytes for cut_bytes, _, prefix in best.values()}
+        are_all = len(prefixes) <= _MAX_KEPT
+    kept |= prefixes if are_all else {}
     masks = sorted(kept, key=lambda prefix: (prefix.bit_count(), prefix))
     return Prefixes(tuple(masks), tuple(kept[prefix] for prefix in masks), are_all)
 

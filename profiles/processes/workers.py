@@ -73,11 +73,11 @@ class WorkerPool:
 
     def _start(self) -> None:
         """Start a process; the calling thread must outlive it (`end_with`)."""
-        ours, its = Pipe()
+        connection, its = Pipe()
         process = SpawnProcess(target=_work, args=(its, os.getpid()), daemon=True)
         with its, hold_interrupts():  # the process begins without interrupts
             process.start()
-        thread = Thread(target=self._serve, args=(process, ours), daemon=True)
+        thread = Thread(target=self._serve, args=(process, connection), daemon=True)
         self._workers.append((process, thread))
         thread.start()
 

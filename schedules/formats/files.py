@@ -58,15 +58,15 @@ class Faults:
         if not self._count:
             return
         more = [f"and {self._count - _SHOWN_FAULTS} more"] if self._count > _SHOWN_FAULTS else []
-        raise ScheduleError(one_line(f"{self._origin}: " + "; ".join(self._shown + more)))
+        raise ScheduleError(without_breaks(f"{self._origin}: " + "; ".join(self._shown + more)))
 
 
 def fault(origin: str, problem: str) -> ScheduleError:
     """Return the error for a file that has but one fault."""
-    return ScheduleError(one_line(f"{origin}: {problem}"))
+    return ScheduleError(without_breaks(f"{origin}: {problem}"))
 
 
-def one_line(text: str) -> str:
+def without_breaks(text: str) -> str:
     """Return `text` without line breaks."""
     return " ".join(text.splitlines())
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipesched.schedules import Compute, Op, Overlap, Phase, Reduce, computes
-from pipesched.schedules.formats.files import Faults, FileWarning, one_line
+from pipesched.schedules.formats.files import Faults, FileWarning, without_breaks
 from pipesched.schedules.formats.torch_rules import CellName, Rows
 
 _FULL = re.compile(r"([0-9]+)BW([0-9]+)")
@@ -72,7 +72,7 @@ def in_todays_words(rows: Rows, full: set[Compute], place: CellName, faults: Fau
 def warn_older(origin: str) -> None:
     """Warn that the file `origin` is in the dialect of 2024."""
     text = "read as PyTorch's CSV of 2024: BW is a full backward, B and W are its halves (today B, I and W)"
-    warnings.warn(one_line(f"{origin}: {text}"), FileWarning, stacklevel=2)
+    warnings.warn(without_breaks(f"{origin}: {text}"), FileWarning, stacklevel=2)
 
 
 def _newer_words(rows: Rows, place: CellName) -> Iterator[tuple[str, Op]]:

@@ -9,7 +9,8 @@ import pytest
 
 SPLIT = "--uniform f=1,i=1,w=1"
 COLUMNS = [
-    "name", "makespan_s", "makespan_p50_s", "makespan_p90_s", "makespan_p99_s", "bubble_fraction", "bubble_overhead", "bubble_of_longest_span", "throughput",
+    "name", "makespan_s", "makespan_p50_s", "makespan_p90_s", "makespan_p99_s", "bubble_fraction",
+    "bubble_overhead", "bubble_of_longest_span", "throughput",
     "steady_s_per_microbatch", "steady_error",
     "steady_bubble_fraction",
     "peak_memory_worst_bytes", "peak_memory_best_bytes", "peak_microbatches_worst", "peak_microbatches_best",

@@ -38,10 +38,10 @@ def trained(path, name, num_ranks=2, *, is_distributed=False, **fields):
     return load_file(path)
 
 
-def require_same(found, expected):
-    assert found.keys() == expected.keys()
+def require_same(weights, expected):
+    assert weights.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
+        assert torch.equal(weights[name], tensor), name
 
 
 @pytest.mark.parametrize("recompute", [None, "all"])
@@ -50,15 +50,15 @@ def test_a_model_with_frozen_parts_trains_as_without_a_pipeline(name, recompute,
     if recompute and name == "zb_h1":
         pytest.skip("it splits the backward")
     chunks = {"num_chunks": 2} if name == "interleaved" else {}
-    found = trained(tmp_path / "w.safetensors", name, recompute=recompute, **chunks)
-    require_same(found, plain_loop())
+    weights = trained(tmp_path / "w.safetensors", name, recompute=recompute, **chunks)
+    require_same(weights, plain_loop())
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("recompute", [None, "all"])
 def test_a_model_with_frozen_parts_trains_as_without_a_pipeline_in_processes(recompute, tmp_path):
-    found = trained(tmp_path / "w.safetensors", "1f1b", 3, is_distributed=True, recompute=recompute)
-    require_same(found, plain_loop())
+    weights = trained(tmp_path / "w.safetensors", "1f1b", 3, is_distributed=True, recompute=recompute)
+    require_same(weights, plain_loop())
 
 
 def drawn():

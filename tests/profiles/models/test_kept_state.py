@@ -65,8 +65,8 @@ def held(module):
         if isinstance(value, torch.Generator):
             return value.get_state().tolist()
         if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        return [plain(each) for each in value] if isinstance(value, list | deque) else value
+            return {key: plain(held) for key, held in value.items()}
+        return [plain(held) for held in value] if isinstance(value, list | deque) else value
 
     names = [name for name in vars(module) if not name.startswith("_") or name in ("_buffers", "_parameters")]
     return {name: plain(vars(module)[name]) for name in names}, [part.training for part in module.modules()]

@@ -21,7 +21,7 @@ def read(text):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         schedule = read_csv_text(text, "s.csv", steps=False)
-    return [[str(op) for op in row] for row in schedule.ops], [str(each.message) for each in caught]
+    return [[str(op) for op in row] for row in schedule.ops], [str(warning.message) for warning in caught]
 
 
 def todays(text):

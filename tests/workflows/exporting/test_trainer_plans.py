@@ -66,11 +66,11 @@ def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything, trainer):
     result = searched(trainer=trainer, compressions=[None, "half"])
-    found = [outcome.candidate for outcome in result.ranking.ranked]
-    assert result.trainers[trainer] == tuple(range(1, len(found) + 1))
-    assert all(RUNS[trainer](candidate) for candidate in found)
+    candidates = [outcome.candidate for outcome in result.ranking.ranked]
+    assert result.trainers[trainer] == tuple(range(1, len(candidates) + 1))
+    assert all(RUNS[trainer](candidate) for candidate in candidates)
     asked = dict(enumerate(anything.ranking.ranked, 1))
-    assert {asked[number].candidate for number in anything.trainers[trainer]} <= set(found)
+    assert {asked[number].candidate for number in anything.trainers[trainer]} <= set(candidates)
     assert export_setting(result.plan, trainer) == result.export(trainer)
 
 

@@ -62,11 +62,11 @@ def all_cuts(num_layers, num_stages):
 )
 def test_equal_layers_that_do_not_divide_evenly_take_the_best_time(schedule, num_layers, counts, right_s):
     num_ranks, num_microbatches, num_chunks = counts
-    found = pipesched.simulate(
+    result = pipesched.simulate(
         schedule, LayerCosts((EQUAL,) * num_layers),
         num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks,
     )  # fmt: skip
-    assert found.makespan_s == pytest.approx(right_s, rel=1e-9)
+    assert result.makespan_s == pytest.approx(right_s, rel=1e-9)
 
 
 def test_interleaved_is_compared_with_1f1b_at_the_best_cut_of_each():
@@ -92,10 +92,10 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
         best_s = min(
             makespan_s(schedule, costs.stage_costs(cut).stages) for cut in all_cuts(len(layers), schedule.num_stages)
         )
-        found = pipesched.simulate(schedule, costs)
+        result = pipesched.simulate(schedule, costs)
         uniform = pipesched.simulate(schedule, costs, partition="uniform")
-        assert best_s * (1 - 1e-9) <= found.makespan_s <= best_s * 1.005
-        assert found.makespan_s <= uniform.makespan_s * (1 + 1e-9)
+        assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
+        assert result.makespan_s <= uniform.makespan_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zbv"])
@@ -105,8 +105,8 @@ def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
 
     def held_bytes(limit, partition=None):
         cluster = Cluster((Device(memory_bytes=limit),) * 2)
-        found = pipesched.simulate(name, costs, cluster, num_ranks=2, num_microbatches=4, partition=partition)
-        return max(peak.total_bytes for peak in peak_memory(found.timeline.memory).values())
+        result = pipesched.simulate(name, costs, cluster, num_ranks=2, num_microbatches=4, partition=partition)
+        return max(peak.total_bytes for peak in peak_memory(result.timeline.memory).values())
 
     num_stages = build(name, 2, 4).num_stages
     cuts = [",".join(str(end - begin) for begin, end in cut) for cut in all_cuts(10, num_stages)]
@@ -124,16 +124,16 @@ def test_a_run_without_a_flush_is_cut_for_its_pace():
         ).steady_s_per_microbatch
         for cut in all_cuts(8, 4)
     ]  # fmt: skip
-    found = pipesched.simulate("wpipe", costs, num_ranks=2, num_microbatches=4)
-    assert found.steady_s_per_microbatch <= min(paces_s) * 1.005
+    result = pipesched.simulate("wpipe", costs, num_ranks=2, num_microbatches=4)
+    assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
 
 
 def test_a_plan_takes_the_best_cut_and_claims_no_more_than_it_knows():
     profile = pipesched.profile_of_layers(LayerCosts((EQUAL,) * 10), 1).profile
-    found = pipesched.plan(profile, None, 8, num_devices=4, depths=[4], recomputes=[False])
-    assert found.best.candidate.schedule == "interleaved"
-    assert found.best.seconds == pytest.approx(0.780, rel=1e-9)
-    (second,) = [plan for plan in found.ranking.ranked if plan.candidate.schedule == "1f1b"]
+    result = pipesched.plan(profile, None, 8, num_devices=4, depths=[4], recomputes=[False])
+    assert result.best.candidate.schedule == "interleaved"
+    assert result.best.seconds == pytest.approx(0.780, rel=1e-9)
+    (second,) = [plan for plan in result.ranking.ranked if plan.candidate.schedule == "1f1b"]
     assert second.seconds == pytest.approx(0.870, rel=1e-9)
-    assert "no other can be faster" not in found.table().caption
-    assert "the cuts of the plans shown come from a local search" in found.table().caption
+    assert "no other can be faster" not in result.table().caption
+    assert "the cuts of the plans shown come from a local search" in result.table().caption

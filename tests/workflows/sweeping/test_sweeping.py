@@ -184,8 +184,8 @@ def test_a_row_with_jitter_is_a_run_of_simulate_with_the_same_seed():
     rows = small(jitter=0.2, seed=7).to_rows()
     for row in rows:
         counts = {"num_ranks": row["num_ranks"], "num_microbatches": row["num_microbatches"]}
-        one = pipesched.simulate(row["schedule"], COSTS, **counts, jitter=0.2, seed=7)
-        assert row["makespan_s"] == pytest.approx(one.makespan_s, rel=1e-12)
+        single = pipesched.simulate(row["schedule"], COSTS, **counts, jitter=0.2, seed=7)
+        assert row["makespan_s"] == pytest.approx(single.makespan_s, rel=1e-12)
         assert row["steady_s_per_microbatch"] is None
 
 
