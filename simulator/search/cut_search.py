@@ -16,7 +16,7 @@ from typing import TypeAlias, final
 
 from pipesched.profiles.partitioning import Layers, RankWork
 
-Measure: TypeAlias = Callable[[Layers], tuple[float, ...]]
+CutCost: TypeAlias = Callable[[Layers], tuple[float, ...]]
 """Returns the cost of a cut, to be compared: bytes over memory, seconds, and what decides between equal seconds."""
 
 _SAME = 1e-9
@@ -67,7 +67,7 @@ class CutSearch:
         most: Cuts that are simulated at most, besides those that it starts from.
     """
 
-    def __init__(self, bounds: CutBounds, measure: Measure, most: int) -> None:
+    def __init__(self, bounds: CutBounds, measure: CutCost, most: int) -> None:
         self._bounds, self._measure, self._most = bounds, measure, most
         self._best: tuple[float, ...] = (math.inf,)
         self._layers: Layers | None = None

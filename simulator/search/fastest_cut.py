@@ -21,7 +21,7 @@ from pipesched.simulator.memory import peak_memory, with_memory
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
 from pipesched.simulator.search.search_outcome import UNPREDICTABLE
 
-Cut: TypeAlias = tuple[tuple[int, int], ...]
+StageRanges: TypeAlias = tuple[tuple[int, int], ...]
 """The first layer of each stage, and the layer behind its last."""
 
 _MOST_CUTS = 64
@@ -48,7 +48,7 @@ class CutTask:
 
     schedule: Schedule
     num_layers: int
-    costs_of: Callable[[Cut], StageCosts]
+    costs_of: Callable[[StageRanges], StageCosts]
     cluster: Cluster
     network: NetworkOptions = USUAL_NETWORK
     longer: Callable[[int], Schedule] | None = None

@@ -5,73 +5,83 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import LayerCosts, Profile, StageCosts, stages_of_layers, with_input_share
+from pipesched.profiles.costs import Compression, LayerCosts, Profile, StageCosts, stages_of_layers, with_input_share
 from pipesched.profiles.partitioning import Layers, arranged, uniform_partition
+from pipesched.schedules import Schedule
+from pipesched.simulator import USUAL_NETWORK, Buffers, NetworkOptions
 from pipesched.simulator.search import CutTask, fastest_cut
 from pipesched.workflows.arguments import ScheduleSource, read_microbatch_size
-
-if TYPE_CHECKING:
-    from pipesched.workflows.simulating.prediction import Conditions
 
 _KEPT = 16
 """Cuts that are kept, as several parts of an answer ask for the same one."""
 _StagesOf: TypeAlias = Callable[[Sequence[tuple[int, int]]], StageCosts]
-_stages_of: OrderedDict[tuple[int, int | None, int], _StagesOf] = OrderedDict()
+_stages_of: OrderedDict[tuple[int, int | None, int], tuple[object, _StagesOf]] = OrderedDict()
 _known: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], Layers]] = OrderedDict()
 
 
-def balanced_layers(conditions: Conditions, source: ScheduleSource, cluster: Cluster) -> Layers:
+def balanced_layers(
+    given: Profile | LayerCosts,
+    source: ScheduleSource,
+    cluster: Cluster,
+    *,
+    microbatch_size: int | None = None,
+    input_share: float | None = None,
+    network: NetworkOptions = USUAL_NETWORK,
+    compression: Compression | None = None,
+    buffers: Buffers = "pooled",
+) -> Layers:
     """Return the layers of each stage with which a schedule is fastest, as far as a short search finds them.
 
     Args:
-        conditions: Costs of layers or a profile, and how messages go.
+        given: Costs of the layers.
         source: The schedule.
         cluster: The machines.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        input_share: Share of B that I takes where B alone is known; None: none is supposed.
+        network: How messages go.
+        compression: Compression of messages.
+        buffers: How receive buffers are allocated.
 
     Raises:
         ArgumentError: The size of micro-batches is below 1.
         ProfileError: There are more stages than layers, or the profile does not cover the size.
     """
-    asked = conditions
-    objects = asked.costs, source.schedule  # kept, and so their identity
+    objects, schedule = (given, source.schedule), source.schedule  # kept, and so their identity
     key = (
-        *map(id, objects), source.longer is None, asked.microbatch_size, cluster, asked.network, asked.compression,
-        asked.convert_bytes_per_s, asked.buffers, asked.input_share,
+        *map(id, objects), source.longer is None, microbatch_size, cluster, network, compression, buffers, input_share
     )  # fmt: skip
     if key not in _known:
-        layers = _searched(asked, source, cluster)
+        stages = _stages_of_schedule(given, schedule, microbatch_size)
+
+        def costs_of(bounds: Sequence[tuple[int, int]]) -> StageCosts:
+            costs = replace(stages(bounds), compression=compression)
+            if input_share is None:
+                return costs
+            return replace(costs, stages=tuple(with_input_share(costs.stages, input_share)))
+
+        task = CutTask(schedule, len(given.layers), costs_of, cluster, network, source.longer, buffers)
+        layers = fastest_cut(task)
         while len(_known) >= _KEPT:
             _known.popitem(last=False)
         _known[key] = objects, layers
     return _known[key][1]
 
 
-def _searched(conditions: Conditions, source: ScheduleSource, cluster: Cluster) -> Layers:
-    given, schedule = conditions.costs, source.schedule
-    assert isinstance(given, Profile | LayerCosts), "it has layers"
-    num_layers = len(given.layers)
+def _stages_of_schedule(given: Profile | LayerCosts, schedule: Schedule, microbatch_size: int | None) -> _StagesOf:
+    """Return what says the costs of stages, after it is clear that there are layers enough."""
     try:
-        uniform_partition(num_layers, schedule.num_stages)
+        uniform_partition(len(given.layers), schedule.num_stages)
     except ProfileError as error:
         if isinstance(given, Profile):
             raise
         raise ProfileError(f"{given.origin or 'costs'}: schedule {schedule.name}: {error}") from error
     if isinstance(given, Profile):
         given = arranged(given, schedule.num_stages)
-    stages = _stages(given, conditions.microbatch_size, schedule.ranks_per_device)
-
-    def costs_of(bounds: tuple[tuple[int, int], ...]) -> StageCosts:
-        costs = stages(bounds)
-        if conditions.input_share is not None:
-            costs = replace(costs, stages=tuple(with_input_share(costs.stages, conditions.input_share)))
-        return conditions.compressed(costs)
-
-    task = CutTask(schedule, num_layers, costs_of, cluster, conditions.network, source.longer, conditions.buffers)
-    return fastest_cut(task)
+    return _stages(given, microbatch_size, schedule.ranks_per_device)
 
 
 def _stages(given: Profile | LayerCosts, size: int | None, num_sharing: int) -> _StagesOf:
@@ -82,5 +92,8 @@ def _stages(given: Profile | LayerCosts, size: int | None, num_sharing: int) -> 
     if key not in _stages_of:
         while len(_stages_of) >= _KEPT:
             _stages_of.popitem(last=False)
-        _stages_of[key] = stages_of_layers(given, size, num_sharing)  # which holds what is given, and so its identity
-    return _stages_of[key]
+        _stages_of[key] = (
+            given,
+            stages_of_layers(given, size, num_sharing),
+        )  # what is given is kept, and so its identity
+    return _stages_of[key][1]

@@ -123,14 +123,15 @@ class Conditions:
             partition=cut.partition,
             input_share=cut.input_share,
         )
-        return cut.compressed(costs)
+        return costs if cut.compression is None else replace(costs, compression=cut.message_compression)
 
-    def compressed(self, costs: StageCosts) -> StageCosts:
-        """Return costs with messages compressed as asked."""
+    @property
+    def message_compression(self) -> Compression | None:
+        """How messages are compressed; None: not at all."""
         if self.compression is None:
-            return costs
+            return None
         size = element_bytes(self.costs.provenance.dtype) if isinstance(self.costs, Profile) else FLOAT32_BYTES
-        return replace(costs, compression=Compression(size, self.convert_bytes_per_s))
+        return Compression(size, self.convert_bytes_per_s)
 
     def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
         """Return how many layers each stage has; None where costs are not of layers."""
@@ -151,12 +152,21 @@ class Conditions:
     def cut(self, source: ScheduleSource) -> Conditions:
         """Return these conditions with the layers of each stage, where costs are of layers, and as a plan says."""
         known = self if source.plan is None else self._as_planned(source.plan)
-        num_stages = source.schedule.num_stages
-        is_given = isinstance(known.costs, Profile) and not is_searched(known.costs, known.partition, num_stages)
-        if is_given or not known.cuts_layers:
+        costs, num_stages = known.costs, source.schedule.num_stages
+        is_given = isinstance(costs, Profile) and not is_searched(costs, known.partition, num_stages)
+        if is_given or not known.cuts_layers or not isinstance(costs, Profile | LayerCosts):
             return known
-        cluster = known.cluster_of(source.schedule, source.plan)
-        return replace(known, partition=partition_text(balanced_layers(known, source, cluster)))
+        layers = balanced_layers(
+            costs,
+            source,
+            known.cluster_of(source.schedule, source.plan),
+            microbatch_size=known.microbatch_size,
+            input_share=known.input_share,
+            network=known.network,
+            compression=known.message_compression,
+            buffers=known.buffers,
+        )
+        return replace(known, partition=partition_text(layers))
 
     def _as_planned(self, plan: Plan) -> Conditions:
         """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
