@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.process_groups import pipeline_group
 from pipesched.profiles.traces.rank_trace import RankTrace
 from pipesched.profiles.traces.step_cuts import Pass, passes_of
@@ -24,12 +25,21 @@ def pipeline_ranks(traces: Sequence[RankTrace], noun: str) -> tuple[list[RankTra
     Args:
         traces: The ranks, in order.
         noun: Plural of the traces' origin, such as ``files``.
+
+    Raises:
+        ProfileError: The process group of the pipeline has a rank without a trace.
     """
     by_rank = {trace.rank: trace for trace in traces if trace.rank is not None}
     first = traces[0]
     group = pipeline_group(first.groups)
     if group is not None and len(by_rank) == len(traces):
         kept = [by_rank[rank] for rank in first.groups[group] if rank in by_rank]
+        missing = [str(rank) for rank in first.groups[group] if rank not in by_rank]
+        if missing:
+            raise ProfileError(
+                f"{first.file}: got no trace of rank {', '.join(missing)}, expected every rank of the process group "
+                f"{group!a}; try all {noun} of this pipeline"
+            )
         if 1 < len(kept) < len(traces):
             return kept, _sentence(traces, kept, f"the process group {group!a}", noun)
     passes = list(map(passes_of, traces))

@@ -111,7 +111,7 @@ class _TraceText:
     def events(self, fields: TraceFields) -> Iterator[dict[str, Any]]:
         match self._next():
             case "[":
-                yield from self._list()
+                yield from self._list(are_alone=True)
             case "{":
                 yield from self._object(fields)
             case other:
@@ -140,7 +140,8 @@ class _TraceText:
                 "writes them; try another file"
             )
 
-    def _list(self) -> Iterator[dict[str, Any]]:
+    def _list(self, *, are_alone: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the events of a list; the format lets a list alone end without its bracket, as of a stopped program."""
         separator = self._take("[")
         if self._next() == "]":
             separator = self._take("]")
@@ -149,7 +150,11 @@ class _TraceText:
             if not isinstance(event, dict):
                 self._fail(shown(event), "an event, as an object")
             yield event
+            if are_alone and self._is_over():
+                return
             separator = self._take(",]")
+            if are_alone and separator == "," and self._is_over():
+                return
 
     def _value(self) -> Any:
         """Return the next value, with as much more of the text as it takes."""
@@ -181,17 +186,23 @@ class _TraceText:
 
     def _next(self) -> str:
         """Return the next character that is no space."""
+        if self._is_over():
+            self._fail("", "more of it")
+        return self._window[self._at]
+
+    def _is_over(self) -> bool:
+        """Skip spaces, and return whether the text ends there."""
         begun = self._before + self._at
         while True:
             spaces = _SPACE.match(self._window, self._at)
             assert spaces is not None
             self._at = spaces.end()
             if self._at < len(self._window):
-                return self._window[self._at]
+                return False
             if self._before + self._at - begun > _LONGEST_VALUE:
                 self._fail(f"{_LONGEST_VALUE} blanks", "a trace")
             if not self._more():
-                self._fail("", "more of it")
+                return True
 
     def _more(self) -> bool:
         """Read on; whether there was more. What was read is dropped."""

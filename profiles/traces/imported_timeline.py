@@ -124,7 +124,8 @@ def imported_timeline(
     if clocks.contradiction_ns > limit_ns:
         raise ProfileError(
             f"clocks: got messages that contradict each other by {clocks.contradiction_ns / 1e6:.3g} ms, whatever the "
-            "clocks show, expected traces of one step of one run; try other files"
+            "clocks show, expected traces of one step of one run; try other files, or those of one pipeline if some "
+            "are of data-parallel copies"
         )
     is_counted = any(trace.is_counted for trace in ranks)
     return ImportedTimeline(tuple(trace.file for trace in ranks), step, schedule, timeline, clocks, is_counted)

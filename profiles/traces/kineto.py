@@ -75,9 +75,8 @@ def read_kineto(
 
 
 def _lane(event: TraceEvent) -> TraceLane:
-    rank = event_arguments(event).get("rank")
-    is_rank = isinstance(rank, int) and not isinstance(rank, bool)
-    return TraceLane(rank if is_rank else None, lane_id(event.get("pid")), lane_id(event.get("tid")))
+    rank = lane_id(event_arguments(event).get("rank"))
+    return TraceLane(rank if isinstance(rank, int) and not isinstance(rank, bool) else None, lane_id(event.get("pid")), lane_id(event.get("tid")))
 
 
 def _add_slice(trace: RankTrace, event: TraceEvent, patterns: RangePatterns) -> None:

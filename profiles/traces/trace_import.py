@@ -52,6 +52,11 @@ def read_traces(
     traces, copies = pipeline_ranks(
         _read(paths, RangePatterns(patterns), progress), "ranks" if is_one_file else "files"
     )
+    if len(traces) == 1 and not traces[0].ranges and not traces[0].flow_starts_ns:
+        raise ProfileError(
+            f"{paths[0]}: got a trace with {named_ranges(traces[0])}, expected ranges with names of passes; try "
+            "`patterns` with the names of yours"
+        )
     if len(traces) == 1:
         raise ProfileError(
             f"{paths[0]}: got the trace of one rank, with {named_ranges(traces[0])}, expected one of every rank; try "

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 import random
 
 import pytest
@@ -53,6 +54,9 @@ FORMS = {
     "ranks in the arguments": [
         event | {"args": {"rank": event["tid"]}, "tid": 5} for event in complete(pipeline())
     ],
+    "ranks as texts in the arguments": [
+        event | {"args": {"rank": str(event["tid"])}, "tid": 5} for event in complete(pipeline())
+    ],
 }  # fmt: skip
 
 
@@ -61,6 +65,20 @@ def test_all_ranks_in_one_file_are_read_in_every_form(tmp_path, form):
     read = read_traces([write(tmp_path / "all.json", FORMS[form])])
     assert (figures(read), read.timeline.name) == (TWO_BY_TWO, "1f1b")
     assert "passes have the names of PiPPy" in read.notes
+
+
+@pytest.mark.parametrize("end", ["", ",", ",\n"])
+def test_a_list_of_events_may_end_without_its_bracket(tmp_path, end):
+    file = tmp_path / "stopped.json"
+    file.write_text(json.dumps(complete(pipeline()))[:-1] + end)
+    assert figures(read_traces([file])) == TWO_BY_TWO
+
+
+def test_a_list_that_ends_within_an_event_is_refused(tmp_path):
+    file = tmp_path / "cut.json"
+    file.write_text(json.dumps(complete(pipeline()))[:-5])
+    with pytest.raises(ProfileError, match="the file may be cut off"):
+        read_traces([file])
 
 
 @pytest.mark.parametrize("writer", [complete, pairs])
@@ -182,6 +200,12 @@ def kineto_ranks(
         info = {"backend": "nccl", "rank": rank, "world_size": 4 * num_copies, "pg_config": pg_config(rank)}
         paths.append(file.write(folder / f"rank{rank}.json", distributedInfo=info))
     return paths
+
+
+def test_a_pipeline_with_a_rank_that_has_no_trace_is_refused(tmp_path):
+    paths = kineto_ranks(tmp_path, 2, groups)
+    with pytest.raises(ProfileError, match="got no trace of rank 4, 6, expected every rank of the process group"):
+        read_traces(paths[:4])
 
 
 def groups(rank):
