@@ -107,7 +107,7 @@ def main() -> None:
     _drop_odd_sizes()
     try:
         code = _answer(_run)
-        if code != STOPPED:
+        if code not in (BAD_INPUT, STOPPED):
             code = _answer(_finish) or code
     finally:
         drop_files()

@@ -88,7 +88,7 @@ def test_the_table_of_plans_says_who_can_be_told_of_which(pipesched, measured): 
     one_f_one_b = [number for number, name in enumerate(schedules, 1) if name == "1f1b"]
     assert data["trainers"]["megatron"] == one_f_one_b
     assert data["trainers"]["torchtitan"] == [*range(1, len(schedules) + 1)]
-    assert "plans that --export can say: torchtitan 1-" in pipesched(line).out
+    assert "plans that each trainer can run (--export): torchtitan 1-" in pipesched(line).out
 
 
 def test_beside_a_plan_nothing_is_said_again(pipesched, measured):  # noqa: F811

@@ -102,6 +102,11 @@ def test_the_exit_code_is_right_where_nobody_can_be_told(tmp_path, line, to, cod
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"] * ("--out" in line)
 
 
+def test_nothing_is_written_where_the_answer_cannot_be_printed(tmp_path):
+    done = run(["sh", "-c", f"{sys.executable} -m pipesched {SIMULATED} --out {tmp_path}/x.json >/dev/full"], cwd=ROOT)
+    assert (done.returncode, "wrote" in done.stderr, list(tmp_path.iterdir())) == (2, False, [])
+
+
 @pytest.mark.parametrize("megabytes", [30, 60, 200, 300, 500])
 @pytest.mark.parametrize(
     "line",

@@ -44,11 +44,11 @@ def print_plans(ranking: PlanRanking, request: Request, notes: Sequence[str]) ->
 
 
 def exportable(result: PlanSearch) -> list[str]:
-    """Return a line on the plans that each trainer can be told of."""
+    """Return a line with the numbers of the plans that each trainer can run."""
     from pipesched.workflows.planning import number_ranges
 
     parts = [f"{trainer} {number_ranges(numbers) or 'none'}" for trainer, numbers in result.trainers.items()]
-    return [f"plans that --export can say: {'; '.join(parts)}"]
+    return [f"plans that each trainer can run (--export): {'; '.join(parts)}"]
 
 
 def page_of_plans(result: PlanSearch, notes: Sequence[str]) -> str:
