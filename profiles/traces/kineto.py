@@ -76,7 +76,8 @@ def read_kineto(
 
 def _lane(event: TraceEvent) -> TraceLane:
     rank = lane_id(event_arguments(event).get("rank"))
-    return TraceLane(rank if isinstance(rank, int) and not isinstance(rank, bool) else None, lane_id(event.get("pid")), lane_id(event.get("tid")))
+    number = rank if isinstance(rank, int) and not isinstance(rank, bool) else None
+    return TraceLane(number, lane_id(event.get("pid")), lane_id(event.get("tid")))
 
 
 def _add_slice(trace: RankTrace, event: TraceEvent, patterns: RangePatterns) -> None:
