@@ -12,8 +12,9 @@ from typing import TypeAlias, final
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts
-from pipesched.schedules import Schedule, machine_code, op_cells
+from pipesched.schedules import Schedule, ScheduleError, machine_code, op_cells
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import Continuation, continuation, runs_without_flush
 from pipesched.simulator import USUAL_NETWORK, Buffers, Inexact, NetworkOptions, Scenario
 from pipesched.simulator.engine import require_simulable
 from pipesched.simulator.fast import compile_lists, predict_unflushed, program_times
@@ -42,7 +43,7 @@ class CutTask:
         costs_of: Returns what the stages of a cut cost.
         cluster: Devices and links.
         network: How messages go.
-        longer: Makes a run without a flush so many times as long: then its pace counts; None: the makespan does.
+        longer: Makes a run without a flush so many times as long; None: its lists are continued.
         buffers: How receive buffers are allocated.
     """
 
@@ -166,12 +167,13 @@ class _Measure:
         self._limits = {device: limit for device, limit in limits.items() if limit is not None}
         self.has_limits = bool(self._limits) and costs.has_bytes
         self._least_s = math.inf  # of a cut that fits
+        self._going_on = _going_on(task)
         self._longer: dict[int, Schedule] = {}
 
     @property
     def most(self) -> int:
         """How many cuts are simulated at most."""
-        if self._task.longer is not None:
+        if self._going_on is not None:
             return max(2, min(_MOST_CUTS, _MOST_CELLS // len(self._lists.columns.codes)))
         return max(4, min(_MOST_CUTS, _MOST_STEPS // len(self._program.kinds)))
 
@@ -181,9 +183,9 @@ class _Measure:
         costs = task.costs(layers)
         times_s = program_times(program, costs, task.cluster, task.network)
         seconds = makespan_s = program.makespan_s(times_s)
-        if task.longer is not None:
+        if self._going_on is not None:
             scenario = Scenario(self._lists, costs, task.cluster, task.network)
-            answer = predict_unflushed(scenario, self._run, program.timeline(times_s))
+            answer = predict_unflushed(scenario, self._run, program.timeline(times_s), self._going_on.period)
             seconds = math.inf if isinstance(answer, Inexact) else answer.seconds
         if not self.has_limits:
             return 0, seconds, makespan_s
@@ -198,7 +200,19 @@ class _Measure:
 
     def _run(self, times: int) -> Schedule:
         """Return a run so many times as long, which is the same for all cuts."""
-        assert self._task.longer is not None, "else nothing is longer"
+        assert self._going_on is not None, "else nothing is longer"
         if times not in self._longer:
-            self._longer[times] = lower(self._task.longer(times).held())
+            self._longer[times] = lower(self._going_on.longer(times).held())
         return self._longer[times]
+
+
+def _going_on(task: CutTask) -> Continuation | None:
+    """Return the continuation of a run without a flush, whose pace counts; None where the makespan does."""
+    if task.longer is not None:
+        return Continuation(task.longer)
+    if not runs_without_flush(task.schedule):
+        return None
+    try:
+        return continuation(task.schedule)
+    except ScheduleError:  # lists that do not repeat have no pace
+        return None

@@ -32,9 +32,10 @@ from pipesched.simulator.sweep import (
     SweptSetting,
     walkable,
 )
-from pipesched.workflows.arguments import ScheduleSource, source_of_entry
+from pipesched.workflows.arguments import ScheduleSource, layer_bounds, partition_text, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, makespans_of_runs, predict_source
 from pipesched.workflows.sweeping.group_columns import GroupColumns
+from pipesched.workflows.sweeping.link_cuts import best_of_cuts, has_many_links, sampled_cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,10 @@ class SweepJudge:
                 source = _source(block.order)
             except REFUSED as error:
                 parts.append(OutcomeBlock.refused(block, self.say(error)))
+                continue
+            shared = self._under_few_cuts(block, source)
+            if shared is not None:
+                parts.append(shared)
             else:
                 (walked if goes_as_usual and _is_walkable(block, source) else left).append((block, source))
         for alike in self._cut_alike(walked):
@@ -77,6 +82,27 @@ class SweepJudge:
             parts += known
             left += others
         return OutcomeBlock.joined([*parts, *(self._one_by_one(block, source) for block, source in left)])
+
+    def _under_few_cuts(self, block: SettingBlock, source: ScheduleSource) -> OutcomeBlock | None:
+        """Return what the settings of many links amount to under the cuts of some; None where each has its own cut."""
+        conditions = self.conditions
+        if not conditions.cuts_layers or conditions.jitter or not has_many_links(block):
+            return None
+        settings = [*block.settings()]
+        try:
+            cuts = sampled_cuts(block, lambda place: self._cut(source, settings[place]).partition)
+            own = {block.numbers[place]: cut for place, cut in cuts.items() if cut is not None}
+            bounds = layer_bounds(conditions.costs, source.schedule, block.size, "balanced")
+        except REFUSED:  # which is found again, and told
+            return None
+        if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
+            return None
+        balanced = partition_text([last - first for first, last in bounds]) or "balanced"
+        outcomes = {
+            cut: replace(self, conditions=replace(conditions, partition=cut))([block])
+            for cut in dict.fromkeys([*own.values(), balanced, "uniform"])
+        }
+        return best_of_cuts(outcomes, own, by_pace=source.longer is not None)
 
     def _cut_alike(
         self, walked: Sequence[tuple[SettingBlock, ScheduleSource]]
