@@ -8,6 +8,7 @@ it counts only where the path stays longest on its device.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipesched.schedules import Timeline
@@ -38,17 +39,22 @@ class Straggler:
     @property
     def sentence(self) -> str:
         """What is slow, as people read it."""
-        stages = f"stage{'s' * (len(self.stages) > 1)} {', '.join(map(str, self.stages))}"
+        stages = _counted("stage", self.stages)
         ends = f"{self.share:.0%} of the makespan"
         if self.is_edge:
+            takes, peers = ("take", "their peers") if len(self.stages) > 1 else ("takes", "its peers")
             return (
-                f"{stages} takes {self.factor:.3g} times as long as its peers, perhaps for other layers; the chain of "
+                f"{stages} {takes} {self.factor:.3g} times as long as {peers}, perhaps for other layers; the chain of "
                 f"waits ends there for {ends}"
             )
-        ranks = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
-        who = f"{ranks} ({stages})" if self.is_device else stages
-        verb = "are" if (len(self.ranks) if self.is_device else len(self.stages)) > 1 else "is"
-        return f"{who} {verb} {self.factor:.3g} times slower than its peers; the chain of waits ends there for {ends}"
+        who = f"{_counted('rank', self.ranks)} ({stages})" if self.is_device else stages
+        is_one = len(self.ranks if self.is_device else self.stages) == 1
+        verb, peers = ("is", "its peers") if is_one else ("are", "their peers")
+        return f"{who} {verb} {self.factor:.3g} times slower than {peers}; the chain of waits ends there for {ends}"
+
+
+def _counted(noun: str, numbers: Sequence[int]) -> str:
+    return f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def straggler(timeline: Timeline) -> Straggler | None:

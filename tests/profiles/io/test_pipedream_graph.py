@@ -135,16 +135,21 @@ def nodes_of(text):
     return {name: (*cost, needs[name]) for name, cost in nodes.items()}
 
 
-@pytest.mark.parametrize("name", ["vgg16", "gnmt", "alexnet", "resnet50", "squeezenet1_0", "resnet18"])
-def test_no_cut_at_antichains_of_a_published_graph_allows_a_faster_plan(name):
-    """The optimizer cuts at any antichain: at any set of nodes that has all that its nodes need."""
-    nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
+def closed_sets(nodes):
+    """Return all sets of nodes that have all that their nodes need, the smallest first."""
     closed, known = [frozenset()], {frozenset()}
     for done in closed:
         more = {done | {new} for new, (_, _, needed) in nodes.items() if new not in done and needed <= done} - known
         closed += more
         known |= more
-    closed.sort(key=len)
+    return sorted(closed, key=len)
+
+
+@pytest.mark.parametrize("name", ["vgg16", "gnmt", "alexnet", "resnet50", "squeezenet1_0", "resnet18"])
+def test_no_cut_at_antichains_of_a_published_graph_allows_a_faster_plan(name):
+    """The optimizer cuts at any antichain: at any set of nodes that has all that its nodes need."""
+    nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
+    closed = closed_sets(nodes)
     cost = {done: [sum(nodes[node][i] for node in done) for i in (0, 1)] for done in closed}
 
     def stage_s(first, last, m):
@@ -173,8 +178,21 @@ def test_no_cut_at_antichains_of_a_published_graph_allows_a_faster_plan(name):
     [("squeezenet1_0", {2: 144.143, 4: 72.954}), ("resnet18", {4: 69.523, 8: 35.207}), ("resnet50", {8: 56.684})],
 )
 def test_the_usual_cut_of_a_published_graph_is_at_antichains(name, slowest_ms):
-    """The straight pipelines of PipeDream's optimizer; along one chain of the nodes they take up to 5.8 % more."""
+    """No chain of sets with all that their nodes need has a faster slowest stage."""
+    nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
+    closed = closed_sets(nodes)
+    spent_s = {done: sum(nodes[node][0] for node in done) for done in closed}
+    best, least_s = {closed[0]: 0.0}, {}
+    for num_stages in range(1, max(slowest_ms) + 1):
+        best = {
+            last: min(
+                max(before_s, spent_s[last] - spent_s[first]) for first, before_s in best.items() if first <= last
+            )
+            for last in closed
+        }
+        least_s[num_stages] = best[closed[-1]]
     for num_stages, expected_ms in slowest_ms.items():
+        assert least_s[num_stages] == pytest.approx(expected_ms / 1e3)
         profile, bounds = cut_profile(load_profile(PUBLISHED / f"{name}.graph.txt"), None, 1, num_stages)
         seconds = layer_seconds(profile, 1)
         assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(expected_ms / 1e3)

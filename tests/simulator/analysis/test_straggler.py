@@ -7,7 +7,7 @@ import pytest
 
 from pipesched.schedules import Phase, Span, Timeline
 from pipesched.schedules.builders import build
-from pipesched.simulator.analysis import device_speeds, straggler, waits_by_stage
+from pipesched.simulator.analysis import Straggler, device_speeds, straggler, waits_by_stage
 from tests.hand_timelines import SECONDS, play
 
 
@@ -64,6 +64,13 @@ def test_a_device_whose_stages_are_all_slow_is_the_straggler(name, chunks, stage
     slow = straggler(slow_stages(name, dict.fromkeys(stages, 1.3), chunks=chunks))
     assert (slow.ranks, slow.stages, slow.is_device, slow.is_edge) == ((2,), stages, True, False)
     assert slow.sentence.startswith(f"rank 2 (stages {stages[0]}, {stages[1]}) is 1.3 times slower than its peers")
+
+
+def test_several_ranks_or_stages_have_peers_of_their_own():
+    several = Straggler((1, 2), (1, 2), 1.3, 0.5, is_device=True, is_edge=False)
+    assert several.sentence.startswith("ranks 1, 2 (stages 1, 2) are 1.3 times slower than their peers; ")
+    ends = Straggler((0,), (0, 3), 1.3, 0.5, is_device=False, is_edge=True)
+    assert ends.sentence.startswith("stages 0, 3 take 1.3 times as long as their peers, perhaps for other layers; ")
 
 
 def test_one_slow_stage_of_several_on_a_device_is_the_straggler():

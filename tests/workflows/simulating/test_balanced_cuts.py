@@ -128,6 +128,17 @@ def test_a_run_without_a_flush_is_cut_for_its_pace():
     assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
 
 
+@pytest.mark.parametrize("name", ["pipedream", "spectrain", "wpipe", "xpipe"])
+def test_a_run_without_a_flush_is_cut_alike_by_its_name_and_as_lists(name):
+    for seed in range(3):
+        draw = random.Random(seed)
+        costs = LayerCosts(tuple(StageCost(f := draw.uniform(0.5, 2), 2 * f, f, f) for _ in range(9)))
+        named = pipesched.simulate(name, costs, num_ranks=3, num_microbatches=6)
+        lists = pipesched.simulate(build(name, 3, 6), costs)
+        assert lists.costs == named.costs
+        assert lists.steady_s_per_microbatch == pytest.approx(named.steady_s_per_microbatch, rel=1e-9)
+
+
 def test_a_plan_takes_the_best_cut_and_claims_no_more_than_it_knows():
     profile = pipesched.profile_of_layers(LayerCosts((EQUAL,) * 10), 1).profile
     result = pipesched.plan(profile, None, 8, num_devices=4, depths=[4], recomputes=[False])

@@ -11,10 +11,13 @@ from itertools import product
 import pytest
 
 import pipesched
-from pipesched.profiles.clusters import Device, dealt
+from pipesched.profiles.clusters import Device, Link, dealt
+from pipesched.profiles.costs import StageCost
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
+from pipesched.simulator.search import fastest_cut
 from pipesched.workflows import ArgumentError
+from pipesched.workflows.simulating import layer_cut
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 COSTS = pipesched.DeviceCost(
@@ -247,6 +250,27 @@ import pipesched
 costs = pipesched.DeviceCost(1.0, 2.0)
 pipesched.sweep(["1f1b", "gpipe"], costs, num_ranks=[4], num_microbatches=range(1, {most}), resume="kept.jsonl")
 """
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "pipedream"])
+def test_many_links_share_a_few_cuts_none_slower_than_simple_ones(name, monkeypatch):
+    asked, calls = {"num_ranks": 2, "num_microbatches": 4}, []
+    monkeypatch.setattr(layer_cut, "fastest_cut", lambda task: calls.append(task) or fastest_cut(task))
+    pairs = (1, 9), (5, 1), (2, 7), (1, 2), (4, 8), (3, 1)
+    costs = pipesched.LayerCosts(tuple(StageCost(k, 2 * k, output_bytes=1000 * size) for k, size in pairs))
+    widths = [100.0 * 1.1**k for k in range(60)]
+    rows = pipesched.sweep([name], costs, **asked, link={"bandwidth_bytes_per_s": widths}).to_frame()
+    assert len(calls) <= 13  # one more tells of uneven stages
+    measure = "steady_s_per_microbatch" if name == "pipedream" else "makespan_s"
+    swept = rows.set_index("bandwidth_bytes_per_s")[measure]
+    for width in widths[::6]:
+        cluster = pipesched.flat(2, Link(0.0, width))
+        for partition in ("uniform", *(["3,3", "2,4"] if name != "interleaved" else [])):
+            simple = pipesched.simulate(name, costs, cluster, **asked, partition=partition)
+            assert swept[width] <= getattr(simple, measure) * (1 + 1e-9)
+    for width in (widths[0], widths[-1]):
+        own = pipesched.simulate(name, costs, pipesched.flat(2, Link(0.0, width)), **asked)
+        assert swept[width] == pytest.approx(getattr(own, measure), rel=1e-9)
 
 
 def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
