@@ -80,6 +80,7 @@ from .span_columns import spread as spread
 from .spelled_cells import Alphabet as Alphabet
 from .spelled_cells import SpelledCells as SpelledCells
 from .spelled_cells import int32_bytes as int32_bytes
+from .spelled_cells import write_cells as write_cells
 from .timeline import LONGEST_S as LONGEST_S
 from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample

@@ -17,17 +17,28 @@ from typing import Any
 BREAK_EVEN = 200_000
 """Steps of a process from which on loading machine code pays."""
 
+_COMPILING = 25
+"""Compiling pays from this many times `BREAK_EVEN` on: plain Python takes ten seconds for these steps."""
+
 _LONG = 5_000_000
 """Steps of a loop that may take longer than anybody who pressed Ctrl-C wants to wait."""
 
 _steps_run = 0
 
 
-def is_hot(num_steps: int = 0) -> bool:
-    """Count steps that are to be run; return whether they, and what follows, run as machine code."""
+def is_hot(num_steps: int, loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> bool:
+    """Count steps of a loop; return whether the loop runs as machine code.
+
+    Args:
+        num_steps: Steps that the loop is about to do.
+        loop: The loop, which runs later if the disk does not hold its machine code and compiling does not pay yet.
+        parts: Functions that the loop calls, as `compiled` takes them.
+    """
     global _steps_run
     _steps_run += num_steps
-    return _steps_run >= BREAK_EVEN and has_numba()
+    if _steps_run < BREAK_EVEN or not has_numba():
+        return False
+    return _steps_run >= _COMPILING * BREAK_EVEN or _is_on_disk(loop, parts)
 
 
 @cache
@@ -38,7 +49,11 @@ def has_numba() -> bool:
 
 @cache
 def compiled(
-    loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (), *, are_inlined: bool = True
+    loop: Callable[..., Any],
+    parts: tuple[Callable[..., Any], ...] = (),
+    *,
+    are_inlined: bool = True,
+    has_references: bool = True,
 ) -> Callable[..., Any]:
     """Return a loop as machine code, which is kept on disk, and beside which other threads run.
 
@@ -49,6 +64,8 @@ def compiled(
         loop: The loop.
         parts: Functions that it calls.
         are_inlined: Whether they are written into it wherever it calls them.
+        has_references: Whether references to arrays are counted, which takes most of the time of a loop with many small
+            parts. A loop that makes no array needs no count.
 
     Raises:
         ImportError: There is no numba.
@@ -58,28 +75,52 @@ def compiled(
 
     for part in parts:
         register_jitable(forceinline=are_inlined)(part)
-    result: Any = numba.njit(nogil=True)(loop)
-    _count_from_the_front(result._compiler)  # noqa: SLF001 -- numba has no option for it
+    options: Any = {"nogil": True} if has_references else {"nogil": True, "_nrt": False}
+    result: Any = numba.njit(**options)(loop)
+    kept = _kept_code(loop, parts)
+    _count_from_the_front(result._compiler, is_kept=kept is not None)  # noqa: SLF001 -- numba has no option for it
+    if kept is not None:
+        result._cache = kept  # noqa: SLF001 -- numba has no other way to say where it is kept
+    return result  # type: ignore[no-any-return]
+
+
+@cache
+def _kept_code(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) -> Any:
+    """Return numba's cache of the machine code of a loop, or None if no folder for it can be written to."""
     try:
-        result._cache = kept = _quick_cache()(loop)  # noqa: SLF001 -- nothing else says where it is kept
-    except RuntimeError:  # no folder for it can be written to: each process compiles anew
-        return result  # type: ignore[no-any-return]
+        kept = _quick_cache()(loop)
+    except RuntimeError:
+        return None
     if hasattr(kept, "_cache_file"):  # what is kept is of no use when a part's file has changed, or this one
         files = sorted({__file__, *(part.__code__.co_filename for part in parts)})
         times = (Path(file).stat().st_mtime for file in files)
         kept._cache_file._source_stamp = (kept._cache_file._source_stamp, *times)  # noqa: SLF001
-    return result  # type: ignore[no-any-return]
+    return kept
 
 
-_compile_listeners: list[Callable[[], object]] = []
+@cache
+def _is_on_disk(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) -> bool:
+    """Whether the disk holds machine code of a loop; also if a numba with other inner parts does not tell."""
+    kept = _kept_code(loop, parts)
+    if kept is None:
+        return False
+    index: Any = getattr(kept, "_cache_file", None)
+    return not hasattr(index, "_load_index") or bool(index._load_index())  # noqa: SLF001
 
 
-def on_compile(listener: Callable[[], object]) -> None:
-    """Call `listener` once, before this process compiles its first loop from here on."""
+_compile_listeners: list[Callable[[bool], object]] = []
+
+
+def on_compile(listener: Callable[[bool], object]) -> None:
+    """Call `listener` once, before this process compiles its first loop from here on.
+
+    Args:
+        listener: Its argument is whether the machine code is kept on disk.
+    """
     _compile_listeners[:] = [listener]
 
 
-def _count_from_the_front(compiler: Any) -> None:
+def _count_from_the_front(compiler: Any, *, is_kept: bool) -> None:
     """Let machine code take every index as it is; to look whether it is below 0 takes a third of a loop's time."""
     compile_any = compiler.compile
 
@@ -90,7 +131,7 @@ def _count_from_the_front(compiler: Any) -> None:
         if not hasattr(arrayobj, "fix_integer_index"):  # a numba that has other inner parts
             return compile_any(args, return_type)
         while _compile_listeners:  # each hears it once
-            _compile_listeners.pop()()
+            _compile_listeners.pop()(is_kept)
 
         def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
             return context.cast(builder, index, kind, types.intp)

@@ -68,7 +68,7 @@ def write_out(lists: Sequence[SpelledCells]) -> tuple[Any, Any, Any]:
     of_lists = int32_bytes([place_of[id(cells.alphabet)] for cells in lists])
     text = b"".join([cells.text for cells in lists])
     written = np.empty(len(text), np.int8), np.empty(len(text), np.int32), np.empty(len(text), np.int32)
-    machine_code.compiled(_write_out)(
+    machine_code.compiled(write_cells)(
         np.frombuffer(text, np.uint8), np.frombuffer(numbers, np.uint8), np.frombuffer(codes, np.int8),
         *(np.frombuffer(table, np.int32) for table in (begins, of_lists, first_letters, first_numbers, *tables)),
         np.empty(256, np.int64), *written,
@@ -76,7 +76,7 @@ def write_out(lists: Sequence[SpelledCells]) -> tuple[Any, Any, Any]:
     return written
 
 
-def _write_out(
+def write_cells(
     text: Any, number_of: Any, code_of: Any, begins: Any, alphabet_of: Any, first_letters: Any, first_numbers: Any,
     places: Any, stages_of: Any, firsts_of: Any, lists: Any, turns: Any, codes: Any, stages: Any, microbatches: Any,
 ) -> None:  # fmt: skip

@@ -165,8 +165,11 @@ def _run() -> int:
     return code
 
 
-def _say_compiling() -> None:
-    complain("compiling once, up to a minute")
+def _say_compiling(is_kept: bool) -> None:
+    if is_kept:
+        complain("compiling once, up to half a minute")
+    else:
+        complain("compiling anew, up to half a minute: no folder for machine code is writable (NUMBA_CACHE_DIR)")
 
 
 def _finish() -> int:

@@ -110,7 +110,7 @@ def _cheapest(
     Raises:
         ProfileError: Every partition has a stage that cannot be.
     """
-    in_arrays = machine_code.is_hot(num_stages * num_layers * num_layers)
+    in_arrays = machine_code.is_hot(num_stages * num_layers * num_layers, add_maximum)
     maximum, squares = (machine_code.loop_in(loop, in_arrays=in_arrays) for loop in (add_maximum, add_squares))
 
     def begun() -> Any:

@@ -28,6 +28,7 @@ from pipesched.schedules import (
     cell_code,
     int32_bytes,
     machine_code,
+    write_cells,
 )
 
 _PLAIN_CELLS = 100_000
@@ -99,7 +100,7 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
         [*accumulate(map(len, rows), initial=0)],
         letters if isinstance(letters, Letters) else Letters(letters),
     )
-    if known.are_bytes and machine_code.is_hot(begins[-1]):
+    if known.are_bytes and machine_code.is_hot(begins[-1], write_cells):
         return OpColumns.spelled(SpelledCells("".join(rows).encode("latin-1"), begins, known.alphabet))
     code_of = _codes(letters)
     if known.are_bytes and _takes_numpy(begins[-1]):

@@ -35,7 +35,7 @@ def is_complete(schedule: Schedule) -> bool:
         return False
     if len(columns.codes) < 2 * num_stages * num_microbatches or not columns.are_within(num_stages, num_microbatches):
         return False
-    in_arrays = machine_code.is_hot(len(columns.codes))
+    in_arrays = machine_code.is_hot(len(columns.codes), are_all_there)
     states = machine_code.filled(num_stages * num_microbatches, -1, in_arrays=in_arrays, are_small=True)
     owners = machine_code.filled(num_stages, -1, in_arrays=in_arrays)
     are_over = machine_code.filled(num_stages, 0, in_arrays=in_arrays)

@@ -105,7 +105,7 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
     if not columns.are_within(num_stages, num_microbatches):
         return None
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)
-    in_arrays = machine_code.is_hot(num_cells * (2 + num_ranks // 16))
+    in_arrays = machine_code.is_hot(num_cells * (2 + num_ranks // 16), work_through)
     begins, codes, stages, microbatches, others, lookaheads = columns.in_form(in_arrays=in_arrays)
     full = partial(machine_code.filled, in_arrays=in_arrays)
     rows = partial(machine_code.filled_rows, width=num_ranks, in_arrays=in_arrays)

@@ -31,8 +31,8 @@ def with_cells(columns: OpColumns, num_added: Sequence[int], places: Any, cells:
 
 
 def in_form(columns: OpColumns) -> OpColumns:
-    """Return columns that are all in lists, or if machine code runs all in NumPy's arrays."""
-    in_arrays = machine_code.is_hot(len(columns.codes))
+    """Return columns that are all in lists, or all in NumPy's arrays if their codes are."""
+    in_arrays = not isinstance(columns.codes, list)
     begins, codes, stages, microbatches, *rest = columns.in_form(in_arrays=in_arrays)
     others, lookaheads = (column if len(column) else None for column in rest)
     return OpColumns(begins, codes, stages, microbatches, others, lookaheads)

@@ -108,7 +108,7 @@ class _Charges:
 
     def __init__(self, timeline: Timeline) -> None:
         self._spans = spans = timeline.columns
-        self._in_arrays = in_arrays = machine_code.is_hot(len(spans.ops.codes))
+        self._in_arrays = in_arrays = machine_code.is_hot(len(spans.ops.codes), charge_device, CHARGE_PARTS)
         self._begins, codes, stages, microbatches, *_ = spans.ops.in_form(in_arrays=in_arrays)
         self._codes, self._times_s = codes, spans.in_form(in_arrays=in_arrays)
         numbers, num_microbatches = _numbered(microbatches)

@@ -114,7 +114,7 @@ class _Steps:
         lasts_s, count = self._durations(cases), len(self._steps)
         lasts_s[0] = 0.0  # which says that there is none
         firsts, seconds, takes = ([step[part] for step in self._steps[1:]] for part in range(3))
-        if not machine_code.is_hot(count * len(cases)):
+        if not machine_code.is_hot(count * len(cases), go_through_together, (differ,)):
             columns = []
             for column_s in lasts_s.T.tolist():
                 rows = [0.0] * count

@@ -42,7 +42,7 @@ def compile_columns(schedule: Schedule, network: NetworkOptions) -> Program:
     columns, num_stages, num_microbatches = schedule.columns, schedule.num_stages, schedule.num_microbatches
     if not columns.are_within(num_stages, num_microbatches):
         raise SimulationError(f"{schedule.name}: no such stage or micro-batch; check the schedule")
-    in_arrays = machine_code.is_hot(len(columns.codes))
+    in_arrays = machine_code.is_hot(len(columns.codes), write_instructions)
     full, begins, codes, *cells = (
         partial(machine_code.filled, in_arrays=in_arrays),
         *columns.in_form(in_arrays=in_arrays),

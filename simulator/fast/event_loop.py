@@ -54,7 +54,6 @@ from pipesched.simulator.fast.loop_parts import (
     tell_start,
     wait,
 )
-from pipesched.simulator.fast.uncounted import uncounted
 
 
 def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -65,8 +64,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     Returns:
         Whether all ranks came to the end of their lists; else one waits forever.
     """
-    instructions, transfers, reductions = uncounted(instructions), uncounted(transfers), uncounted(reductions)
-    state, events = uncounted(state), uncounted(events)
     _, kinds, targets, takes, seconds, utilisations, sharers = instructions
     channels, following, loads, load_bytes, load_s, _, wires, modes, wire_sharers, latencies = transfers[:10]
     bandwidths, queues, slowed_begins, slowed = transfers[10:]

@@ -115,13 +115,11 @@ def take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: ARG001 -- 
 
 
 def _put(events: Any, when: float, number: int, who: int) -> None:
-    counts = events[9]
-    if who >= 0:
-        _put_slot(events, when, number, who, who)
-        return
-    what, which = (-1 - who) % 8, (-1 - who) // 8
-    if what in (CHUNK, LEFT):
-        _put_slot(events, when, number, who, counts[3] + which)
+    counts, slot = events[9], who
+    if who < 0 and (-1 - who) % 8 in (CHUNK, LEFT):
+        slot = counts[3] + (-1 - who) // 8
+    if slot >= 0:
+        _put_slot(events, when, number, who, slot)
         return
     heap_s, numbers, whos = events[4], events[5], events[6]
     at = counts[0]

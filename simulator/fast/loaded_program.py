@@ -14,6 +14,7 @@ from pipesched.simulator.fast.loop_runner import Loop
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_network import network_of
+from pipesched.simulator.fast.run_ahead import run_ahead
 
 
 @final
@@ -46,7 +47,7 @@ class LoadedProgram:
                 f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected "
                 "one where it does not; compile the lists with `has_hand_over`"
             )
-        self._program = program.in_numpy if machine_code.is_hot() else program
+        self._program = program.in_numpy if machine_code.is_hot(0, run_ahead) else program
         self._costs, self._cluster, self._num_pipelines = costs, cluster, num_pipelines
         self._network = network_of(self._program, costs, cluster, network, num_equal=num_pipelines)
 

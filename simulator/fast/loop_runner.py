@@ -12,7 +12,8 @@ from pipesched.simulator.fast.event_queue import IN_COLUMNS, QUEUE_PARTS, new_co
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
 from pipesched.simulator.fast.loop_parts import LOOP_PARTS
 from pipesched.simulator.fast.run_ahead import run_ahead, run_ahead_columns
-from pipesched.simulator.fast.uncounted import teach_numba
+
+_EVENT_PARTS = (*LOOP_PARTS, *QUEUE_PARTS)
 
 
 @final
@@ -29,8 +30,10 @@ class Loop:
             One behind the other, in a list or in an array of NumPy; an empty list if a rank waits forever.
         """
         arrays = self._arrays
-        is_hot = machine_code.is_hot(len(arrays.instructions.kinds) * (2 if arrays.rules.num_shared else 1))
-        return (self._ahead if arrays.rules.runs_ahead else self._by_events)(is_hot)
+        num_steps = len(arrays.instructions.kinds) * (2 if arrays.rules.num_shared else 1)
+        if arrays.rules.runs_ahead:
+            return self._ahead(machine_code.is_hot(num_steps, run_ahead))
+        return self._by_events(machine_code.is_hot(num_steps, run_events, _EVENT_PARTS))
 
     def _ahead(self, is_hot: bool) -> Any:
         if is_hot:
@@ -106,10 +109,9 @@ def compiled_loop() -> Callable[..., bool]:
     """
     from numba.extending import overload
 
-    teach_numba()
     for function, in_columns in IN_COLUMNS.items():
         overload(function, strict=False, jit_options={"forceinline": True})(_always(in_columns))
-    return machine_code.compiled(run_events, (*LOOP_PARTS, *QUEUE_PARTS))
+    return machine_code.compiled(run_events, _EVENT_PARTS, has_references=False)
 
 
 def _always(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:

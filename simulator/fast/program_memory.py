@@ -148,7 +148,7 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
     if num_stages > costs.num_stages or num_ranks > _MOST_RANKS or columns.lookaheads is not None:
         return None
     num_cells, num_instructions = len(columns.codes), len(program.kinds)
-    in_arrays = machine_code.is_hot(8 * num_cells)
+    in_arrays = machine_code.is_hot(8 * num_cells, write_changes)
     numbered = program.find_spans(program.time_numbers)
     spans = SpanNumbers(*(machine_code.converted(numbers, in_arrays=in_arrays) for numbers in numbered))
     full = partial(machine_code.filled, in_arrays=in_arrays)

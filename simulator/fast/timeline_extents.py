@@ -31,7 +31,7 @@ class TimelineExtents(NamedTuple):
 def timeline_extents(timeline: Timeline) -> TimelineExtents:
     """Return when the ranks and channels of a Timeline begin and end."""
     ops, num_ranks = timeline.columns.ops, timeline.columns.ops.num_ranks
-    in_arrays = machine_code.is_hot(len(ops.codes))
+    in_arrays = machine_code.is_hot(len(ops.codes), find_extents)
     begins, codes, _, _, others, _ = ops.in_form(in_arrays=in_arrays)
     _, starts_s, ends_s = timeline.columns.in_form(in_arrays=in_arrays)
 
@@ -97,7 +97,7 @@ def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None
         windows: From when to when each device is looked at [s]; None: all the time.
     """
     spans = timeline.columns
-    in_arrays = machine_code.is_hot(len(spans.ops.codes))
+    in_arrays = machine_code.is_hot(len(spans.ops.codes), add_lengths)
     _, starts_s, ends_s = spans.in_form(in_arrays=in_arrays)
     cells: defaultdict[int, list[Any]] = defaultdict(list)
     for rank, device in enumerate(timeline.rank_to_device):

@@ -92,7 +92,7 @@ class _Counts:
             for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT)
         ]
         self.unit = lcm(*(count.denominator for row in shares for count in row))
-        in_arrays = machine_code.is_hot(len(spans.ops.codes)) and self.unit * len(spans.ops.codes) < _MOST
+        in_arrays = machine_code.is_hot(len(spans.ops.codes), find_changes) and self.unit * len(spans.ops.codes) < _MOST
         self._in_arrays = in_arrays
         self._begins, *columns = spans.ops.in_form(in_arrays=in_arrays)
         _, *times_s = spans.in_form(in_arrays=in_arrays)

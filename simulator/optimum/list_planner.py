@@ -204,7 +204,7 @@ class _BlockSearch:
 
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
-        in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops)
+        in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops, anneal_order, ANNEALING_PARTS)
         (arrays, *_), _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
         state = order_state(self._lists[0][0], self.best_starts, self._num_microbatches)
         state = OrderState(*map(_in_numpy, state)) if in_arrays else state
@@ -217,7 +217,7 @@ class _BlockSearch:
 
     def ticks_of(self, block: DueBlock) -> int:
         """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
-        in_arrays = machine_code.is_hot(_STEPS * self._num_ops)
+        in_arrays = machine_code.is_hot(_STEPS * self._num_ops, schedule_by_due, DUE_PARTS)
         all_arrays, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
         arrays = all_arrays[1 + block.is_w_in_turn if block.lags else 0]
         limits: Any = arrays.limits

@@ -63,7 +63,7 @@ class RepeatedLists:
 def _repeated(columns: OpColumns, times: int, num_microbatches: int) -> OpColumns:
     """Return the columns of a batch that is repeated, as `schedules.repeat` repeats it."""
     num_cells, num_ranks = len(columns.codes), columns.num_ranks
-    in_arrays = machine_code.is_hot(times * num_cells)
+    in_arrays = machine_code.is_hot(times * num_cells, _write_repeated)
     cells = columns.in_form(in_arrays=in_arrays)[:4]
     room = partial(machine_code.filled, number=0, in_arrays=in_arrays)
     longer = (

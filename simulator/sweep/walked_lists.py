@@ -109,7 +109,7 @@ class WalkedLists:
         self._num_ranks, self._num_stages, self._counts = columns[0].num_ranks, num_stages, counts
         self._is_repeated = is_repeated
         num_cells = sum(lists.num_cells for lists in columns)
-        self.in_arrays = machine_code.is_hot(4 * num_cells * num_cases)
+        self.in_arrays = machine_code.is_hot(4 * num_cells * num_cases, measure_lists, LIST_PARTS)
         self._room = partial(_room, in_arrays=self.in_arrays)
         self._numbers = partial(_numbers, in_arrays=self.in_arrays)
         self.joined = JoinedColumns.of(columns, in_arrays=self.in_arrays)

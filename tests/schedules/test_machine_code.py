@@ -76,7 +76,7 @@ import numpy as np
 from pipesched.schedules import machine_code
 from loop import add
 
-machine_code.on_compile(lambda: print("compiling"))
+machine_code.on_compile(lambda is_kept: print("compiling", is_kept))
 print(machine_code.compiled(add)(np.arange(4.0), 2.0), machine_code.compiled(add)(np.arange(4), 2))
 """
 
@@ -85,8 +85,34 @@ def test_compiling_is_reported_once_and_needs_no_folder_for_machine_code(tmp_pat
     pytest.importorskip("numba")
     (tmp_path / "loop.py").write_text(LOOP)
     code = f"import sys; sys.path[:] = {[str(tmp_path), *sys.path]}\n{COMPILED_TWICE}"
-    kept, none = str(tmp_path / "kept"), "/proc/none"
-    first, again, anew = (told_by(code, tmp_path, NUMBA_CACHE_DIR=folder) for folder in (kept, kept, none))
-    assert (first.stdout, first.stderr) == ("compiling\n12.0 12\n", "")
+    homeless = code.replace("from loop import add", LOOP)
+    kept = str(tmp_path / "kept")
+    first, again, anew = (told_by(program, tmp_path, NUMBA_CACHE_DIR=kept) for program in (code, code, homeless))
+    assert (first.stdout, first.stderr) == ("compiling True\n12.0 12\n", "")
     assert (again.stdout, again.stderr) == ("12.0 12\n", "")
-    assert (anew.stdout, anew.stderr) == ("compiling\n12.0 12\n", "")
+    assert (anew.stdout, anew.stderr) == ("compiling False\n12.0 12\n", "")
+
+
+HOT_FROM = """
+import numpy as np
+from pipesched.schedules import machine_code
+from loop import add
+
+machine_code.BREAK_EVEN = 10
+answers = [machine_code.is_hot(num_steps, add) for num_steps in (9, 1, 239, 1)]
+machine_code.compiled(add)(np.arange(4.0), 2.0)
+print(*answers)
+"""
+
+
+def test_a_loop_is_compiled_later_than_machine_code_on_disk_is_loaded(tmp_path):
+    pytest.importorskip("numba")
+    (tmp_path / "loop.py").write_text(LOOP)
+    code = f"import sys; sys.path[:] = {[str(tmp_path), *sys.path]}\n{HOT_FROM}"
+    homeless = code.replace("from loop import add", LOOP)
+    kept = str(tmp_path / "kept")
+    first, again, anew = (told_by(program, tmp_path, NUMBA_CACHE_DIR=kept).stdout for program in (code, code, homeless))
+    assert first == anew == "False False False True\n"
+    assert again == "False True True True\n"
+    (tmp_path / "loop.py").write_text(LOOP + "\n")
+    assert told_by(code, tmp_path, NUMBA_CACHE_DIR=kept).stdout == first
