@@ -167,9 +167,9 @@ def _run() -> int:
 
 def _say_compiling(is_kept: bool) -> None:
     if is_kept:
-        complain("compiling once, up to half a minute")
+        complain("compiling once, up to a minute")
     else:
-        complain("compiling anew, up to half a minute: no folder for machine code is writable (NUMBA_CACHE_DIR)")
+        complain("compiling anew, up to a minute: no folder for machine code is writable (NUMBA_CACHE_DIR)")
 
 
 def _finish() -> int:
