@@ -118,9 +118,10 @@ def _settings(entry: Entry, parameters: Mapping[str, object]) -> dict[str, Param
     require_known(entry, parameters)
     known = {parameter.name: parameter for parameter in entry.parameters}
     try:
-        return {key: known[key].read(value) for key, value in parameters.items()}
+        settings = {key: known[key].read(value) for key, value in parameters.items()}
     except ScheduleError as error:
         raise ScheduleError(f"schedule {entry.name}: {error}") from None
+    return {key: value for key, value in settings.items() if value != known[key].default}
 
 
 def require_known(entry: Entry, parameters: Iterable[str]) -> None:

@@ -423,7 +423,7 @@ SETTINGS = {
 def test_the_tuner_says_what_simpy_says_of_an_iteration_or_of_the_pace_of_pipelines_that_drift(name, feature):
     setting, problem = SETTINGS[name], replace(model_problem(num_devices=4), **CONDITIONS[feature])
     lists = lower(setting.build(4))
-    asked = Scenario(lists, problem.costs(setting.num_microbatches, lists.num_stages), **CONDITIONS[feature])
+    asked = Scenario(lists, problem.costs(setting), **CONDITIONS[feature])
     outcome, expected = evaluate_setting(problem, setting), predict_by_events(asked)
     drifts = any(setting.num_pipelines * cost.utilisation > 1 for cost in asked.costs.stages)
     seconds = outcome.seconds * setting.num_pipelines
@@ -445,10 +445,10 @@ def test_pipelines_on_shared_cores_take_as_long_as_on_devices_slower_by_the_pric
     assert outcome.seconds == pytest.approx(expected.seconds, rel=1e-9)
     assert outcome.held_bytes == expected.held_bytes
     lists = lower(setting.build(4))
-    costs = priced.costs(setting.num_microbatches, lists.num_stages, setting.num_pipelines)
+    costs = priced.costs(setting)
     by_events = [
         predict_by_events(Scenario(lists, costs, problem.cluster)),
-        predict_by_events(Scenario(lists, problem.costs(setting.num_microbatches, lists.num_stages), slower.cluster)),
+        predict_by_events(Scenario(lists, slower.costs(setting), slower.cluster)),
     ]
     assert by_events[0].seconds == pytest.approx(by_events[1].seconds, rel=1e-9)
     if setting.advance is not None:
