@@ -159,7 +159,7 @@ WRONG = [
         EMULATED,
         (*COSTS_PLACE, "stages", 1, "forward_s"),
         -1,
-        "emulate.stages.1.forward_s: got -1, expected 0 to 604800",
+        "emulate.stages.1.forward_s: got -1.0, expected 0 to 604800",
     ),
     (
         EMULATED,
