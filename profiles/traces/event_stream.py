@@ -169,6 +169,8 @@ class _TraceText:
                 if len(self._window) - self._at > _LONGEST_VALUE or not self._more():
                     self._fail(got, f"JSON ({error.msg})", place)
                 continue
+            except ProfileError:  # of a constant, such as NaN
+                raise
             except ValueError:  # Python converts no more digits
                 self._fail(f"an integer of more than {sys.get_int_max_str_digits()} digits", "a trace")
             if end == len(self._window) and isinstance(value, int | float) and self._more():
