@@ -25,7 +25,7 @@ _BRIDGE = 0.1
 """Cuts whose bound is above the best by up to this share are passed on the way to others, without being simulated."""
 _PASSED = 2
 """Cuts whose neighbours are looked at, for each one that may be simulated."""
-_PATIENCE = 20
+_PATIENCE = 40
 """Cuts that are simulated in a row without a gain before the search ends."""
 _FEW_CUTS = 1_000
 """So many are all looked at, if there is room."""

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 import pytest
 
 import pipesched
-from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerCosts, StageCost
 from pipesched.schedules import Phase
 from pipesched.schedules.builders import build
@@ -96,6 +96,22 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
         uniform = pipesched.simulate(schedule, costs, partition="uniform")
         assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
         assert result.makespan_s <= uniform.makespan_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("name", "num_ranks"), [("looped_bfs", 4), ("v_half", 3), ("1f1b", 4)])
+def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts_over_slow_links(name, num_ranks):
+    draw = random.Random(f"{name} over links")
+    schedule = build(name, num_ranks, 4 * num_ranks)
+    layers = []
+    for _ in range(schedule.num_stages + 4):
+        seconds, size = draw.uniform(0.5, 3), int(draw.uniform(0, 2000))
+        layers.append(StageCost(seconds, 2 * seconds, seconds, seconds, output_bytes=size))
+    costs, cluster = LayerCosts(tuple(layers)), pipesched.flat(num_ranks, Link(0.0, 1000))
+    times_s = [
+        pipesched.simulate(schedule, costs, cluster, partition=[end - begin for begin, end in cut]).makespan_s
+        for cut in all_cuts(len(layers), schedule.num_stages)
+    ]
+    assert pipesched.simulate(schedule, costs, cluster).makespan_s <= min(times_s) * 1.005
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zbv"])
