@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pipesched.simulator.analysis import DeviceSpeed, Slowness
 from pipesched.workflows import ArgumentError
 
+_ROUNDING = 1e-6
+"""Relative; a device that takes longer by less is as fast as its peers."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlownessReading:
@@ -104,9 +107,10 @@ def _require_slow(speeds: Sequence[DeviceSpeed], healed: Collection[int]) -> Non
     for device in healed:
         if device not in factors:
             raise ArgumentError(f"heal: got device {device}, expected one of the run, 0 to {max(factors)}; try another")
-        if factors[device] <= 1.0:
+        if factors[device] <= 1.0 + _ROUNDING:
             slowest = max(factors, key=factors.__getitem__)
+            is_any = factors[slowest] > 1.0 + _ROUNDING
             raise ArgumentError(
                 f"heal: got device {device}, which takes {factors[device]:.3g} times as long as its peers, expected "
-                f"one that takes longer; try {slowest}"
+                f"one that takes longer; {f'try {slowest}' if is_any else 'none does, leave it out'}"
             )

@@ -8,6 +8,7 @@ import pipesched
 from pipesched.profiles.clusters import with_slow_device
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
+from pipesched.workflows import ArgumentError
 from tests.hand_timelines import play
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -136,6 +137,13 @@ def test_a_healed_device_is_as_fast_as_its_peers(device):
     moved = pipesched.what_if(measured(slow), heal=[device], schedule=other, draws=3)
     assert moved.change == pytest.approx(run(other).makespan_s / slow.makespan_s - 1, abs=1e-9)
     assert moved.other is None
+
+
+def test_where_no_device_is_slow_none_is_named_to_heal():
+    quick = with_slow_device(machines(), 2, 0.7)
+    timeline = pipesched.simulate("1f1b", costs(RANKS), quick, num_ranks=RANKS, num_microbatches=BATCH).timeline
+    with pytest.raises(ArgumentError, match=r"^heal: got device 1, .*, expected one that takes longer; none does"):
+        pipesched.what_if(measured(timeline), heal=[1])
 
 
 def test_of_two_slow_devices_one_is_healed_or_both():
