@@ -28,6 +28,10 @@ _EXHAUSTED = re.compile(
 )
 
 
+_SCARCE_BYTES = 256 << 20
+"""Room under a limit of the process below which a library fails to load for want of memory, whatever it says."""
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error, or an error that led to it, says that no memory is left; libraries have many words."""
     seen: set[int] = set()
@@ -36,6 +40,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return True
         if isinstance(error, RuntimeError | ImportError | SystemError | OSError) and _EXHAUSTED.search(str(error)):
+            return True
+        if type(error) is ImportError and min(_limit_rooms(), default=_SCARCE_BYTES) < _SCARCE_BYTES:
             return True
         error = error.__cause__ or error.__context__
     return False

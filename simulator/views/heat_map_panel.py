@@ -121,5 +121,6 @@ def _norm(known: Sequence[float]) -> Normalize:
 
 
 def short_number(value: float) -> str:
-    """Return a number of three or four digits."""
+    """Return a number of three or four digits, the same for values that differ by rounding errors."""
+    value = float(f"{value:.12g}")
     return f"{value:.4g}" if value >= 1000 else f"{value:.3g}"

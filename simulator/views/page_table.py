@@ -40,10 +40,13 @@ def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence
 
 
 def key_figures(chart: Chart, details: Sequence[RunDetails]) -> KeyFigures:
-    """Return makespan, bubble, throughput and, where it is known, peak memory of the first runs."""
-    names = [printable(name) for name in chart.names[:_MOST_RUNS]]
+    """Return makespan, bubble, throughput and, where it is known, peak memory of the runs, the fastest of many."""
+    runs = range(len(chart.measures))
+    shown = sorted(sorted(runs, key=lambda run: chart.measures[run].makespan_s)[:_MOST_RUNS])
+    names = [printable(chart.names[run]) for run in shown]
+    scope = "" if len(shown) == len(runs) else f", {len(shown)} fastest of {len(runs)}"
     rows = {
-        "makespan": [readable_s(measures.makespan_s) for measures in chart.measures],
+        f"makespan{scope}": [readable_s(measures.makespan_s) for measures in chart.measures],
         "bubble_fraction": [readable_share(measures.bubble_fraction) for measures in chart.measures],
         "micro-batches/s": [f"{measures.throughput:.4g}" for measures in chart.measures],
     }
@@ -51,7 +54,7 @@ def key_figures(chart: Chart, details: Sequence[RunDetails]) -> KeyFigures:
     peaks = [_peak(measures, run) for measures, run in zip(chart.measures, known, strict=True)]
     if any(peaks):
         rows["peak memory"] = [peak or "-" for peak in peaks]
-    return KeyFigures([[name, *values[:_MOST_RUNS]] for name, values in rows.items()], names)
+    return KeyFigures([[name, *(values[run] for run in shown)] for name, values in rows.items()], names)
 
 
 def _peak(measures: Metrics, details: RunDetails) -> str:

@@ -49,3 +49,18 @@ def test_every_library_may_say_that_no_memory_is_left(error):
 )
 def test_other_errors_are_not_of_memory(error):
     assert not is_out_of_memory(error)
+
+
+IMPORTING = """
+import resource
+from pathlib import Path
+from pipesched.schedules import is_out_of_memory
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + {room}, used + {room}))
+print(is_out_of_memory(ImportError("cannot import name 'x' from 'y'")))
+"""
+
+
+@pytest.mark.parametrize(("room", "answer"), [(2**26, "True"), (2**30, "False")])
+def test_a_library_that_fails_to_load_near_the_limit_of_the_process_is_out_of_memory(room, answer):
+    assert run([sys.executable, "-c", IMPORTING.format(room=room)]).stdout.strip() == answer

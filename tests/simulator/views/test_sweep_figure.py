@@ -7,6 +7,7 @@ import pytest
 from pipesched.simulator import SimulationError
 from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first
 from pipesched.simulator.views import draw_sweep, sweep_figure
+from pipesched.simulator.views.heat_map_panel import short_number
 from pipesched.workflows.sweeping import SweepResult
 from tests.browser import opened
 
@@ -100,3 +101,9 @@ def test_a_page_has_the_table_and_the_picture(tmp_path):
     assert (heads[:3], {"makespan", "memory"} <= set(heads)) == (["schedule", "p", "m"], True)
     assert len(rows) == 1 + 12
     assert 'src="data:image/svg+xml;base64,' in shown
+
+
+@pytest.mark.parametrize("noise", [-1e-14, 0.0, 1e-14])
+def test_cells_of_values_that_differ_by_rounding_errors_have_the_same_number(noise):
+    assert short_number(41.25 + noise) == "41.2"
+    assert short_number(1234.5 + noise * 100) == "1234"
