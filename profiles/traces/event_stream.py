@@ -141,7 +141,7 @@ class _TraceText:
             )
 
     def _list(self, *, are_alone: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the events of a list; the format lets a list alone end without its bracket, as of a stopped program."""
+        """Yield the events of a list; the closing bracket is optional if the list is the whole file."""
         separator = self._take("[")
         if self._next() == "]":
             separator = self._take("]")
