@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -20,9 +21,12 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import final
 
+from pipesched.executor import ExecutionError
 from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped, owned_folder
 
 _POLL_S = 0.02
+_LEAST_ADDRESS_SPACE = 1_400 << 20
+"""Least address space in which a rank with torch starts; ranks of torch 2.13 hung at 1,000 MiB, ran at 1,500 [bytes]."""
 _RANK = "pipesched.executor.__main__"
 """What most processes run: loaded before they are forked."""
 
@@ -201,7 +205,18 @@ _servers: list[_Server] = []
 
 
 def _server() -> _Server:
+    """Return the server of this process; start it if there is none.
+
+    Raises:
+        ExecutionError: A limit of the address space has no room for ranks, which would wait for memory and never start.
+    """
     if not _servers or not _servers[-1].is_ours():
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+            raise ExecutionError(
+                f"memory: got a limit of {limit >> 20} MiB (ulimit -v), expected at least "
+                f"{_LEAST_ADDRESS_SPACE >> 20} MiB for ranks with torch; raise the limit"
+            )
         end_server()
         _servers.append(_Server())
         atexit.register(_servers[-1].end)

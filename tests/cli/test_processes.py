@@ -126,6 +126,15 @@ def test_a_limit_of_memory_is_said_in_one_line(tmp_path, line, megabytes):
     assert done.returncode == 0 or list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("megabytes", [300, 700, 1000, 1300])
+def test_ranks_are_refused_where_a_limit_of_memory_would_keep_them_from_starting(megabytes):
+    line = "run -s 1f1b -p 2 -m 4 --uniform f=1ms,b=1ms"
+    command = f"ulimit -v {megabytes * 1024} && exec {sys.executable} -m pipesched {line}"
+    done = run(["sh", "-c", command], cwd=ROOT)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("pipesched: memory: got ")
+
+
 @pytest.mark.parametrize("option", ["--out", "--timeline"])
 @pytest.mark.parametrize(
     "name", ["self.json", "a.json", "pipe.json", "folder.json", "none/x.json", "x" * 300 + ".json"]
