@@ -13,7 +13,9 @@ from .collector import paused_collector as paused_collector
 from .counts import integer as integer
 from .counts import positive as positive
 from .joined_columns import JoinedColumns as JoinedColumns
+from .memory_room import address_space_bytes as address_space_bytes
 from .memory_room import is_out_of_memory as is_out_of_memory
+from .memory_room import require_room_for_torch as require_room_for_torch
 from .memory_room import room_bytes as room_bytes
 from .memory_room import too_many_objects as too_many_objects
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from pipesched.schedules.quoting import OneLineError
+
+_TORCH_BYTES = 1_400 << 20
+"""Least address space for a process with torch: ranks of torch 2.13 hung at 1,000 MiB and ran at 1,500 [bytes]."""
 _UNKNOWN_BYTES = 8 << 30
 """What is supposed where no system tells."""
 
@@ -45,6 +49,30 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def require_room_for_torch() -> None:
+    """Refuse to load torch where the address space is too small: torch would end the process, or wait forever.
+
+    Raises:
+        OneLineError: It is.
+    """
+    limit_bytes = address_space_bytes()
+    if limit_bytes is not None and limit_bytes < _TORCH_BYTES:
+        raise OneLineError(
+            f"memory: got a limit of {limit_bytes >> 20} MiB (ulimit -v), expected at least {_TORCH_BYTES >> 20} MiB "
+            "for torch; raise the limit"
+        )
+
+
+def address_space_bytes() -> int | None:
+    """Return the limit of this process's address space; None if it has none."""
+    try:
+        import resource
+    except ImportError:  # another system than POSIX
+        return None
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit_bytes == resource.RLIM_INFINITY else limit_bytes
 
 
 def room_bytes() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -21,12 +20,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import final
 
-from pipesched.executor import ExecutionError
 from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped, owned_folder
+from pipesched.schedules import require_room_for_torch
 
 _POLL_S = 0.02
-_LEAST_ADDRESS_SPACE = 1_400 << 20
-"""Least address space in which a rank with torch starts; ranks of torch 2.13 hung at 1,000 MiB, ran at 1,500 [bytes]."""
 _RANK = "pipesched.executor.__main__"
 """What most processes run: loaded before they are forked."""
 
@@ -208,15 +205,10 @@ def _server() -> _Server:
     """Return the server of this process; start it if there is none.
 
     Raises:
-        ExecutionError: A limit of the address space has no room for ranks, which would wait for memory and never start.
+        OneLineError: The address space is too small for torch.
     """
     if not _servers or not _servers[-1].is_ours():
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
-            raise ExecutionError(
-                f"memory: got a limit of {limit >> 20} MiB (ulimit -v), expected at least "
-                f"{_LEAST_ADDRESS_SPACE >> 20} MiB for ranks with torch; raise the limit"
-            )
+        require_room_for_torch()
         end_server()
         _servers.append(_Server())
         atexit.register(_servers[-1].end)

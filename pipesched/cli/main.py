@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +31,7 @@ from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain, silence
 from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
-from pipesched.schedules import is_out_of_memory, machine_code
+from pipesched.schedules import address_space_bytes, is_out_of_memory, machine_code, require_room_for_torch
 from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, FileWarning, drop_files, finish_files
 
 COMMANDS = {
@@ -105,6 +106,7 @@ def main() -> None:
     if _COMPLETION in os.environ:
         sys.exit(_complete())
     _drop_odd_sizes()
+    _spare_address_space()
     try:
         code = _answer(_run)
         if code not in (BAD_INPUT, STOPPED):
@@ -124,6 +126,24 @@ def _drop_odd_sizes() -> None:
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("[1-9][0-9]{0,5}", os.environ.get(name, "")):
             os.environ.pop(name, None)
+
+
+def _spare_address_space() -> None:
+    """Keep libraries that exit or hang without memory from doing so where the address space is limited.
+
+    OpenBLAS reserves memory for every core, so it gets one thread; torch is not loaded where it has no room.
+    """
+    if address_space_bytes() is not None:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        sys.meta_path.insert(0, _TorchRoom())
+
+
+class _TorchRoom(MetaPathFinder):
+    """Refuses to import torch where it has no room; finds no module."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002 -- importlib's
+        if fullname == "torch":
+            require_room_for_torch()
 
 
 _EXHAUSTED = (
