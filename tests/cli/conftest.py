@@ -48,7 +48,7 @@ def pipesched(folder, monkeypatch, capsys):
     """Return a function that runs one command line and returns (code, out, err); then its `wrote` has the files."""
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("pipesched.cli.terminal._Lines.every_s", 3600.0)
-    monkeypatch.setattr("pipesched.cli.main._say_compiling", lambda: None)
+    monkeypatch.setattr("pipesched.cli.main._say_compiling", lambda has_folder: None)
 
     def call(line):
         monkeypatch.setattr(sys, "argv", ["pipesched", *line.split()])
