@@ -68,7 +68,7 @@ def test_people_see_the_ranking_what_was_chosen_and_why_others_were_not(tune):
 
 def test_people_see_what_is_another_training_where_they_ask_for_it(tune):
     answer = tune("-n 1-4 --top 1 --wide")
-    assert re.search(r"chosen by simulate: avgpipe M=\d N=4 advance=\d, .*; training: elastic averaging", answer.out)
+    assert re.search(r"chosen by simulate: avgpipe M=\d N=[34] advance=\d, .*; training: elastic averaging", answer.out)
     assert "M per pipeline" in answer.out
     assert "which is another training" not in answer.out  # it is in the one table that there is
 
@@ -85,7 +85,7 @@ def test_where_only_averaging_fits_it_is_the_answer_and_says_so():
 
 def test_one_pipeline_is_called_by_its_own_name_everywhere(tune):
     answer = tune("-n 1 --advance 0-1 -m 4 --json")
-    assert [row["schedule"] for row in json.loads(answer.out)["settings"]] == ["1f1b", "1f1b_afp"]
+    assert {row["schedule"] for row in json.loads(answer.out)["settings"]} == {"1f1b", "1f1b_afp"}
     for more in ("", "--json", "--memory-limit 1kB"):
         answer = tune(f"-n 1 --advance 0-1 {more}")
         assert "avgpipe" not in answer.out + answer.err

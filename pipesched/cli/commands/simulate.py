@@ -43,7 +43,9 @@ def simulate(
         ),
     ] = None,
     buffers: BuffersOption = "pooled",
-    timeline: Annotated[Path | None, typer.Option(help="Write the Timeline, as --out does.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write the Timeline, .json, .csv, .parquet or .html, as --out.")
+    ] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
     json: Json = False,
     out: Annotated[
