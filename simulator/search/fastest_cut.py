@@ -73,7 +73,8 @@ def fastest_cut(task: CutTask) -> Layers:
     layers = alone.stages
     bounds = bounds_of_cuts(task.schedule, layers, task.cluster, alone.overlap)
     starts = first_cuts(bounds.work, [layer.both_s for layer in layers])
-    if task.schedule.num_stages in (task.num_layers, 1):
+    shares_devices = task.schedule.ranks_per_device > 1  # pipelines that drift apart have no pace that one run shows
+    if shares_devices or task.schedule.num_stages in (task.num_layers, 1):
         return starts[0]
     try:
         lists = lower(task.schedule)

@@ -69,9 +69,6 @@ def test_copies_of_a_pipeline_take_as_long_as_one_and_hold_as_many_micro_batches
 def test_a_schedule_costs_the_same_from_a_file(pipesched, folder, options):
     assert pipesched(f"show {options} --out lists.json").code == 0
     built, read = (data(pipesched, f"simulate {source} --uniform f=1,b=2") for source in (options, "-f lists.json"))
-    if "wpipe" in options:  # the file does not say that it goes on without a flush
-        for name in ("steady_s_per_microbatch", "steady_bubble_fraction"):
-            assert built.pop(name) < read.pop(name)
     assert built == read
 
 
