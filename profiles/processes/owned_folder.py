@@ -2,7 +2,7 @@
 
     pipesched-x1y2z3ab/owner    names the machine; its lock is held by the owner, and free when that has ended
 
-The next process that makes such a folder removes those whose lock is free. A folder of another user or machine stays,
+The next process that makes such a folder removes all with a free lock. A folder of another user or machine stays,
 and so does a folder without the file, which may be about to get one.
 """
 

@@ -56,7 +56,7 @@ class WorkerPool:
         return future
 
     def close(self) -> None:
-        """Wait for what is under way; what has not begun is cancelled."""
+        """Wait for running tasks and cancel the others."""
         for future in self._futures:
             future.cancel()
         for _ in self._workers:

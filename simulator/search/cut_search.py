@@ -121,7 +121,7 @@ class CutSearch:
         return bound_s < self._best[1] * (1 - _SAME)
 
     def _expand(self, layers: Layers, bound_s: float, over_bytes: float, lost_s: float) -> None:
-        """Put the neighbours of a cut among those that wait, under what it holds too much, and what they may cost."""
+        """Queue the neighbours of a cut by the bytes of the cut over memory, then by their expected cost."""
         limit_s = math.inf if self._best[0] else self._best[1] * (1 + _BRIDGE)
         for moved in self._bounds.work.moves(layers, self._bounds.of_ranks(layers)):
             if moved not in self._seen:

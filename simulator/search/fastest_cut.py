@@ -56,7 +56,7 @@ class CutTask:
     buffers: Buffers = "pooled"
 
     def costs(self, layers: Layers) -> StageCosts:
-        """Return what the stages of so many layers cost."""
+        """Return the costs of stages with these numbers of layers."""
         return self.costs_of(tuple(pairwise(accumulate(layers, initial=0))))
 
 
@@ -133,7 +133,7 @@ _SECONDS = {
 
 
 def _work_s(layer: StageCost, counts: defaultdict[int, int]) -> float:
-    """Return what a layer adds to a stage of which a rank runs so many ops of each code [s]."""
+    """Return the seconds that a layer adds to a stage, given the number of ops of each code [s]."""
     return math.fsum(counts[code] * (layer.said(name) or 0.0) for code, name in _SECONDS.items() if counts[code])
 
 

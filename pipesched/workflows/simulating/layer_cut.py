@@ -85,7 +85,7 @@ def _stages_of_schedule(given: Profile | LayerCosts, schedule: Schedule, microba
 
 
 def _stages(given: Profile | LayerCosts, size: int | None, num_sharing: int) -> _StagesOf:
-    """Return what says the costs of stages of some layers; those that were asked for last are kept."""
+    """Return the function from bounds to the costs of stages; the latest functions are kept."""
     if isinstance(given, Profile):
         size = read_microbatch_size(size, given)
     key = id(given), size, num_sharing

@@ -65,7 +65,7 @@ def best_of_cuts(outcomes: Mapping[str, OutcomeBlock], own: Mapping[int, str], *
 
 
 def _cost(block: OutcomeBlock, place: int, *, by_pace: bool) -> tuple[float, float]:
-    """Return what is to be least: bytes of what does not fit, then seconds; what cannot be costs most."""
+    """Return the cost to minimise: bytes over memory, then seconds; an infeasible cut costs most."""
     seconds, pace_s = float(block.seconds[place]), float(block.steady_s_per_microbatch[place])
     if math.isnan(seconds):
         return math.inf, math.inf

@@ -1,4 +1,4 @@
-"""Plans for one trainer: what is searched for it, it can be told of; and a refusal names a way out that works."""
+"""Plans for one trainer: each plan found can be exported, and each refusal names a way out that works."""
 
 from dataclasses import replace
 from typing import get_args
