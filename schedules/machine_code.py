@@ -14,6 +14,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from pipesched.schedules.memory_room import has_room_for_numba
+
 BREAK_EVEN = 200_000
 """Steps of a process from which on loading machine code pays."""
 
@@ -43,8 +45,8 @@ def is_hot(num_steps: int, loop: Callable[..., Any], parts: tuple[Callable[..., 
 
 @cache
 def has_numba() -> bool:
-    """Whether there is something that compiles."""
-    return find_spec("numba") is not None
+    """Whether there is something that compiles, and room for it."""
+    return find_spec("numba") is not None and has_room_for_numba()
 
 
 @cache

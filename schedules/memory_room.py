@@ -13,6 +13,8 @@ from pipesched.schedules.quoting import OneLineError
 
 _TORCH_BYTES = 1_400 << 20
 """Least address space for a process with torch: ranks of torch 2.13 hung at 1,000 MiB and ran at 1,500 [bytes]."""
+_NUMBA_BYTES = 1_000 << 20
+"""Least address space for a process that compiles: LLVM hung at 500 MiB and ran at 900 [bytes]."""
 _UNKNOWN_BYTES = 8 << 30
 """What is supposed where no system tells."""
 
@@ -63,6 +65,12 @@ def require_room_for_torch() -> None:
             f"memory: got a limit of {limit_bytes >> 20} MiB (ulimit -v), expected at least {_TORCH_BYTES >> 20} MiB "
             "for torch; raise the limit"
         )
+
+
+def has_room_for_numba() -> bool:
+    """Return whether the address space is large enough to compile; LLVM would end the process, or wait forever."""
+    limit_bytes = address_space_bytes()
+    return limit_bytes is None or limit_bytes >= _NUMBA_BYTES
 
 
 def address_space_bytes() -> int | None:

@@ -90,9 +90,10 @@ class CloserLook:
             partition = self.cuts.fastest(candidate, lists, request.cluster, request.network)
         except UNPREDICTABLE:
             return bounded
-        if partition == candidate.partition:
+        cut = replace(candidate, partition=partition)
+        if cut == candidate or (request.refusal is not None and request.refusal(cut) is not None):
             return bounded
-        outcome = self._outcome(replace(candidate, partition=partition))
+        outcome = self._outcome(cut)
         is_faster = outcome.fits and outcome.throughput > bounded.outcome.throughput
         return replace(bounded, outcome=outcome) if is_faster else bounded
 

@@ -134,7 +134,7 @@ class _Search:
             if self._queue.is_settled and not self._queue.ranked:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
-            if not self._is_late():
+            if not self._request.is_uniform and not self._is_late():
                 self._look_closer(run, self._look.with_fastest_cut, lambda outcome: not outcome.candidate.replicas)
                 self._cut, self._detailed = self._detailed, {}
             self._look_closer(run, self._look.in_detail, lambda outcome: outcome.costs is None)

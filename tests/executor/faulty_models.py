@@ -165,7 +165,7 @@ def without_data():
     def batch(n, seed):
         raise KeyError("no such data")
 
-    return [nn.Linear(4, 4), nn.Linear(4, 4)], functional.mse_loss, batch
+    return [nn.Linear(4, 4) for _ in range(3)], functional.mse_loss, batch
 
 
 def killed_once(mark: str):

@@ -244,20 +244,20 @@ def source_of_entry(
     Raises:
         ScheduleError: There is no such parameter, or it cannot have these counts.
     """
-    longer = partial(_lists_of_entry, entry, num_ranks, num_microbatches, num_chunks, parameters)
+    longer = partial(_lists_of_entry, entry.searched_name, num_ranks, num_microbatches, num_chunks, parameters)
     lists = longer(1)
     return ScheduleSource(lists, longer if runs_without_flush(lists) else None)
 
 
 def _lists_of_entry(
-    entry: Entry,
+    name: str,
     num_ranks: int,
     num_microbatches: int,
     num_chunks: int | None,
     parameters: Mapping[str, ParameterValue],
     times: int,
 ) -> Schedule:
-    return build_entry(entry, num_ranks, times * num_microbatches, num_chunks, **parameters)
+    return build_entry(find(name), num_ranks, times * num_microbatches, num_chunks, **parameters)
 
 
 def _planned(plan: Plan) -> ScheduleSource:

@@ -42,7 +42,7 @@ def test_memory_and_pace_are_worked_out_when_they_are_asked_for_and_once(monkeyp
         monkeypatch.setattr(prediction, function.__name__, wrapped)
 
     counted("memory", prediction.with_memory)
-    counted("pace", prediction.pace_of_source)
+    counted("pace", prediction.steady_pace)
     result = pipesched.simulate("pipedream", COSTS, num_ranks=4, num_microbatches=8)
     assert (result.makespan_s, result.throughput, repr(result)[:10]) == (33.0, 8 / 33, "Simulation")
     assert asked == []
