@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 
 from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs.layer_execution import LayerExecution
@@ -144,8 +145,9 @@ class Profile:
 
     def covers(self, microbatch_size: int) -> bool:
         """Whether it says what micro-batches of that size cost: they were measured, or smaller and larger ones were."""
-        sizes = self.microbatch_sizes
-        return microbatch_size in sizes or sizes[0] < microbatch_size < sizes[-1]
+        measurements = self.layers[0].measurements
+        upper = bisect_left(measurements, microbatch_size, key=_size)
+        return upper < len(measurements) and (upper > 0 or _size(measurements[0]) == microbatch_size)
 
     def in_order(self, order: Sequence[int], arranged_for: int | None = None) -> Profile:
         """Return the profile of a graph with its layers in another order, and the bytes that cross each cut of that.
@@ -250,17 +252,23 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
 
 def _around(profile: Profile, microbatch_size: int) -> tuple[int, int, float]:
     """Return the numbers of the measured sizes around a size, and its share of the way between them."""
-    sizes = profile.microbatch_sizes
     if not profile.covers(microbatch_size):
+        sizes = profile.microbatch_sizes
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
             f"profile of {profile.model}: `microbatch_size`: got {microbatch_size}, expected {covered}, as measured; "
             "use a size it covers, or profile the model again with this one"
         )
-    upper = bisect_left(sizes, microbatch_size)
-    if sizes[upper] == microbatch_size:
+    measurements = profile.layers[0].measurements
+    upper = bisect_left(measurements, microbatch_size, key=_size)
+    above = _size(measurements[upper])
+    if above == microbatch_size:
         return upper, upper, 0.0
-    return upper - 1, upper, (microbatch_size - sizes[upper - 1]) / (sizes[upper] - sizes[upper - 1])
+    below = _size(measurements[upper - 1])
+    return upper - 1, upper, (microbatch_size - below) / (above - below)
+
+
+_size = attrgetter("microbatch_size")
 
 
 def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> StageCost:
