@@ -10,15 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipesched.schedules import Schedule, ScheduleError, Timeline
-from pipesched.schedules.transforms import Continuation, continuation, runs_without_flush
+from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError, SteadyPace
 from pipesched.simulator.engine import equal_pipelines
 from pipesched.simulator.fast.equal_pipelines import is_slowed, predict_drifting
-from pipesched.simulator.fast.steady_state import predict_repeated, predict_unflushed
+from pipesched.simulator.fast.steady_state import predict_repeated
+from pipesched.simulator.fast.unflushed_runs import UnflushedRuns
 
 
 def steady_pace(
-    scenario: Scenario, timeline: Timeline | None = None, longer: Callable[[int], Schedule] | None = None
+    scenario: Scenario,
+    timeline: Timeline | None = None,
+    longer: Callable[[int], Schedule] | None = None,
+    runs: UnflushedRuns | None = None,
 ) -> SteadyPace | Inexact:
     """Return the steady-state time per micro-batch of a schedule, or why it is not known.
 
@@ -26,24 +30,27 @@ def steady_pace(
         scenario: Scenario of a batch, or of a run without a flush.
         timeline: Timeline of the scenario, simulated without jitter; None: it is simulated here.
         longer: Makes a run without a flush the given number of times as long; None: its lists are continued.
+        runs: Runs of the schedule, made before with this `longer`; None: they are made here where they are needed.
     """
     try:
-        answer = _answer(scenario, timeline, longer)
+        answer = _answer(scenario, timeline, longer, runs)
     except (ScheduleError, SimulationError) as error:  # lists that cannot continue
         return Inexact(str(error))
     return answer if isinstance(answer, Inexact) else answer.pace(_num_microbatches(scenario))
 
 
 def _answer(
-    scenario: Scenario, timeline: Timeline | None, longer: Callable[[int], Schedule] | None
+    scenario: Scenario,
+    timeline: Timeline | None,
+    longer: Callable[[int], Schedule] | None,
+    runs: UnflushedRuns | None,
 ) -> Estimate | Inexact:
     several = drifting_scenario(scenario)
     if several is not None:
         return several if isinstance(several, Inexact) else predict_drifting(several)
-    if longer is None and not runs_without_flush(scenario.schedule):
+    if runs is None and longer is None and not runs_without_flush(scenario.schedule):
         return predict_repeated(scenario, timeline)
-    going_on = continuation(scenario.schedule) if longer is None else Continuation(longer)
-    return predict_unflushed(scenario, going_on.longer, timeline, going_on.period)
+    return (runs or UnflushedRuns(scenario.schedule, longer)).predict(scenario, timeline)
 
 
 def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:

@@ -111,6 +111,17 @@ def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None
     return math.fsum(lengths_s)
 
 
+def idle_share(busy_s: float, num_devices: int, seconds: float) -> float:
+    """Return the share of some seconds in which devices idle.
+
+    Args:
+        busy_s: Seconds in which they compute, all of them together.
+        num_devices: How many there are.
+        seconds: Seconds that are looked at.
+    """
+    return max(0.0, 1 - busy_s / (num_devices * seconds)) if seconds else 0.0
+
+
 def in_order(works: list[Any], starts_s: Any) -> Any:
     """Return the cells of works of several ranks in order of their starts."""
     if isinstance(starts_s, list):

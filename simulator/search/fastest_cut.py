@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias, final
 
@@ -14,10 +15,10 @@ from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts
 from pipesched.schedules import Schedule, ScheduleError, machine_code, op_cells
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import Continuation, continuation, runs_without_flush
+from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import USUAL_NETWORK, Buffers, Inexact, NetworkOptions, Scenario
 from pipesched.simulator.engine import require_simulable
-from pipesched.simulator.fast import compile_lists, predict_unflushed, program_times
+from pipesched.simulator.fast import Program, UnflushedRuns, compile_lists, program_times
 from pipesched.simulator.memory import peak_memory, with_memory
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
 from pipesched.simulator.search.search_outcome import UNPREDICTABLE
@@ -163,18 +164,17 @@ class _Measure:
     def __init__(self, task: CutTask, lists: Schedule, costs: StageCosts) -> None:
         require_simulable(lists, costs, task.cluster, task.network, 0.0)
         self._task, self._lists = task, lists
-        self._program = compile_lists(lists, task.network, has_hand_over=task.cluster.has_hand_over)
+        self._program = _compiled(lists, task.network, task.cluster.has_hand_over)
         limits = {device: task.cluster.devices[device].memory_bytes for device in lists.rank_to_device}
         self._limits = {device: limit for device, limit in limits.items() if limit is not None}
         self.has_limits = bool(self._limits) and costs.has_bytes
         self._least_s = math.inf  # of a cut that fits
-        self._going_on = _going_on(task)
-        self._longer: dict[int, Schedule] = {}
+        self._runs = _unflushed_runs(task.schedule, task.longer)
 
     @property
     def most(self) -> int:
         """How many cuts are simulated at most."""
-        if self._going_on is not None:
+        if self._runs is not None:
             return max(2, min(_MOST_CUTS, _MOST_CELLS // len(self._lists.columns.codes)))
         return max(4, min(_MOST_CUTS, _MOST_STEPS // len(self._program.kinds)))
 
@@ -184,9 +184,9 @@ class _Measure:
         costs = task.costs(layers)
         times_s = program_times(program, costs, task.cluster, task.network)
         seconds = makespan_s = program.makespan_s(times_s)
-        if self._going_on is not None:
+        if self._runs is not None:
             scenario = Scenario(self._lists, costs, task.cluster, task.network)
-            answer = predict_unflushed(scenario, self._run, program.timeline(times_s), self._going_on.period)
+            answer = self._runs.predict(scenario, program.timeline(times_s))
             seconds = math.inf if isinstance(answer, Inexact) else answer.seconds
         if not self.has_limits:
             return 0, seconds, makespan_s
@@ -199,21 +199,19 @@ class _Measure:
             self._least_s = min(self._least_s, seconds)
         return over_bytes, seconds, makespan_s
 
-    def _run(self, times: int) -> Schedule:
-        """Return a run so many times as long, which is the same for all cuts."""
-        assert self._going_on is not None, "else nothing is longer"
-        if times not in self._longer:
-            self._longer[times] = lower(self._going_on.longer(times).held())
-        return self._longer[times]
+
+@lru_cache(maxsize=4)
+def _compiled(lists: Schedule, network: NetworkOptions, has_hand_over: bool) -> Program:
+    """Return the program of lists, kept for searches with other costs or machines."""
+    return compile_lists(lists, network, has_hand_over=has_hand_over)
 
 
-def _going_on(task: CutTask) -> Continuation | None:
-    """Return the continuation of a run without a flush, whose pace counts; None where the makespan does."""
-    if task.longer is not None:
-        return Continuation(task.longer)
-    if not runs_without_flush(task.schedule):
+@lru_cache(maxsize=4)
+def _unflushed_runs(schedule: Schedule, longer: Callable[[int], Schedule] | None) -> UnflushedRuns | None:
+    """Return the runs of a schedule without a flush, whose pace counts; None where the makespan does."""
+    if longer is None and not runs_without_flush(schedule):
         return None
     try:
-        return continuation(task.schedule)
+        return UnflushedRuns(lower(schedule), longer)
     except ScheduleError:  # lists that do not repeat have no pace
         return None

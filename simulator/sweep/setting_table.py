@@ -48,9 +48,13 @@ class SettingBlock(NamedTuple):
 
     def singles(self) -> Iterator[SettingBlock]:
         """Yield each setting as a block of its own."""
-        for index, number in enumerate(self.numbers):
-            links = {name: values[index : index + 1] for name, values in self.links.items()}
-            yield SettingBlock(self.order, self.size, links, [number])
+        for index in range(len(self.numbers)):
+            yield self.at([index])
+
+    def at(self, places: Sequence[int]) -> SettingBlock:
+        """Return some settings of the block."""
+        links = {name: [values[place] for place in places] for name, values in self.links.items()}
+        return self._replace(links=links, numbers=[self.numbers[place] for place in places])
 
     @property
     def family(self) -> tuple[object, ...]:

@@ -1,19 +1,28 @@
 """Cuts of layers for many links: a few sample links are cut for themselves, each other one takes the best of the cuts.
 
 bandwidth    1e9   2e9   3e9   4e9   5e9      the cuts of the samples, the uniform one and the one of fastest slowest
-cut of       1e9   best  3e9   best  5e9      stage are evaluated for all links
+cut of       1e9   best  3e9   best  5e9      stage are evaluated for all samples
+
+seconds  |        __/ cut a       The time of a cut is a convex function of the seconds of a byte, and of the latency:
+of a cut |  __---/.. cut b        the longest path of many, each of which is a straight line. So between two samples the
+         |_/....                  time lies below the chord, and above the lines through the samples on either side. A
+         s    s       s           cut whose line is above the chord of another one is not evaluated there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from pipesched.simulator.sweep import OutcomeBlock, SettingBlock
 
 _FIRST, _MOST = 5, 12
 """Links that are cut for themselves at first, and at most."""
+_SAME = 1e-9
+"""Relative; less is no gain."""
 
 
 def has_many_links(block: SettingBlock) -> bool:
@@ -40,28 +49,89 @@ def sampled_cuts(block: SettingBlock, cut_of: Callable[[int], str | None]) -> di
     return {order[rank]: cut for rank, cut in cuts.items()}
 
 
-def best_of_cuts(outcomes: Mapping[str, OutcomeBlock], own: Mapping[int, str], *, by_pace: bool) -> OutcomeBlock:
-    """Return what settings amount to under the best cut of each, or under its own.
+def contenders(
+    block: SettingBlock, sampled: SettingBlock, samples: Mapping[str, OutcomeBlock], *, by_pace: bool
+) -> dict[str, list[int]]:
+    """Return the places of a block at which each cut may be the fastest.
 
     Args:
-        outcomes: What the same settings amount to under each cut.
+        block: Settings of the same lists as the sampled ones.
+        sampled: The settings of the sample links.
+        samples: Outcomes of the sampled settings under each cut.
+        by_pace: Whether the steady pace counts, where it is known, in place of the makespan.
+    """
+    lines = {
+        cut: sorted(
+            zip(
+                _axis(sampled),
+                (_cost(outcomes, place, by_pace=by_pace) for place in range(len(sampled.numbers))),
+                strict=True,
+            )
+        )
+        for cut, outcomes in samples.items()
+    }
+    if len(block.links) > 1 or any(over_bytes for line in lines.values() for _, (over_bytes, _) in line):
+        return {cut: [*range(len(block.numbers))] for cut in samples}
+    points = {cut: [(at, seconds) for at, (_, seconds) in line] for cut, line in lines.items()}
+    known = [at for at, _ in points[next(iter(points))]]
+    found: dict[str, list[int]] = {cut: [] for cut in samples}
+    for place, at in enumerate(_axis(block)):
+        after = min(max(1, bisect_right(known, at)), len(known) - 1)
+        most_s = min(_line(at, *line[after - 1 : after + 1]) for line in points.values())
+        for cut, line in points.items():
+            if _least_s(line, after, at) <= most_s * (1 + _SAME):
+                found[cut].append(place)
+    return found
+
+
+def _axis(block: SettingBlock) -> list[float]:
+    """Return for each link the number in which times are convex, where all links differ in one thing."""
+    name, values = next(iter(block.links.items()))
+    return [1 / value for value in values] if name == "bandwidth_bytes_per_s" else [*values]
+
+
+def _line(at: float, first: tuple[float, float], second: tuple[float, float]) -> float:
+    """Return the value at a point of the line through two others."""
+    share = (at - first[0]) / (second[0] - first[0]) if first[0] != second[0] else 0.0
+    return first[1] + share * (second[1] - first[1])
+
+
+def _least_s(line: Sequence[tuple[float, float]], after: int, at: float) -> float:
+    """Return a lower bound of a convex, rising function, given some of its points and the number of the next one."""
+    least_s = line[after - 1][1]
+    if after > 1:
+        least_s = max(least_s, _line(at, *line[after - 2 : after]))
+    if after + 1 < len(line):
+        least_s = max(least_s, _line(at, *line[after : after + 2]))
+    return least_s
+
+
+def best_of_cuts(
+    outcomes: Mapping[str, Sequence[OutcomeBlock]], own: Mapping[int, str], *, by_pace: bool
+) -> tuple[OutcomeBlock, dict[str, list[int]]]:
+    """Return what settings amount to under the best cut of each, or under its own, and the numbers of each cut.
+
+    Args:
+        outcomes: Outcomes of settings under each cut.
         own: The cut of a setting that was cut for itself, by its number.
         by_pace: Whether the steady pace counts, where it is known, in place of the makespan.
     """
-    places = {cut: {number: place for place, number in enumerate(block.numbers)} for cut, block in outcomes.items()}
-    numbers = sorted(next(iter(places.values())))
-    reasons, columns = dict[int, str](), dict[str, list[object]]()
+    under: defaultdict[int, list[tuple[str, OutcomeBlock, int]]] = defaultdict(list)
+    for cut, blocks in outcomes.items():
+        for block in blocks:
+            for place, number in enumerate(block.numbers):
+                if own.get(number, cut) == cut:
+                    under[number].append((cut, block, place))
+    numbers, cuts, reasons = sorted(under), defaultdict[str, list[int]](list), dict[int, str]()
     chosen: list[tuple[OutcomeBlock, int]] = []
     for number in numbers:
-        cuts = [own[number]] if number in own else [*outcomes]
-        under = [(outcomes[cut], places[cut][number]) for cut in cuts]
-        chosen.append(min(under, key=lambda pair: _cost(*pair, by_pace=by_pace)))
-    for name in OutcomeBlock._fields[1:-1]:
-        columns[name] = [getattr(block, name)[place] for block, place in chosen]
-    for index, (block, place) in enumerate(chosen):
+        cut, block, place = min(under[number], key=lambda case: _cost(*case[1:], by_pace=by_pace))
         if place in block.reasons:
-            reasons[index] = block.reasons[place]
-    return OutcomeBlock(numbers, **columns, reasons=reasons)
+            reasons[len(chosen)] = block.reasons[place]
+        chosen.append((block, place))
+        cuts[cut].append(number)
+    columns = {name: [getattr(block, name)[place] for block, place in chosen] for name in OutcomeBlock._fields[1:-1]}
+    return OutcomeBlock(numbers, **columns, reasons=reasons), cuts
 
 
 def _cost(block: OutcomeBlock, place: int, *, by_pace: bool) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from statistics import median_low
 from typing import Any
 
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import DeviceCost, StageCosts
+from pipesched.profiles.costs import DeviceCost, LayerCosts, Profile, StageCosts
 from pipesched.schedules import Schedule, stage_share
 from pipesched.schedules.builders import find
 from pipesched.schedules.lowering import lower
@@ -19,7 +19,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Inexact, Scenario, SteadyPace, is_usual
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import require_simulable
-from pipesched.simulator.fast import drifting_scenario, idle_share, steady_pace
+from pipesched.simulator.fast import UnflushedRuns, drifting_scenario, idle_share, steady_pace
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import (
@@ -35,7 +35,7 @@ from pipesched.simulator.sweep import (
 from pipesched.workflows.arguments import ScheduleSource, layer_bounds, partition_text, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, makespans_of_runs, predict_source
 from pipesched.workflows.sweeping.group_columns import GroupColumns
-from pipesched.workflows.sweeping.link_cuts import best_of_cuts, has_many_links, sampled_cuts
+from pipesched.workflows.sweeping.link_cuts import best_of_cuts, contenders, has_many_links, sampled_cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,10 @@ class SweepJudge:
     say: Callable[[Exception], str] = str
     num_runs: int = 1
     num_threads: int = 1
-    _programs: dict[SweptSetting, CaseSweep] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _known_costs: dict[Any, StageCosts] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _programs: dict[SweptSetting, tuple[CaseSweep, UnflushedRuns | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _known_costs: dict[Any, StageCosts] = field(default_factory=dict, repr=False, compare=False)
 
     def __call__(self, group: SettingGroup) -> OutcomeBlock:
         """Return what the settings of a group amount to."""
@@ -86,7 +88,7 @@ class SweepJudge:
     def _under_few_cuts(self, block: SettingBlock, source: ScheduleSource) -> OutcomeBlock | None:
         """Return what the settings of many links amount to under the cuts of some; None where each has its own cut."""
         conditions = self.conditions
-        if not conditions.cuts_layers or conditions.jitter or not has_many_links(block):
+        if not conditions.cuts_layers or not has_many_links(block):
             return None
         settings = [*block.settings()]
         try:
@@ -97,12 +99,31 @@ class SweepJudge:
             return None
         if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
             return None
-        balanced = partition_text([last - first for first, last in bounds]) or "balanced"
-        outcomes = {
-            cut: replace(self, conditions=replace(conditions, partition=cut))([block])
-            for cut in dict.fromkeys([*own.values(), balanced, "uniform"])
-        }
-        return best_of_cuts(outcomes, own, by_pace=source.longer is not None)
+        simple = partition_text([last - first for first, last in bounds]) or "balanced", "uniform"
+        exact, by_pace = (
+            replace(self, conditions=replace(conditions, jitter=0.0), num_runs=1),
+            source.longer is not None,
+        )
+        sampled, rest = block.at([*cuts]), block.at([place for place in range(len(block.numbers)) if place not in cuts])
+        samples = {cut: exact.under_cut(cut, sampled) for cut in dict.fromkeys([*own.values(), *simple])}
+        outcomes = {cut: [of_samples] for cut, of_samples in samples.items()}
+        for cut, places in contenders(rest, sampled, samples, by_pace=by_pace).items():
+            if places:
+                outcomes[cut].append(exact.under_cut(cut, rest.at(places)))
+        best, numbers_of = best_of_cuts(outcomes, own, by_pace=by_pace)
+        if not conditions.jitter:
+            return best
+        place_of = {number: place for place, number in enumerate(block.numbers)}
+        return OutcomeBlock.joined(
+            [
+                self.under_cut(cut, block.at([place_of[number] for number in numbers]))
+                for cut, numbers in numbers_of.items()
+            ]
+        )
+
+    def under_cut(self, cut: str, block: SettingBlock) -> OutcomeBlock:
+        """Return what the settings of many links amount to under one cut of the layers."""
+        return replace(self, conditions=replace(self.conditions, partition=cut))([block])
 
     def _cut_alike(
         self, walked: Sequence[tuple[SettingBlock, ScheduleSource]]
@@ -120,8 +141,7 @@ class SweepJudge:
                     cut = None
                 places.setdefault(cut, []).append(place)
             for cut, some in places.items():
-                links = {name: [values[place] for place in some] for name, values in block.links.items()}
-                part = block._replace(links=links, numbers=[block.numbers[place] for place in some])
+                part = block.at(some)
                 groups.setdefault((cut, number if len(block.numbers) > 1 else -1), []).append((part, source))
         return [*groups.values()]
 
@@ -175,7 +195,7 @@ class SweepJudge:
         measures: Sequence[CaseMeasures | None] = [None] * len(cases)
         if not self.conditions.jitter:
             with suppress(*REFUSED):  # in one of the cases: which one is found out below
-                measures = self._program(block.order, source).measures([*cases.values()])
+                measures = self._program(block.order, source)[0].measures([*cases.values()])
         for (setting, case), measured in zip(cases.items(), measures, strict=True):
             try:
                 outcomes[setting] = self._outcome(source, setting, *case, measured)
@@ -183,12 +203,13 @@ class SweepJudge:
                 outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
         return OutcomeBlock.of(block.numbers, [outcomes[setting] for setting in settings])
 
-    def _program(self, order: SweptSetting, source: ScheduleSource) -> CaseSweep:
-        """Return the lists compiled for many cases; the last ones are kept."""
+    def _program(self, order: SweptSetting, source: ScheduleSource) -> tuple[CaseSweep, UnflushedRuns | None]:
+        """Return the lists compiled for many cases, and their longer runs; the last ones are kept."""
         if order not in self._programs:
             self._programs.clear()
             lowered, is_batch = lower(source.schedule), source.longer is None
-            self._programs[order] = CaseSweep(lowered, self.conditions.network, is_repeated=is_batch)
+            program = CaseSweep(lowered, self.conditions.network, is_repeated=is_batch)
+            self._programs[order] = program, None if is_batch else UnflushedRuns(lowered, source.longer)
         return self._programs[order]
 
     def has_bytes(self, setting: SweptSetting) -> bool:
@@ -227,8 +248,14 @@ class SweepJudge:
             known = replace(known, microbatch_size=size)
         if isinstance(known.costs, DeviceCost):
             key: object = (size, schedule.num_stages, stage_share(schedule))
-        elif self.conditions.cuts_layers:
-            key = size, known.partition, schedule.ranks_per_device, schedule.columns.splits_backward
+        elif isinstance(known.costs, Profile | LayerCosts):
+            key = (
+                size,
+                known.partition,
+                schedule.num_stages,
+                schedule.ranks_per_device,
+                schedule.columns.splits_backward,
+            )
         else:
             return known.costs_of(source)
         if key not in self._known_costs:
@@ -266,7 +293,8 @@ class SweepJudge:
             bubble_fraction = idle_share(measured.busy_s, num_devices, measured.period_s)
             pace = SteadyPace(measured.period_s / schedule.num_microbatches, bubble_fraction)
         elif self.is_steady and not self.conditions.jitter:
-            pace = steady_pace(scenario, measured.timeline, source.longer)
+            _, runs = self._program(setting.order, source)
+            pace = steady_pace(scenario, measured.timeline, source.longer, runs)
         limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
         over = [
             f"device {device} holds {held_bytes} bytes of {limit}"

@@ -14,6 +14,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import (
+    UnflushedRuns,
     batch_pace,
     predict_repeated,
     predict_unflushed,
@@ -199,3 +200,12 @@ def test_pipedream_has_no_bubble_in_the_long_run(p, m):
     answer = predict_unflushed(Scenario(longer(1), uniform(p, 1.0, 2.0), flat(p)), longer)
     assert answer.seconds == pytest.approx(3 * m, rel=1e-9)
     assert answer.bubble_fraction == pytest.approx(0.0, abs=1e-9)
+
+
+def test_longer_runs_that_are_kept_have_the_pace_of_the_slowest_stage_under_any_costs():
+    schedule = build("pipedream", 3, 6)
+    runs = UnflushedRuns(schedule, lambda times: build("pipedream", 3, times * 6))
+    for slowest_s in (1.0, 2.5, 0.5):
+        stages = (StageCost(0.25, 0.25), StageCost(slowest_s, 2 * slowest_s), StageCost(0.125, 0.5))
+        answer = runs.predict(Scenario(schedule, StageCosts(stages), flat(3)))
+        assert answer.seconds == pytest.approx(6 * 3 * slowest_s, rel=1e-9)

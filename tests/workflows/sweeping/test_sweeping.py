@@ -273,6 +273,31 @@ def test_many_links_share_a_few_cuts_none_slower_than_simple_ones(name, monkeypa
         assert swept[width] == pytest.approx(getattr(own, measure), rel=1e-9)
 
 
+@pytest.mark.parametrize(("name", "jitter"), [("pipedream", 0.0), ("1f1b", 0.0), ("1f1b", 0.1)])
+def test_many_links_have_the_best_of_all_cuts_without_jitter(name, jitter):
+    asked = {"num_ranks": 3, "num_microbatches": 6}
+    pairs = (1, 9), (5, 1), (2, 7), (1, 2), (4, 8), (3, 1), (2, 3)
+    costs = pipesched.LayerCosts(tuple(StageCost(k, 2 * k, output_bytes=1000 * size) for k, size in pairs))
+    widths = [100.0 * 1.1**k for k in range(100)]
+    measure = "steady_s_per_microbatch" if name == "pipedream" else "makespan_s"
+    rows = pipesched.sweep([name], costs, **asked, link={"bandwidth_bytes_per_s": widths}, jitter=jitter, seed=1)
+    swept = rows.to_frame().set_index("bandwidth_bytes_per_s")[measure]
+    cuts = [[first, second, 7 - first - second] for first in range(1, 6) for second in range(1, 7 - first)]
+    for width in widths[2::10]:
+        machines = pipesched.flat(3, Link(0.0, width))
+        runs = [pipesched.simulate(name, costs, machines, **asked, partition=cut) for cut in cuts]
+        times_s = [getattr(run, measure) for run in runs]
+        if jitter:
+            times_s = [
+                pipesched.simulate(name, costs, machines, **asked, partition=cut, jitter=jitter, seed=1).makespan_s
+                for cut, time_s in zip(cuts, times_s, strict=True)
+                if time_s <= min(times_s) * (1 + 1e-9)
+            ]
+            assert any(swept[width] == pytest.approx(time_s, rel=1e-9) for time_s in times_s)
+        else:
+            assert swept[width] == pytest.approx(min(times_s), rel=1e-9)
+
+
 def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
     file = tmp_path / "kept.jsonl"
     with subprocess.Popen([sys.executable, "-P", "-c", SWEEP.format(most=200)], cwd=tmp_path) as process:
