@@ -1,4 +1,13 @@
 from .averager import Averager as Averager
+from .clock import Clock as Clock
+from .clock import CudaClock as CudaClock
+from .clock import HostClock as HostClock
+from .clock import make_clock as make_clock
+from .device_events import CudaEvent as CudaEvent
+from .device_events import Event as Event
+from .device_events import EventPool as EventPool
+from .device_position import DevicePosition as DevicePosition
+from .device_position import polled as polled
 from .finite_check import check_finite as check_finite
 from .gradient_buckets import Bucket as Bucket
 from .gradient_buckets import buckets as buckets
@@ -11,9 +20,8 @@ from .interpreter import begin as begin
 from .interpreter import end as end
 from .interpreter import execute_rank as execute_rank
 from .layer_rng import LayerGenerators as LayerGenerators
+from .memory_meter import Meter as Meter
 from .memory_meter import make_meter as make_meter
-from .recorder import CudaClock as CudaClock
-from .recorder import HostClock as HostClock
 from .recorder import Recorder as Recorder
 from .schedule_queries import averagers as averagers
 from .schedule_queries import channels as channels

@@ -1,20 +1,27 @@
-"""The memory meter: how many bytes a rank holds, as the allocator counts them."""
+"""The memory meter: how many bytes a rank holds, as its allocator counts them."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, final
 
 import torch
 
 
-class Meter(ABC):
-    """A meter of the bytes that this process has from its allocator: those of its ranks, and any from before."""
+class Allocator(Protocol):
+    """The allocator of a device, which all ranks of a process on that device share."""
 
-    @abstractmethod
-    def allocated_bytes(self) -> int:
-        """Return what the allocator has given out and not got back."""
+    def read_bytes(self) -> tuple[int, int]:
+        """Return the bytes allocated now, and the peak since `restart`."""
+
+    def restart(self) -> None:
+        """Forget the peak."""
+
+    def note(self) -> None:
+        """Take the bytes allocated now into the peak, where the allocator keeps no peak itself."""
 
 
 class _MallInfo(ctypes.Structure):
@@ -37,29 +44,134 @@ class _MallInfo(ctypes.Structure):
     ]
 
 
-class HeapMeter(Meter):
-    """The meter of the CPU: it asks malloc, where torch's CPU tensors come from on Linux."""
+@final
+class Heap:
+    """The heap of malloc, where torch's CPU tensors come from on Linux; its peak is the most that was noted."""
 
     def __init__(self) -> None:
         self._mallinfo = ctypes.CDLL(None).mallinfo2
         self._mallinfo.restype = _MallInfo
+        self._noted = 0
 
-    def allocated_bytes(self) -> int:
+    def read_bytes(self) -> tuple[int, int]:
         info = self._mallinfo()
-        return int(info.uordblks + info.hblkhd)
+        now = int(info.uordblks + info.hblkhd)
+        return now, max(now, self._noted)
+
+    def restart(self) -> None:
+        self._noted = 0
+
+    def note(self) -> None:
+        self._noted = self.read_bytes()[1]
 
 
-class CudaMeter(Meter):
-    """The meter of this process' GPU: it asks torch's caching allocator."""
+@final
+class CudaAllocator:
+    """PyTorch's caching allocator of one GPU, which keeps an exact peak: `torch.cuda.max_memory_allocated`.
 
-    def allocated_bytes(self) -> int:
-        return torch.cuda.memory_allocated()
+    A tensor counts until Python frees it, whatever its streams still have to do with it.
+
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch leaves it untyped; no counts before it
+        self._device = device
+
+    def read_bytes(self) -> tuple[int, int]:
+        # memory_allocated and max_memory_allocated read all counts too, and sort them, each time
+        allocated = torch.cuda.memory_stats_as_nested_dict(self._device)["allocated_bytes"]["all"]
+        return int(allocated["current"]), int(allocated["peak"])
+
+    def restart(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def note(self) -> None:
+        """Do nothing: no allocation is missed."""
+
+
+@final
+class Meter:
+    """The bytes that one rank holds: allocations less frees since the meter was made, in the rank's own turns.
+
+    Ranks that share a process take turns on one thread. An op goes on over several turns where it waits for others:
+
+        rank 0   |F1 ..|           |.. F1, F2 ..|
+        rank 1           |F0, F1 ..|              |..
+
+    A rank that is alone in its process needs no turns: all that is allocated is its own.
+
+    Args:
+        allocator: Allocator of the rank's device.
+    """
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._held = 0
+        self._offset: int | None = None
+        self.enter()
+        self.begin_op()
+
+    def enter(self) -> None:
+        """Begin a turn: the changes since the last turn are those of other ranks."""
+        self._allocator.restart()
+        self._offset = self._held - self._allocator.read_bytes()[0]
+
+    def leave(self) -> None:
+        """End the turn."""
+        self._look()
+        self._offset = None
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Count meanwhile."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def held_bytes(self) -> int:
+        """Return the bytes that the rank holds now, outside of its turns those of the end of the last one."""
+        if self._offset is not None:
+            self._held = self._offset + self._allocator.read_bytes()[0]
+        return self._held
+
+    def take_over(self, num_bytes: int) -> None:
+        """Count bytes that another rank has allocated and this one will free; negative ones are given to another."""
+        self._look()
+        self._held += num_bytes
+        if self._offset is not None:
+            self.enter()
+
+    def begin_op(self) -> None:
+        """Forget the peak of the last op."""
+        self._peak = -sys.maxsize
+        self._allocator.restart()
+
+    def note(self) -> None:
+        """Look at the bytes inside an op, where nothing else sees its peak."""
+        self._allocator.note()
+
+    def end_op(self) -> tuple[int, int]:
+        """Return the bytes held now, and the peak since `begin_op`; the next op begins."""
+        self._look()
+        bytes_of_op = self._held, self._peak
+        self.begin_op()
+        return bytes_of_op
+
+    def _look(self) -> None:
+        if self._offset is not None:
+            now, peak = self._allocator.read_bytes()
+            self._held = self._offset + now
+            self._peak = max(self._peak, self._offset + peak)
 
 
 def make_meter(device: torch.device) -> Meter | None:
     """Return the meter for `device`; None where the allocator cannot be asked."""
     if device.type == "cuda":
-        return CudaMeter()
+        return Meter(CudaAllocator(device))
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallinfo2"):
-        return HeapMeter()
+        return Meter(Heap())
     return None

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from pipesched.executor.core import HostClock, Recorder, Stage, count_from, follow, lists_of, make_meter
+from pipesched.executor.core import Recorder, Stage, count_from, follow, lists_of, make_clock, make_meter
 from pipesched.executor.launch import RankContext, Train, all_gather
 from pipesched.executor.runs.local_training import TrainingSetup
 from pipesched.executor.runs.rank_job import RankListener
@@ -49,7 +49,7 @@ def train_in_phases(
     job = training.spec.job
     assert isinstance(job, Train), "of this kind"
     policy = AdvancePolicy(job.schedule_spec.num_microbatches // training.run.pipelines - 1, job.limit_bytes)
-    meter = make_meter(context.device)
+    clock, meter = make_clock(context.device), make_meter(context.device)
     num_done = num_ops = 0
     while num_done < job.num_steps:
         left = job.num_steps - num_done
@@ -59,7 +59,7 @@ def train_in_phases(
         first = num_done * training.run.microbatches_per_step
         follow(stages, lists, context.rank)
         count_from(stages, first)
-        recorder = Recorder(HostClock(), None if policy.is_settled else meter, keeps=not policy.is_settled)
+        recorder = Recorder(clock, None if policy.is_settled else meter, keeps=not policy.is_settled)
         me = context.join(lists, stages, shapes, recorder, _after(num_ops, listener.at), training.spec.compression)
         context.run(me, training.batch(lists, first))
         if not policy.is_settled and num_steps == BATCHES:

@@ -18,14 +18,13 @@ from torch import Tensor
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import (
     Batch,
-    CudaClock,
-    HostClock,
     Recorder,
     Stage,
     averagers,
     build_stages,
     check_fits,
     make_batch,
+    make_clock,
     make_meter,
 )
 from pipesched.executor.emulation import (
@@ -132,7 +131,7 @@ class MeasuringJob(RankJob[Measured]):
     ) -> None:
         job, control = self._job, context.control
         meter = make_meter(context.device) if job.emulate is None else None  # emulated stages hold nothing
-        recorder = Recorder(CudaClock() if context.device.type == "cuda" else HostClock(), meter)
+        recorder = Recorder(make_clock(context.device), meter)
         rank = context.join(self._schedule, stages, shapes, recorder, self.listener.at, self.spec.compression)
         if self._cluster is not None and job.emulate is not None:
             routes = ThrottledRoutes(self._schedule, self._cluster, job.emulate)

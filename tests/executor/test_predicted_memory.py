@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipesched.executor.core import Batch, HostClock, Recorder, begin, end, execute_rank
-from pipesched.executor.core.memory_meter import Meter, make_meter
+from pipesched.executor.core.memory_meter import make_meter
 from pipesched.executor.runs import launch, run_local
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.transport import LocalTransport
@@ -149,40 +149,20 @@ class _Shared:
         self.rows[index] = (*self.rows[index][:2], end)
 
 
-class Turns(Meter):
-    """What one rank takes of the heap that all share, and gives back, while it is its turn."""
-
-    def __init__(self):
-        self._heap = make_meter(torch.device("cpu"))
-        self._mine = 0
-        self.begin()
-
-    def begin(self):
-        self._since = self._heap.allocated_bytes()
-
-    def end(self):
-        self._mine = self.allocated_bytes()
-
-    def allocated_bytes(self):
-        return self._mine + self._heap.allocated_bytes() - self._since
-
-
-def run_by_turns(ranks, meters, batch):
-    for rank, meter in zip(ranks, meters, strict=True):
-        meter.begin()
-        begin(rank)
-        meter.end()
-    waiting = [(execute_rank(rank, batch), meter) for rank, meter in zip(ranks, meters, strict=True)]
+def run_by_turns(ranks, batch):
+    for rank in ranks:
+        with rank.recorder.turn():
+            begin(rank)
+    waiting = [(rank, execute_rank(rank, batch)) for rank in ranks]
     while waiting:
         for turn in list(waiting):
-            program, meter = turn
-            meter.begin()
-            if next(program, None) is None:
-                waiting.remove(turn)
-            meter.end()
-    for rank, meter in zip(ranks, meters, strict=True):
-        meter.begin()
-        end(rank)
+            rank, program = turn
+            with rank.recorder.turn():
+                if next(program, None) is None:
+                    waiting.remove(turn)
+    for rank in ranks:
+        with rank.recorder.turn():
+            end(rank)
 
 
 def held_by_turns(schedule, model, size):
@@ -191,13 +171,10 @@ def held_by_turns(schedule, model, size):
         schedule, model, optimizer="adamw", size=size, transport=network(schedule), dtype=torch.float32,
         bounds=even_bounds(len(resolve_model(model).layers), schedule.num_stages),
     )  # fmt: skip
-    meters = [Turns() for _ in run.ranks]
-    run.ranks = [
-        replace(rank, recorder=Recorder(HostClock(), meter)) for rank, meter in zip(run.ranks, meters, strict=True)
-    ]
+    run.ranks = [replace(rank, recorder=Recorder(HostClock(), make_meter(torch.device("cpu")))) for rank in run.ranks]
     gc.collect()
     for _ in range(2):  # the optimizers make their state in the first
-        run_by_turns(run.ranks, meters, drawn(run.batch))
+        run_by_turns(run.ranks, drawn(run.batch))
     held = Counter()
     for rank in run.ranks:
         held[schedule.rank_to_device[rank.rank]] += max(rank.recorder.most_bytes())

@@ -1,0 +1,102 @@
+"""The position of a device: the op that a GPU stands at, while the host has launched ops far ahead of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import final
+
+import torch
+
+from pipesched.executor.core.device_events import CudaEvent, Event, EventPool
+from pipesched.schedules import Op
+
+_POLL_S = 0.05
+"""Time between two polls of a position [s]."""
+
+
+@final
+class DevicePosition:
+    """The op that the device stands at, in the list of one rank.
+
+    The host tells each op before it launches the op. An event goes into the rank's stream first:
+
+        host    at(0)  op 0  at(1)  op 1  at(2)  op 2
+        stream    o   =====    o   =====    o   =====      the device stands at the last op whose event it has reached
+
+    Nothing here waits for the device.
+
+    Args:
+        device: The GPU; `at` and `wait` record on its current stream, which is the rank's.
+        reach: Told each op that the device reaches, and its position in the list, in order, by the thread that polls.
+        wait: Told whom the device waits for, as `waiting_for` tells it, and then `NOBODY`.
+        make_event: Makes an event; None: a CUDA event of `device`.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        reach: Callable[[int, Op], None] = lambda index, op: None,  # noqa: ARG005 -- nobody need listen
+        wait: Callable[[int], None] = lambda whom: None,  # noqa: ARG005
+        make_event: Callable[[], Event] | None = None,
+    ) -> None:
+        self._pool = EventPool(make_event or partial(CudaEvent, device, is_timed=False))
+        self._reach, self._wait = reach, wait
+        self._open: deque[tuple[Event, Callable[[], None]]] = deque()
+        self._index: int | None = None
+        self._lock = threading.Lock()
+
+    def at(self, index: int, op: Op) -> None:
+        """Note that the host comes to `op`, at position `index` of the list."""
+        self._open.append((self._pool.record(), partial(self._come, index, op)))
+
+    def wait(self, whom: int) -> None:
+        """Note that the work launched next waits for rank `whom`, or for `NOBODY` any more."""
+        self._open.append((self._pool.record(), partial(self._wait, whom)))
+
+    def oldest_open(self) -> int | None:
+        """Return the position of the oldest op that the device has not ended; None before the device's first op.
+
+        Any thread may call this.
+        """
+        with self._lock:
+            while self._open and self._open[0][0].query():
+                event, publish = self._open.popleft()
+                self._pool.free([event])
+                publish()
+            return self._index
+
+    def _come(self, index: int, op: Op) -> None:
+        self._index = index
+        self._reach(index, op)
+
+
+@contextmanager
+def polled(positions: Collection[DevicePosition], poll_s: float = _POLL_S) -> Iterator[None]:
+    """Poll the positions from a thread meanwhile, so that each tells its listeners where its device is."""
+    if not positions:
+        yield
+        return
+    is_over = threading.Event()
+    thread = threading.Thread(target=_poll, args=(positions, is_over, poll_s), name="device position", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _poll(positions: Collection[DevicePosition], is_over: threading.Event, poll_s: float) -> None:
+    """Poll until the end, and once more then."""
+    is_last = False
+    while not is_last:
+        is_last = is_over.wait(poll_s)
+        try:
+            for position in positions:
+                position.oldest_open()
+        except RuntimeError:  # the device has failed: so has the rank's own thread, which raises it
+            return
