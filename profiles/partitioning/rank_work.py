@@ -1,4 +1,4 @@
-"""The work of ranks under a cut of the layers, and the cut whose busiest rank works least.
+"""The work of ranks and channels under a cut of the layers, and the cut whose busiest one works least.
 
 stages   0  1  2  3        rank 0 of interleaved 1F1B has stages 0 and 2, rank 1 has 1 and 3:
 layers   2  1  1  2        a rank's work is the sum of its stages', 3 layers each
@@ -29,25 +29,32 @@ class RankWork:
     Attributes:
         num_stages: Stages of the schedule.
         ranks: The stages of each rank, each with the work of all layers before layer 0, 1, .. if they were in it [s].
+        channels: The stages whose outputs each channel carries, each with the seconds of its messages if layer 0, 1, ..
+            were the first of the next stage [s].
     """
 
     num_stages: int
     ranks: tuple[tuple[tuple[int, Sequence[float]], ...], ...]
+    channels: tuple[tuple[tuple[int, Sequence[float]], ...], ...] = ()
 
     def loads_s(self, layers: Layers) -> list[float]:
-        """Return the work of each rank [s]."""
+        """Return the work of each rank, and then of each channel [s]."""
         ends = (0, *accumulate(layers))
-        return [sum([sums[ends[stage + 1]] - sums[ends[stage]] for stage, sums in stages]) for stages in self.ranks]
+        return [
+            *[sum([sums[ends[stage + 1]] - sums[ends[stage]] for stage, sums in stages]) for stages in self.ranks],
+            *[sum([seconds[ends[stage + 1]] for stage, seconds in stages]) for stages in self.channels],
+        ]
 
     def moves(self, layers: Layers, costs: Sequence[float]) -> Iterator[Layers]:
         """Yield the cuts that differ by one layer, moved from one stage to another; stages between keep their numbers.
 
         Args:
             layers: Layers of each stage.
-            costs: What each rank costs; of many stages those of the costliest are looked at, and all neighbours.
+            costs: Cost of each rank and channel; of many stages those of the costliest are moved to all others, and
+                the rest to their neighbours.
         """
         stages = range(self.num_stages)
-        costliest = {stage for stage, _ in self.ranks[max(range(len(costs)), key=costs.__getitem__)]}
+        costliest = {stage for stage, _ in (*self.ranks, *self.channels)[max(range(len(costs)), key=costs.__getitem__)]}
         for source in stages:
             if layers[source] == 1:
                 continue
@@ -77,11 +84,30 @@ def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
 
 
 def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
-    """Return the cuts that a search starts from: balanced over stages, uniform, and balanced over ranks.
+    """Return the cuts that a search starts from: over stages, uniform, of least messages, and each over ranks.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.
     """
     cuts = [*balanced_partitions(seconds, work.num_stages), uniform_partition(len(seconds), work.num_stages)]
     simple = [tuple(last - first for first, last in cut) for cut in cuts]
+    if work.channels:
+        simple.append(_least_messages(work, len(seconds)))
     return [*dict.fromkeys([*simple, *(balanced_over_ranks(work, cut) for cut in simple)])]
+
+
+def _least_messages(work: RankWork, num_layers: int) -> Layers:
+    """Return the cut whose messages take the least seconds, those of all channels together."""
+    all_s = [[0.0] * (num_layers + 1) for _ in range(work.num_stages)]
+    for channel in work.channels:
+        for stage, seconds in channel:
+            all_s[stage] = [sum(pair) for pair in zip(all_s[stage], seconds, strict=True)]
+    best: list[tuple[float, Layers]] = [(0.0, ())]  # of the layers before each, and their stages
+    for stage, seconds in enumerate(all_s):
+        ends = range(stage + 1, num_layers - (work.num_stages - stage - 1) + 1)
+        before, best = best, []
+        for end in ends:
+            firsts = before[: end - stage]
+            cost_s, layers = min(firsts, key=lambda cut: cut[0])
+            best.append((cost_s + seconds[end], (*layers, end - sum(layers))))
+    return best[-1][1]

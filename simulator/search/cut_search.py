@@ -26,34 +26,46 @@ _BRIDGE = 0.1
 _PASSED = 2
 """Cuts whose neighbours are looked at, for each one that may be simulated."""
 _PATIENCE = 40
-"""Cuts that are simulated in a row without a gain before the search ends."""
+"""Cuts that are simulated in a row without a gain before the search ends, unless all cuts are few."""
 _FEW_CUTS = 1_000
-"""So many are all looked at, if there is room."""
+"""Number of cuts up to which all are looked at, if there is room."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutBounds:
-    """Lower bounds of the seconds of cuts: a rank's work, and where there is a flush the way to it and back.
+    """Lower bounds of the seconds of cuts: the work of a rank or channel, and where there is a flush the way to it.
 
     Attributes:
-        work: Work of each rank.
+        work: Work of each rank and channel.
         ways_s: Seconds of the way through all layers before layer 0, 1, .., and of the way back where it counts.
+        hops_s: Seconds of a message behind each stage, and of one back where it counts, if layer 0, 1, .. were the
+            first of the next stage; nothing where no message is sent.
         hidden: Share of the shorter direction's work that may hide behind the other's.
     """
 
     work: RankWork
     ways_s: Sequence[float]
+    hops_s: Sequence[Sequence[float]]
     hidden: float = 0.0
 
-    def of_ranks(self, layers: Layers) -> list[float]:
-        """Return the least seconds of each rank."""
-        ends, shown = (0, *accumulate(layers)), 1 - self.hidden
-        ways_s, bounds_s = self.ways_s, []
-        for stages in self.work.ranks:
+    def of_all(self, layers: Layers) -> list[float]:
+        """Return the least seconds of each rank, and then of each channel."""
+        ends, shown, way_s = (0, *accumulate(layers)), 1 - self.hidden, 0.0
+        bounds_s, ways_s = [], []
+        for end, next_end, hops_s in zip(ends, ends[1:], self.hops_s, strict=False):
+            ways_s.append(way_s + self.ways_s[end])
+            way_s += hops_s[next_end] if hops_s else 0.0
+        for stages in self.work.ranks:  # written out, as it is asked most
             seconds = 0.0
             for stage, sums in stages:
                 seconds += sums[ends[stage + 1]] - sums[ends[stage]]
-            bounds_s.append(seconds * shown + ways_s[ends[stages[0][0]]] if stages else 0.0)
+            bounds_s.append(seconds * shown + ways_s[stages[0][0]] if stages else 0.0)
+        for channel in self.work.channels:
+            first = channel[0][0]
+            seconds = ways_s[first] + self.ways_s[ends[first + 1]] - self.ways_s[ends[first]]
+            for stage, messages_s in channel:
+                seconds += messages_s[ends[stage + 1]]
+            bounds_s.append(seconds)
         return bounds_s
 
 
@@ -83,8 +95,8 @@ class CutSearch:
             if self._may_win(bound_s := self._bound_s(layers)):
                 self._expand(layers, bound_s, *self._tried(layers, bound_s))
         passed = 0
-        rest = self._all(starts[0])
-        while num_measured < (self._most if self._best[0] else min(self._most, self._gained + _PATIENCE)):
+        rest, patience = self._all(starts[0]), _PATIENCE if _num_cuts(starts[0]) > _FEW_CUTS else self._most
+        while num_measured < (self._most if self._best[0] else min(self._most, self._gained + patience)):
             if self._waiting and passed < _PASSED * self._most:
                 over_bytes, _, bound_s, layers, lost_s = heappop(self._waiting)
             else:
@@ -112,7 +124,7 @@ class CutSearch:
         return cost[0], cost[1] - bound_s
 
     def _bound_s(self, layers: Layers) -> float:
-        return max(self._bounds.of_ranks(layers))
+        return max(self._bounds.of_all(layers))
 
     def _may_win(self, bound_s: float) -> bool:
         """Whether a cut of this bound may be cheaper than the best."""
@@ -123,7 +135,7 @@ class CutSearch:
     def _expand(self, layers: Layers, bound_s: float, over_bytes: float, lost_s: float) -> None:
         """Queue the neighbours of a cut by the bytes of the cut over memory, then by their expected cost."""
         limit_s = math.inf if self._best[0] else self._best[1] * (1 + _BRIDGE)
-        for moved in self._bounds.work.moves(layers, self._bounds.of_ranks(layers)):
+        for moved in self._bounds.work.moves(layers, self._bounds.of_all(layers)):
             if moved not in self._seen:
                 self._seen.add(moved)
                 least_s = self._bound_s(moved)
@@ -133,14 +145,19 @@ class CutSearch:
 
     def _all(self, layers: Layers) -> Iterator[Layers]:
         """Yield all cuts that were not looked at, by their bounds, where they are few."""
-        num_layers, num_stages = sum(layers), len(layers)
-        if math.comb(num_layers - 1, num_stages - 1) > _FEW_CUTS:
+        if _num_cuts(layers) > _FEW_CUTS:
             return
+        num_layers, num_stages = sum(layers), len(layers)
         cuts: Iterable[Layers] = (
             tuple(end - begin for begin, end in pairwise((0, *ends, num_layers)))
             for ends in combinations(range(1, num_layers), num_stages - 1)
         )
         yield from sorted(set(cuts) - self._seen, key=lambda cut: (self._bound_s(cut), cut))
+
+
+def _num_cuts(layers: Layers) -> int:
+    """Return the number of all cuts of as many layers into as many stages."""
+    return math.comb(sum(layers) - 1, len(layers) - 1)
 
 
 def _is_less(cost: Sequence[float], other: Sequence[float]) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -13,7 +13,7 @@ from typing import TypeAlias, final
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts
-from pipesched.schedules import Schedule, ScheduleError, machine_code, op_cells
+from pipesched.schedules import Message, Payload, Schedule, ScheduleError, machine_code, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import USUAL_NETWORK, Buffers, Inexact, NetworkOptions, Scenario
@@ -30,7 +30,7 @@ _MOST_CUTS = 64
 """Cuts that are simulated at most, besides those that a search starts from."""
 _MOST_STEPS = 50_000
 """Instructions that are simulated at most: numba, for which others count theirs too, is not loaded for so few."""
-_MOST_CELLS = 20_000
+_MOST_CELLS = 60_000
 """Ops in the lists of a run without a flush, of all cuts whose pace is found by longer runs."""
 
 
@@ -71,55 +71,69 @@ def fastest_cut(task: CutTask) -> Layers:
         ProfileError: There are more stages than layers, or a time is negative or not finite.
     """
     alone = task.costs((1,) * task.num_layers)
-    layers = alone.stages
-    bounds = bounds_of_cuts(task.schedule, layers, task.cluster, alone.overlap)
-    starts = first_cuts(bounds.work, [layer.both_s for layer in layers])
+    layers, seconds = alone.stages, [layer.both_s for layer in alone.stages]
     shares_devices = task.schedule.ranks_per_device > 1  # pipelines that drift apart have no pace that one run shows
     if shares_devices or task.schedule.num_stages in (task.num_layers, 1):
-        return starts[0]
+        return first_cuts(bounds_of_cuts(task.schedule, alone, task.cluster).work, seconds)[0]
     try:
         lists = lower(task.schedule)
+        bounds = bounds_of_cuts(lists, alone, task.cluster)
+        starts = first_cuts(bounds.work, seconds)
         measure = _Measure(task, lists, task.costs(starts[0]))
         if measure.has_limits:
             starts = [*starts, *_small_cuts(lists, layers, starts)]
         return CutSearch(bounds, measure, measure.most).fastest(starts)
     except UNPREDICTABLE:  # whoever simulates the schedule learns why
-        return starts[0]
+        return first_cuts(bounds_of_cuts(task.schedule, alone, task.cluster).work, seconds)[0]
 
 
-def bounds_of_cuts(lists: Schedule, layers: Sequence[StageCost], cluster: Cluster, overlap: float = 0.0) -> CutBounds:
-    """Return the lower bounds of cuts: the work of the ranks, and the way through the stages if there is a flush.
+def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutBounds:
+    """Return the lower bounds of cuts: the work of ranks and channels, and the way to them if there is a flush.
 
     Args:
-        lists: The lists.
-        layers: What each layer costs as a stage of its own.
-        cluster: Says the speeds of the devices.
-        overlap: How much of the shorter op of an Overlap hides behind the longer.
+        lists: The lists; channels are known of lowered ones.
+        alone: Costs of each layer as a stage of its own.
+        cluster: Speeds of the devices, and links.
     """
-    columns = lists.columns
-    begins, codes, stages, *_ = columns.in_form(in_arrays=False)
+    columns, layers = lists.columns, alone.stages
+    begins, codes, stages, _, peers, _ = columns.in_form(in_arrays=False)
+    there, back = not lists.traits.is_asynchronous, not (lists.traits.is_asynchronous or columns.splits_backward)
+    codes_of_work = [code for code in _SECONDS if not (back and code == op_cells.STEP)]  # others step on the way back
     sums_of: dict[object, list[float]] = {}
-    ranks = []
-    for device, (begin, end) in zip(lists.rank_to_device, pairwise(begins), strict=True):
+    ranks, sent = [], Counter[tuple[int, int, int]]()
+    for rank, (device, (begin, end)) in enumerate(zip(lists.rank_to_device, pairwise(begins), strict=True)):
         counts: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for code, stage in zip(codes[begin:end], stages[begin:end], strict=True):
+        for cell in range(begin, end):
+            code, stage = codes[cell], stages[cell]
             counts[stage][code % op_cells.OVERLAPPED] += 1
+            if code in (op_cells.SEND_F, op_cells.SEND_B):
+                sent[rank, peers[cell], stage - (code == op_cells.SEND_B)] += 1
         speed, of_rank = cluster.devices[device].speed, []
         for stage, count in sorted(counts.items()):
-            if stage < lists.num_stages and any(count[code] for code in _SECONDS):
-                key = (speed, *(count[code] for code in _SECONDS))
+            of_work = tuple((code, count[code]) for code in codes_of_work if count[code])
+            if stage < lists.num_stages and of_work:
+                key = speed, of_work
                 if key not in sums_of:
-                    sums_of[key] = [0.0, *accumulate(_work_s(layer, count) / speed for layer in layers)]
+                    sums_of[key] = [0.0, *accumulate(_work_s(layer, of_work) / speed for layer in layers)]
                 of_rank.append((stage, sums_of[key]))
         ranks.append(tuple(of_rank))
-    work = RankWork(lists.num_stages, tuple(ranks))
-    hidden = overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
+    hidden = alone.overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
     fastest, ways_s = max(device.speed for device in cluster.devices), [0.0] * len(layers)
-    if not lists.traits.is_asynchronous:
-        ways_s = [layer.forward_s / fastest for layer in layers]
-        if not columns.splits_backward:
-            ways_s = [layer.both_s / fastest for layer in layers]
-    return CutBounds(work, [0.0, *accumulate(ways_s)], hidden)
+    if there:
+        ways_s = [(layer.both_s if back else layer.forward_s) / fastest for layer in layers]
+    channels: dict[tuple[int, int], list[tuple[int, tuple[float, ...]]]] = {}
+    hops_s: list[list[float]] = [[] for _ in range(lists.num_stages)]
+    sizes = [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in range(len(layers))]
+    for (rank, peer, stage), num_sent in sorted(sent.items(), key=lambda item: item[0][2]):
+        link = cluster.link(lists.rank_to_device[rank], lists.rank_to_device[peer])
+        seconds = (0.0, *(num_sent * link.occupied_s(size) for size in sizes))
+        channels.setdefault((rank, peer), []).append((stage, seconds))
+        if there and len(lists.replicas(stage)) == 1:
+            hops_s[stage] = [0.0, *((1 + back) * link.transfer_s(size) for size in sizes)]
+    mean_s = math.fsum(sums[-1] for of_rank in ranks for _, sums in of_rank[:1]) / max(1, len(ranks)) ** 2
+    busy = (of for of in channels.values() if math.fsum(max(seconds) for _, seconds in of) > mean_s)
+    work = RankWork(lists.num_stages, tuple(ranks), tuple(dict.fromkeys(map(tuple, busy))))
+    return CutBounds(work, [0.0, *accumulate(ways_s)], hops_s, hidden)
 
 
 _SECONDS = {
@@ -133,9 +147,9 @@ _SECONDS = {
 """The seconds of an op, by its code."""
 
 
-def _work_s(layer: StageCost, counts: defaultdict[int, int]) -> float:
-    """Return the seconds that a layer adds to a stage, given the number of ops of each code [s]."""
-    return math.fsum(counts[code] * (layer.said(name) or 0.0) for code, name in _SECONDS.items() if counts[code])
+def _work_s(layer: StageCost, counts: Iterable[tuple[int, int]]) -> float:
+    """Return the seconds that a layer adds to a stage, given the codes of ops and their numbers [s]."""
+    return math.fsum(count * (layer.said(_SECONDS[code]) or 0.0) for code, count in counts)
 
 
 def _small_cuts(lists: Schedule, layers: Sequence[StageCost], starts: Sequence[Layers]) -> list[Layers]:

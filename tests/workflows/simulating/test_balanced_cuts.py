@@ -1,6 +1,7 @@
 """The default cut of layers: the right times of known cases, and all cuts under an event loop of its own."""
 
 import random
+from collections import defaultdict
 from itertools import combinations, pairwise
 
 import pytest
@@ -16,16 +17,18 @@ EQUAL = StageCost(0.010, 0.020)
 CASES = ("1f1b", "gpipe", "interleaved", "looped_bfs", "zbv", "zb_h1", "v_half", "interleaved_zb")
 
 
-def makespan_s(schedule, stages):
-    """Seconds of lists whose messages take no time, by a loop that knows nothing of the simulator."""
+def makespan_s(schedule, stages, bandwidth=float("inf")):
+    """Seconds of lists, each channel a link of its own, by a loop that knows nothing of the simulator."""
     seconds = {
         Phase.FORWARD: "forward_s", Phase.BACKWARD: "backward_s",
         Phase.BACKWARD_INPUT: "backward_input_s", Phase.BACKWARD_WEIGHT: "backward_weight_s",
     }  # fmt: skip
-    last, over_s, at, free_s = schedule.num_stages - 1, {}, [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
+    last, at, free_s = schedule.num_stages - 1, [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
+    over_s, arrived_s = {}, defaultdict(float)
     rows = [[part for op in row for part in (getattr(op, "first", op), getattr(op, "second", None)) if part]
             for row in schedule.ops]  # fmt: skip
     rows = [[op for op in row if hasattr(op, "phase")] for row in rows]
+    rank_of, link_free_s = {op.stage: rank for rank, row in enumerate(rows) for op in row}, defaultdict(float)
     while any(index < len(row) for index, row in zip(at, rows, strict=True)):
         for rank, row in enumerate(rows):
             while at[rank] < len(row):
@@ -38,10 +41,16 @@ def makespan_s(schedule, stages):
                 }[back]
                 if any((kind, stage, op.microbatch) not in over_s for kind, stage in needs):
                     break
-                ready_s = max([free_s[rank], *(over_s[kind, stage, op.microbatch] for kind, stage in needs)])
+                needed_s = [over_s[kind, stage, op.microbatch] for kind, stage in needs]
+                ready_s = max([free_s[rank], arrived_s[back, op.stage, op.microbatch], *needed_s])
                 free_s[rank] = ready_s + getattr(stages[op.stage], seconds[op.phase])
                 over_s[back, op.stage, op.microbatch] = free_s[rank]
                 at[rank] += 1
+                to = op.stage + {"F": 1, "B": -1, "W": 0}[back]
+                if 0 <= to <= last and rank_of[to] != rank:
+                    bytes_sent = stages[min(to, op.stage)].output_bytes
+                    there_s = max(free_s[rank], link_free_s[rank, rank_of[to]]) + bytes_sent / bandwidth
+                    link_free_s[rank, rank_of[to]] = arrived_s[back, to, op.microbatch] = there_s
     return max(free_s)
 
 
@@ -112,6 +121,55 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts_over_slow_link
         for cut in all_cuts(len(layers), schedule.num_stages)
     ]
     assert pipesched.simulate(schedule, costs, cluster).makespan_s <= min(times_s) * 1.005
+
+
+SMALL, LARGE = (100, 200), (3000,)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "sizes"),
+    [
+        ("zb_h1", (6, 18, None), SMALL + LARGE),
+        ("v_half", (3, 6, None), SMALL + LARGE),
+        ("1f1b", (5, 10, None), LARGE + SMALL),
+        ("gpipe", (4, 4, None), SMALL + LARGE),
+        ("interleaved", (3, 6, 2), SMALL + LARGE),
+        ("zbv", (3, 6, None), SMALL + LARGE),
+        ("looped_bfs", (2, 4, 2), SMALL + LARGE),
+        ("interleaved_zb", (2, 4, 2), LARGE + SMALL),
+    ],
+)
+def test_the_cut_is_the_best_of_all_where_messages_take_up_to_ten_times_as_long_as_work(name, counts, sizes):
+    schedule = build(name, *counts)
+    for slowness in (1.5, 10):
+        draw = random.Random(f"{name} {slowness}")
+        layers = []
+        for _ in range(schedule.num_stages + 4):
+            forward_s, input_s, weight_s, size = *(draw.uniform(0.5, 3) for _ in range(3)), draw.choice(sizes)
+            layers.append(StageCost(forward_s, input_s + weight_s, input_s, weight_s, output_bytes=size))
+        costs, bandwidth = LayerCosts(tuple(layers)), 3000 / (slowness * 3.0)
+        best_s = min(
+            makespan_s(schedule, costs.stage_costs(cut).stages, bandwidth)
+            for cut in all_cuts(len(layers), schedule.num_stages)
+        )
+        result = pipesched.simulate(schedule, costs, pipesched.flat(counts[0], Link(0.0, bandwidth)))
+        assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
+
+
+@pytest.mark.parametrize("name", ["pipedream", "xpipe", "wpipe"])
+def test_a_run_without_a_flush_has_the_best_pace_of_all_cuts_over_slow_links(name):
+    draw = random.Random(f"{name} paces")
+    num_stages = build(name, 3, 6).num_stages
+    pairs = [(draw.uniform(0.5, 3), draw.choice(SMALL + LARGE)) for _ in range(num_stages + 3)]
+    costs = LayerCosts(tuple(StageCost(f, 2 * f, f, f, output_bytes=size) for f, size in pairs))
+    cluster, counts = pipesched.flat(3, Link(0.0, 150)), {"num_ranks": 3, "num_microbatches": 6}
+    paces_s = [
+        pipesched.simulate(name, costs, cluster, **counts, partition=[end - begin for begin, end in cut])
+        .steady_s_per_microbatch
+        for cut in all_cuts(len(pairs), num_stages)
+    ]  # fmt: skip
+    result = pipesched.simulate(name, costs, cluster, **counts)
+    assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zbv"])
