@@ -37,32 +37,40 @@ class CutBounds:
 
     Attributes:
         work: Work of each rank and channel.
-        ways_s: Seconds of the way through all layers before layer 0, 1, .., and of the way back where it counts.
-        hops_s: Seconds of a message behind each stage, and of one back where it counts, if layer 0, 1, .. were the
-            first of the next stage; nothing where no message is sent.
+        there_s: Seconds of the way of a forward through all layers before layer 0, 1, ..
+        back_s: Seconds of the way of a backward likewise; 0 where a rank does not wait for the way back.
+        steps_s: Seconds of the Steps of these layers at most, which a rank does during the way back.
+        hops_s: Seconds of a message behind each stage, if layer 0, 1, .. were the first of the next stage; nothing
+            where no message is sent, or no way counts.
         hidden: Share of the shorter direction's work that may hide behind the other's.
     """
 
     work: RankWork
-    ways_s: Sequence[float]
+    there_s: Sequence[float]
+    back_s: Sequence[float]
+    steps_s: Sequence[float]
     hops_s: Sequence[Sequence[float]]
     hidden: float = 0.0
 
     def of_all(self, layers: Layers) -> list[float]:
         """Return the least seconds of each rank, and then of each channel."""
-        ends, shown, way_s = (0, *accumulate(layers)), 1 - self.hidden, 0.0
-        bounds_s, ways_s = [], []
+        ends, shown, hop_s = (0, *accumulate(layers)), 1 - self.hidden, 0.0
+        bounds_s, ways_s, is_back, steps_s = [], [], self.back_s[-1] > 0, self.steps_s
         for end, next_end, hops_s in zip(ends, ends[1:], self.hops_s, strict=False):
-            ways_s.append(way_s + self.ways_s[end])
-            way_s += hops_s[next_end] if hops_s else 0.0
+            ways_s.append((hop_s + self.there_s[end], hop_s * is_back + self.back_s[end]))
+            hop_s += hops_s[next_end] if hops_s else 0.0
         for stages in self.work.ranks:  # written out, as it is asked most
-            seconds = 0.0
+            seconds = stepped_s = 0.0
             for stage, sums in stages:
-                seconds += sums[ends[stage + 1]] - sums[ends[stage]]
-            bounds_s.append(seconds * shown + ways_s[stages[0][0]] if stages else 0.0)
+                begin, end = ends[stage], ends[stage + 1]
+                seconds += sums[end] - sums[begin]
+                stepped_s += steps_s[end] - steps_s[begin]
+            there_s, back_s = ways_s[stages[0][0]] if stages else (0.0, 0.0)
+            bounds_s.append(seconds * shown + there_s + max(0.0, back_s - stepped_s))
         for channel in self.work.channels:
-            first = channel[0][0]
-            seconds = ways_s[first] + self.ways_s[ends[first + 1]] - self.ways_s[ends[first]]
+            begin, end = ends[channel[0][0]], ends[channel[0][0] + 1]
+            seconds = self.there_s[end] - self.there_s[begin] + self.back_s[end] - self.back_s[begin]
+            seconds += sum(ways_s[channel[0][0]])
             for stage, messages_s in channel:
                 seconds += messages_s[ends[stage + 1]]
             bounds_s.append(seconds)

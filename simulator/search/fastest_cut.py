@@ -97,8 +97,6 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
     """
     columns, layers = lists.columns, alone.stages
     begins, codes, stages, _, peers, _ = columns.in_form(in_arrays=False)
-    there, back = not lists.traits.is_asynchronous, not (lists.traits.is_asynchronous or columns.splits_backward)
-    codes_of_work = [code for code in _SECONDS if not (back and code == op_cells.STEP)]  # others step on the way back
     sums_of: dict[object, list[float]] = {}
     ranks, sent = [], Counter[tuple[int, int, int]]()
     for rank, (device, (begin, end)) in enumerate(zip(lists.rank_to_device, pairwise(begins), strict=True)):
@@ -110,7 +108,7 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
                 sent[rank, peers[cell], stage - (code == op_cells.SEND_B)] += 1
         speed, of_rank = cluster.devices[device].speed, []
         for stage, count in sorted(counts.items()):
-            of_work = tuple((code, count[code]) for code in codes_of_work if count[code])
+            of_work = tuple((code, count[code]) for code in _SECONDS if count[code])
             if stage < lists.num_stages and of_work:
                 key = speed, of_work
                 if key not in sums_of:
@@ -118,9 +116,14 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
                 of_rank.append((stage, sums_of[key]))
         ranks.append(tuple(of_rank))
     hidden = alone.overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
-    fastest, ways_s = max(device.speed for device in cluster.devices), [0.0] * len(layers)
-    if there:
-        ways_s = [(layer.both_s if back else layer.forward_s) / fastest for layer in layers]
+    speeds, is_asynchronous = [device.speed for device in cluster.devices], lists.traits.is_asynchronous
+    waits_back = not (is_asynchronous or columns.splits_backward)
+    ways_s = (
+        [layer.forward_s / max(speeds) * (not is_asynchronous) for layer in layers],
+        [(layer.both_s - layer.forward_s) / max(speeds) * waits_back for layer in layers],
+        [layer.step_s / min(speeds) for layer in layers],
+    )
+    there_s, back_s, steps_s = ([0.0, *accumulate(seconds)] for seconds in ways_s)
     channels: dict[tuple[int, int], list[tuple[int, tuple[float, ...]]]] = {}
     hops_s: list[list[float]] = [[] for _ in range(lists.num_stages)]
     sizes = [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in range(len(layers))]
@@ -128,12 +131,12 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
         link = cluster.link(lists.rank_to_device[rank], lists.rank_to_device[peer])
         seconds = (0.0, *(num_sent * link.occupied_s(size) for size in sizes))
         channels.setdefault((rank, peer), []).append((stage, seconds))
-        if there and len(lists.replicas(stage)) == 1:
-            hops_s[stage] = [0.0, *((1 + back) * link.transfer_s(size) for size in sizes)]
+        if not is_asynchronous and len(lists.replicas(stage)) == 1:
+            hops_s[stage] = [0.0, *(link.transfer_s(size) for size in sizes)]
     mean_s = math.fsum(sums[-1] for of_rank in ranks for _, sums in of_rank[:1]) / max(1, len(ranks)) ** 2
     busy = (of for of in channels.values() if math.fsum(max(seconds) for _, seconds in of) > mean_s)
     work = RankWork(lists.num_stages, tuple(ranks), tuple(dict.fromkeys(map(tuple, busy))))
-    return CutBounds(work, [0.0, *accumulate(ways_s)], hops_s, hidden)
+    return CutBounds(work, there_s, back_s, steps_s, hops_s, hidden)
 
 
 _SECONDS = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from statistics import median_low
 from typing import Any
 
@@ -333,7 +333,9 @@ def _is_walkable(block: SettingBlock, source: ScheduleSource) -> bool:
 _WALKED_LINKS = {"latency_s", "bandwidth_bytes_per_s"}
 
 
+@lru_cache(maxsize=8)
 def _source(order: SweptSetting) -> ScheduleSource:
+    """Return the schedule of a setting; the last ones are kept, as settings of many sizes have the same lists."""
     counts = order.num_ranks, order.num_microbatches, order.num_chunks
     source = source_of_entry(find(order.schedule), *counts, dict(order.parameters))
     if not order.recomputes:
