@@ -74,14 +74,14 @@ def contenders(
         return {cut: [*range(len(block.numbers))] for cut in samples}
     points = {cut: [(at, seconds) for at, (_, seconds) in line] for cut, line in lines.items()}
     known = [at for at, _ in points[next(iter(points))]]
-    found: dict[str, list[int]] = {cut: [] for cut in samples}
+    places_of: dict[str, list[int]] = {cut: [] for cut in samples}
     for place, at in enumerate(_axis(block)):
         after = min(max(1, bisect_right(known, at)), len(known) - 1)
         most_s = min(_line(at, *line[after - 1 : after + 1]) for line in points.values())
         for cut, line in points.items():
             if _least_s(line, after, at) <= most_s * (1 + _SAME):
-                found[cut].append(place)
-    return found
+                places_of[cut].append(place)
+    return places_of
 
 
 def _axis(block: SettingBlock) -> list[float]:
