@@ -21,6 +21,7 @@ from .labels import duration_unit as duration_unit
 from .labels import label as label
 from .labels import literal as literal
 from .labels import readable_bytes as readable_bytes
+from .labels import readable_change as readable_change
 from .labels import readable_change_s as readable_change_s
 from .labels import readable_duration as readable_duration
 from .labels import readable_pace as readable_pace

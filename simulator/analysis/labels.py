@@ -135,6 +135,11 @@ def readable_reason(reason: str | None) -> str:
     return re.sub(r"(?<=from )([0-9.e+-]+) s(?= on)", lambda match: readable_s(float(match[1])), text)
 
 
+def readable_change(share: float) -> str:
+    """Return a relative change in percent with its sign, as people read it: ``+1.5%``; a zero has a plus."""
+    return f"{round(share, 3) + 0.0:+.1%}"
+
+
 def readable_share(share: float | None) -> str:
     """Return a share in percent; ``-`` for one that is not known."""
     return "-" if share is None else f"{share:.2%}"

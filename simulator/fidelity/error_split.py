@@ -137,17 +137,22 @@ class ErrorSplit:
             percent = round(100 * sign * seconds / makespan.measured_s, 1)
             return f"{percent + 0.0:.1f} %"
 
+        nothing = part(0.0)
+        is_off = part(makespan.error_s) != nothing
+        alone = "" if makespan.predicted_s is not None else "with its works alone "
         because = []
-        if makespan.predicted_s is not None:
+        if makespan.predicted_s is not None and part(makespan.costs_s) != nothing:
             because.append(f"{part(makespan.costs_s)} because ops ran {_word(makespan.costs_s, 'er')} than {than}")
         length = "longer" if makespan.hand_over_s < 0 else "less long"
         if abs(makespan.hand_over_s) > _SHOWN * makespan.measured_s:
             because.append(f"{part(makespan.hand_over_s)} because messages and posting took {length}")
+        if not is_off and not because and part(makespan.rest_s) == nothing:
+            return f"{self.name}: {alone}as long as measured, within 0.1 %"
         because.append(f"{part(makespan.rest_s)} unexplained")
         if abs(makespan.late_messages_s) > _SHOWN_LATE * makespan.measured_s:
             because[-1] += f" ({part(makespan.late_messages_s)} in single messages that came late)"
-        alone = "" if makespan.predicted_s is not None else "with its works alone "
-        return f"{self.name}: {alone}{part(makespan.error_s)} too {_word(makespan.error_s)}: {', '.join(because)}"
+        off = f"{part(makespan.error_s)} too {_word(makespan.error_s)}" if is_off else "as long as measured"
+        return f"{self.name}: {alone}{off}: {', '.join(because)}"
 
     def to_rows(self) -> list[dict[str, CellValue]]:
         """Return a row per quantity."""

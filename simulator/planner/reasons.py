@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SAME
-from pipesched.simulator.analysis import readable_change_s
+from pipesched.simulator.analysis import readable_change, readable_change_s
 from pipesched.simulator.planner.candidate_evaluation import detailed, num_ops, weigh_candidate
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
@@ -157,7 +157,7 @@ def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
         for what, s in parts[:2]
         if s * change_s > 0 and abs(s) > _SMALL * abs(change_s)
     ]
-    text = f"{readable_change_s(change_s)} per step ({change_s / chosen.seconds:+.1%})"
+    text = f"{readable_change_s(change_s)} per step ({readable_change(change_s / chosen.seconds)})"
     text += f": {', '.join(told)}" if told else ""
     return text if other.fits else f"{text}, but it does not fit: {other.reason}"
 

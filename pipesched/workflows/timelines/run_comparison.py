@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Average, Reduce, Step, Timeline
-from pipesched.simulator.analysis import CellValue, Comparison, Quantity, readable_bytes, readable_s, readable_share
+from pipesched.simulator.analysis import (
+    CellValue,
+    Comparison,
+    Quantity,
+    readable_bytes,
+    readable_change,
+    readable_s,
+    readable_share,
+)
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops, with_equal_devices
 from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table
@@ -215,13 +223,13 @@ def _cells(quantity: Quantity, names: tuple[str, str] | None) -> dict[str, str]:
     return {
         first: "-" if quantity.predicted is None else show(quantity.predicted),
         second: "-" if quantity.measured is None else show(quantity.measured),
-        "error" if names is None else "difference": "-" if relative is None else f"{relative:+.1%}",
+        "error" if names is None else "difference": "-" if relative is None else readable_change(relative),
     }
 
 
 def _furthest_off(comparison: Comparison) -> str | None:
     worst = comparison.largest_disagreement
-    if worst is None:
+    if worst is None or worst.predicted_s == worst.measured_s:
         return None
     what = f"{worst.kind} of stage {worst.stage}, {worst.count} times"
     if comparison.names is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.analysis import readable_change, readable_s
 from pipesched.simulator.fidelity import MedianInterval, median_interval
 from pipesched.simulator.search import Lag
 from pipesched.simulator.tuner import SettingOutcome
@@ -196,8 +196,8 @@ def _lag_of(contender: RacedSetting) -> Lag:
 
 def _lag_text(lag: Lag) -> str:
     if lag.to_dict()["high"] is None:
-        return f"{lag.mean:+.1%} (one run says no more)"
-    return f"{lag.mean:+.1%} ({lag.low:+.1%} to {lag.high:+.1%})"
+        return f"{readable_change(lag.mean)} (one run says no more)"
+    return f"{readable_change(lag.mean)} ({readable_change(lag.low)} to {readable_change(lag.high)})"
 
 
 def _half_width(interval: MedianInterval | None) -> str:

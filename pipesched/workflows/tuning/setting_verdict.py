@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Yardstick, mean_yardstick
-from pipesched.simulator.analysis import readable_s, readable_share
+from pipesched.simulator.analysis import readable_change, readable_s, readable_share
 from pipesched.simulator.tuner import Setting, SettingOutcome, rank_correlation, regret
 from pipesched.workflows import (
     ArgumentError,
@@ -131,7 +131,7 @@ class Verdict:
                 "training": run.outcome.setting.training.value,
                 "predicted": readable_s(run.predicted_s),
                 "measured": readable_s(run.measured_s),
-                "off": f"{run.predicted_s / run.measured_s - 1:+.1%}",
+                "off": readable_change(run.predicted_s / run.measured_s - 1),
             }
             for run in self.verified
         )

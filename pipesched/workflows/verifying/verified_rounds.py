@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.analysis import readable_change, readable_s
 from pipesched.simulator.fidelity import MedianInterval, median_interval
 from pipesched.workflows import Table
 from pipesched.workflows.timelines import PARTS
@@ -142,7 +142,8 @@ class RoundsVerification:
         if drift.furthest > self.precision:
             reason = f"the machine drifted by up to {drift.furthest:.1%} between profile and run, {limit}"
         elif max(error.high - error.median, error.median - error.low) > self.precision:
-            reason = f"the rounds lie {error.low:+.1%} to {error.high:+.1%} apart, {limit} from the median"
+            apart = f"{readable_change(error.low)} to {readable_change(error.high)}"
+            reason = f"the rounds lie {apart} apart, {limit} from the median"
         else:
             return f"{several.name}: {own}{_percents(error)} off with the profile's"
         return f"{several.name}: {own}no verdict on the profile, as {reason}; try an idle machine, or more rounds"
@@ -152,8 +153,10 @@ class RoundsVerification:
         rows = tuple(
             {
                 "": f"{several.name} {part.replace('_', '-')}",
-                "median": "-" if interval is None else _percent(interval.median),
-                "95 % interval": "-" if interval is None else f"{_percent(interval.low)} to {_percent(interval.high)}",
+                "median": "-" if interval is None else readable_change(interval.median),
+                "95 % interval": "-"
+                if interval is None
+                else f"{readable_change(interval.low)} to {readable_change(interval.high)}",
             }
             for several in self.schedules
             for part, interval in several.parts().items()
@@ -202,8 +205,4 @@ class RoundsVerification:
 
 
 def _percents(interval: MedianInterval) -> str:
-    return f"{_percent(interval.median)} ({_percent(interval.low)} to {_percent(interval.high)})"
-
-
-def _percent(share: float) -> str:
-    return f"{share + 0.0:+.1%}"
+    return f"{readable_change(interval.median)} ({readable_change(interval.low)} to {readable_change(interval.high)})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.costs import Profile
 from pipesched.schedules import Timeline, mean_yardstick
-from pipesched.simulator.analysis import Comparison
+from pipesched.simulator.analysis import Comparison, readable_change
 from pipesched.workflows import Table, other_speed, short_ops
 from pipesched.workflows.timelines import Explanation, comparison_table, split_table
 
@@ -72,7 +72,7 @@ class VerifiedSchedule:
         """Draw both on one time axis, the rows of a rank together, with why the prediction is off."""
         from pipesched.simulator.views import gantt_figure
 
-        title = f"{self.name}: predicted makespan {self.makespan_error:+.1%} off the measured one"
+        title = f"{self.name}: predicted makespan {readable_change(self.makespan_error)} off the measured one"
         return gantt_figure([self.predicted, self.measured], title, self.explanation.sentence)
 
 

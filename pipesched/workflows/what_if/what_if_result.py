@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, Yardstick
-from pipesched.simulator.analysis import Metrics, Slowness, readable_bytes, readable_s, readable_share
+from pipesched.simulator.analysis import Metrics, Slowness, readable_bytes, readable_change, readable_s, readable_share
 from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops
 
 if TYPE_CHECKING:
@@ -192,13 +192,13 @@ class WhatIf:
         takes = f"a micro-batch takes {abs(self.change):.1%} {'less' if self.change < 0 else 'more'} time"
         if self.other is not None:
             takes = (
-                f"the time of a micro-batch changes by {self.change:+.1%} if layers are slow, "
-                f"{self.other.change:+.1%} if devices are"
+                f"the time of a micro-batch changes by {readable_change(self.change)} if layers are slow, "
+                f"{readable_change(self.other.change)} if devices are"
             )
         lines = [
-            f"{takes}: {low:+.1%} to {high:+.1%} in 80 % of {len(self.drawn_changes)} draws",
+            f"{takes}: {readable_change(low)} to {readable_change(high)} in 80 % of {len(self.drawn_changes)} draws",
             *([] if self.other is None else [self.other.words]),
-            f"the run itself is predicted {self.model_error:+.1%} off, with the same costs",
+            f"the run itself is predicted {readable_change(self.model_error)} off, with the same costs",
         ]
         return lines + [f"supposed: {line}" for line in self.suppositions]
 
@@ -233,7 +233,7 @@ def _shown_change(quantity: ChangedQuantity) -> str:
     if quantity.change is None:
         return "-"
     change = quantity.change if abs(quantity.change) >= 5e-4 else 0.0  # rounding errors have no sign
-    return f"{100 * change:+.1f} points" if quantity.is_share else f"{change:+.1%}"
+    return f"{round(100 * change, 1) + 0.0:+.1f} points" if quantity.is_share else readable_change(change)
 
 
 def _shown(name: str) -> Callable[[float | None], str]:

@@ -145,3 +145,22 @@ def test_what_the_machines_of_a_prediction_hand_over_is_no_error_of_it(name):
     assert parts(explained)[0] == pytest.approx(parts(explained)[1])
     assert parts(unexplained)[2] < -0.1
     assert parts(unexplained)[3] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_run_that_was_predicted_exactly_has_no_cause_of_an_error():
+    schedule = build("1f1b", num_ranks=2, num_microbatches=4)
+    prediction = simulate_lists(schedule, COSTS)
+    split = split_error(replace(prediction, source="measured"), prediction)
+    assert parts(split) == [0.0, 0.0, 0.0, 0.0]
+    assert split.sentence() == "1f1b: as long as measured, within 0.1 %"
+
+
+def test_errors_that_cancel_are_both_named():
+    # ops of 6 s with two messages of 0.06 s take 6.12 s; so do ops that take 1.02 times as long, without messages
+    schedule = build("gpipe", num_ranks=2, num_microbatches=1)
+    slow = simulate_lists(schedule, uniform(2, 1.02, 2.04))
+    split = split_error(run_by_hand(schedule, 0.0, 0.06), slow)
+    assert split.sentence() == (
+        "gpipe: as long as measured: 2.0 % because ops ran faster than predicted, -2.0 % because messages and posting "
+        "took longer, 0.0 % unexplained"
+    )
