@@ -8,11 +8,8 @@ from dataclasses import replace
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.layer_costs import LayerCosts
 from pipesched.profiles.costs.layer_profile import UNSAID, LayerCost, LayerWork, Profile
-from pipesched.profiles.costs.measurement import LayerMeasurement, LayerSplit
+from pipesched.profiles.costs.measurement import HAS_PARAMETERS, LayerMeasurement, LayerSplit
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
-
-_HAS_PARAMETERS = 1
-"""Bytes of gradients by which a split shows that there is something for W to do."""
 
 
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
@@ -79,7 +76,7 @@ def _with_share(measured: LayerMeasurement, input_share: float) -> LayerMeasurem
 def _with_split(measured: LayerMeasurement, input_s: float, weight_s: float) -> LayerMeasurement:
     """Return a layer that holds what F saved from I to W."""
     kept = (measured.saved_bytes, measured.input_saved, measured.output_saved)
-    return replace(measured, split=LayerSplit(input_s, weight_s, _HAS_PARAMETERS, *kept))
+    return replace(measured, split=LayerSplit(input_s, weight_s, HAS_PARAMETERS, *kept))
 
 
 def _require_expressible(costs: LayerCosts) -> None:

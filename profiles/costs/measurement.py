@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+HAS_PARAMETERS = 1
+"""`LayerSplit.gradient_bytes` of a layer with parameters whose gradients have an unknown size [bytes]."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:

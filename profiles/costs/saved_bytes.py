@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipesched.profiles.costs.measurement import LayerMeasurement
+from pipesched.profiles.costs.measurement import HAS_PARAMETERS, LayerMeasurement
 
 
 def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
@@ -52,14 +52,15 @@ def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
         measured: Layers that have a split, all of them.
     """
     left: list[LayerMeasurement] = []
-    gradient_bytes = 0
+    has_parameters, gradient_bytes = False, 0
     for m in reversed(measured):
         after = m.split
         assert after is not None, "the caller has looked"
-        if not gradient_bytes:  # there is nothing with parameters above
+        if not has_parameters:  # there is nothing with parameters above
             kept = after.saved_bytes, after.input_saved, after.output_saved
             left.append(replace(m, saved_bytes=kept[0], input_saved=kept[1], output_saved=kept[2]))
         else:
             left.append(m)
-        gradient_bytes += after.gradient_bytes
-    return saved_bytes(left[::-1]) + gradient_bytes if gradient_bytes else 0
+        has_parameters |= after.gradient_bytes > 0
+        gradient_bytes += after.gradient_bytes if after.gradient_bytes != HAS_PARAMETERS else 0
+    return saved_bytes(left[::-1]) + gradient_bytes if has_parameters else 0

@@ -136,7 +136,7 @@ def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Row
 
 
 def _memory_figure(best: PlanOutcome | SettingOutcome) -> list[tuple[str, str]]:
-    return [] if best.most_bytes is None else [("peak memory", readable_bytes(best.most_bytes))]
+    return [("peak memory", readable_bytes(best.most_bytes))] if best.most_bytes else []
 
 
 def _page(

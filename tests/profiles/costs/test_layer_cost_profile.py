@@ -44,7 +44,7 @@ def test_stages_are_sums_of_rows_in_proportion_to_the_samples(size):
 def test_from_i_to_w_a_stage_holds_what_f_saved():
     profile = profile_of_costs(LAYERS, "layers", 1)
     (_, stage, _) = costs_of_stages(profile, BOUNDS, 1).stages
-    assert stage.saved_for_weight_bytes == pytest.approx(60 + 30, abs=2)
+    assert stage.saved_for_weight_bytes == 60 + 30
 
 
 def test_i_and_w_that_nobody_knows_are_shares_of_b_but_for_the_first_stage():
