@@ -20,6 +20,20 @@ NOT_ONE_SPEED = "their seconds are not of one speed"
 """What follows of another speed where nothing was predicted."""
 
 
+def merged_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
+    """Return each note once; notes that differ in the leading name of their schedule alone are one note.
+
+    Args:
+        notes: Pairs of the name of a schedule and a note on it, which may start with the name and a colon.
+    """
+    names: dict[str, list[str]] = {}
+    for name, note in notes:
+        alike = names.setdefault(note.removeprefix(f"{name}: "), [])
+        if note.startswith(f"{name}: ") and name not in alike:
+            alike.append(name)
+    return [f"{', '.join(alike)}: {note}" if alike else note for note, alike in names.items()]
+
+
 def crowded_cores(num_ranks: int, threads: int = 1) -> list[str]:
     """Return a note where ranks that compute on CPUs have less than a core for each of their threads."""
     busy, cores = num_ranks * threads, num_cores()
@@ -185,7 +199,7 @@ def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
     if overlap or not any(isinstance(op, Overlap) for ops in schedule.ops for op in ops):
         return []
     return [
-        f"{schedule.name} runs forwards beside backwards, and the costs hide nothing of the shorter one: both take "
+        f"{schedule.name}: forwards run beside backwards, and the costs hide nothing of the shorter op: both take "
         "their full seconds; give the hidden share, 0 to 1, as overlap in --uniform or in a table of costs"
     ]
 

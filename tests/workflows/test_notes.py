@@ -10,6 +10,7 @@ from pipesched.schedules import Compute, HandOver, Phase, Span, Timeline, Yardst
 from pipesched.workflows import (
     busy_machine,
     crowded_cores,
+    merged_notes,
     other_device,
     other_speed,
     short_ops,
@@ -129,4 +130,9 @@ def test_bytes_that_nobody_knows_are_named(cost, missing):
 def test_a_schedule_of_side_by_side_ops_says_that_costs_hide_nothing_of_them(name, overlap, is_said):
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, overlap=overlap)
     notes = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8).notes
-    assert ["dualpipe runs forwards beside backwards" in note for note in notes] == [True] * is_said
+    assert ["dualpipe: forwards run beside backwards" in note for note in notes] == [True] * is_said
+
+
+def test_a_note_on_two_schedules_stands_once_with_both_names():
+    pairs = [("a", "a: slow"), ("b", "a limit"), ("b", "b: slow"), ("c", "a limit"), ("b", "b: slow")]
+    assert merged_notes(pairs) == ["a, b: slow", "a limit"]

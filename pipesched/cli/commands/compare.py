@@ -22,6 +22,7 @@ from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, 
 from pipesched.cli.output.shown_timelines import require_no_simulation
 from pipesched.cli.terminal import comparing, json_answer, print_result, progress_bar
 from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import merged_notes
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule, Timeline
@@ -79,8 +80,11 @@ def compare(
     compared = _compared(names, schedule, costs, simulation, buffers, num_runs, keep_going=all_schedules)
     rows = compared.to_rows()
     details = [prediction.details for prediction in compared.predictions]
-    doubts = [note for prediction in compared.predictions for note in doubts_of_prediction(prediction, costs.machines)]
-    notes = list(dict.fromkeys(doubts))
+    notes = merged_notes(
+        (prediction.schedule.name, note)
+        for prediction in compared.predictions
+        for note in doubts_of_prediction(prediction, costs.machines)
+    )
 
     def text(suffix: str) -> str:
         return json_answer("compare", {"schedules": rows}, notes) if suffix == ".json" else _text(rows, suffix)
@@ -129,7 +133,8 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
         )
     if len(timelines) != 2:
         raise InputError(
-            f"{timelines[0]}: got {len(timelines)} Timelines, expected two; try predicted.json measured.json"
+            f"{timelines[0]}: got {len(timelines)} Timeline{'s' * (len(timelines) > 1)}, expected two different files; "
+            "try predicted.json measured.json"
         )
 
 

@@ -15,7 +15,7 @@ from pipesched.simulator import Buffers, Engine, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.simulator.fast import distribution
-from pipesched.workflows import ArgumentError, Table, require_flag, require_names, with_nan
+from pipesched.workflows import ArgumentError, Table, merged_notes, require_flag, require_names, with_nan
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -93,7 +93,7 @@ class ScheduleComparison:
     @property
     def notes(self) -> list[str]:
         """What keeps the numbers from being believed as they stand, a line each."""
-        return list(dict.fromkeys(note for prediction in self.predictions for note in prediction.notes))
+        return merged_notes((p.schedule.name, note) for p in self.predictions for note in p.notes)
 
     def __getitem__(self, name: str) -> ComparedSchedule:
         """Return the schedule `name`.
