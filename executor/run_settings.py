@@ -15,25 +15,27 @@ from pipesched.schedules import PredictionRule
 class RunSettings:
     """How a model is run; the sentence beside a type says what the field means, here as in the command line's help."""
 
-    optimizer: Annotated[OptimizerName, "PyTorch's."] = "adamw"
+    optimizer: Annotated[OptimizerName, "Optimizer from torch.optim."] = "adamw"
     lr: Annotated[float, "Learning rate."] = 1e-3
-    seed: Annotated[int, "Of everything random."] = 0
+    seed: Annotated[int, "Seed for weights, data and dropout."] = 0
     prediction: Annotated[
-        PredictionRule | None, "How weights are predicted where a schedule looks ahead; none: as it says."
+        PredictionRule | None, "Rule for predicting weights where a schedule looks ahead; none: the schedule's own."
     ] = None
-    dtype: Annotated[Dtype, "Of weights and activations, as torch names it."] = "float32"
-    device: Annotated[DeviceKind, "Where to compute."] = "cpu"
-    backend: Annotated[Backend, "Of the messages; auto: nccl where every rank has a GPU."] = "auto"
+    dtype: Annotated[Dtype, "Type of weights and activations, by its name in torch."] = "float32"
+    device: Annotated[DeviceKind, "Device of every rank."] = "cpu"
+    backend: Annotated[Backend, "Backend of the messages; auto: nccl if every rank has a GPU, else gloo."] = "auto"
     compression: Annotated[
-        MessagePrecision | None, "Send activations and gradients in half precision where it fits."
+        MessagePrecision | None, "Send activations and gradients in half precision if their values fit."
     ] = None
     averaging: Annotated[
-        Averaging, "Elastic: with the reference of the iteration before, or wait for that of this one."
+        Averaging, "Elastic averaging: against the last iteration's reference, or wait for this one's."
     ] = "asynchronous"
     threads: Annotated[int, "CPU threads per rank."] = 1
-    timeout_s: Annotated[float, "How long one message may keep a rank waiting, in seconds."] = 60.0
-    is_pinned: Annotated[bool, "Whether every rank on CPUs gets cores of its own, where there are enough."] = True
-    save: Annotated[str | None, "Folder that gets the parameters of every stage after the last run; none: none."] = None
+    timeout_s: Annotated[float, "Longest wait of a rank for one message [s]."] = 60.0
+    is_pinned: Annotated[bool, "Whether every rank on CPUs gets cores of its own, if there are enough."] = True
+    save: Annotated[
+        str | None, "Folder for the parameters of every stage after the last run; none: nothing is saved."
+    ] = None
 
     def values(self) -> dict[str, Any]:
         """Return the settings by name, without what a subclass has besides."""

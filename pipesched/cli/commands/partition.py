@@ -30,29 +30,32 @@ def partition(
     ],
     workers: Annotated[
         int,
-        typer.Option("--ranks", "-p", help="Ranks, a device each, all used.", min=1, max=MAX_DEVICES),
+        typer.Option("--ranks", "-p", help="Number of ranks, a device each.", min=1, max=MAX_DEVICES),
     ],
     by: Annotated[
-        PartitionAim, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
+        PartitionAim,
+        typer.Option(help="Least time with PipeDream's replicas; least time, or least memory, without replicas."),
     ] = "replicas",
     form: Annotated[
-        ReplicationForm, typer.Option(help="With replicas: PipeDream's formula, or its optimizer's.")
+        ReplicationForm, typer.Option(help="Formula of --by replicas: PipeDream's paper, or its published optimizer.")
     ] = "paper",
-    straight: Annotated[bool, typer.Option("--straight", help="PipeDream's formula, but one device each.")] = False,
-    chunks: Annotated[int, typer.Option("--chunks", "-v", help="By time: stages per device.", min=1, max=1024)] = 1,
+    straight: Annotated[
+        bool, typer.Option("--straight", help="Use PipeDream's formula with one device per stage.")
+    ] = False,
+    chunks: Annotated[int, typer.Option("--chunks", "-v", help="Stages per device of --by time.", min=1, max=1024)] = 1,
     microbatch_size: Annotated[
-        int | None, typer.Option(help="Samples per micro-batch; else the smallest.", min=1)
+        int | None, typer.Option(help="Samples per micro-batch (default: the smallest of the profile).", min=1)
     ] = None,
     machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
     json: Json = False,
     out: Annotated[
         Path | None,
-        out_option("Write it all: .json; what --partition takes: .txt; a graph's stages: .graph.txt."),
+        out_option("Write the answer, .json, the argument of --partition, .txt, or a graph with stages, .graph.txt."),
     ] = None,
 ) -> None:
-    """Cut a model into stages and show what each costs. --out: .json, .txt with what --partition takes, or .graph.txt.
+    """Cut a model into stages and show the cost of each (--out: .json, .txt for --partition, or .graph.txt).
 
-    Exit code 1 when a stage does not fit into its devices.
+    Exits with 1 if a stage does not fit into its devices.
     """
     from pipesched.workflows.planning import partition as cut
 

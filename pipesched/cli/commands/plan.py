@@ -34,19 +34,25 @@ def plan(
     model: ModelOptions = ModelOptions(),  # noqa: B008 -- frozen
     top: Annotated[int, typer.Option(help="Plans to rank.", min=1, max=1000)] = 10,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds; then it is the best so far, once there is one.", min=0.0, max=1e6)
+        float,
+        typer.Option(
+            help="Seconds of the search; it ends with the best plan so far, once it has one.", min=0.0, max=1e6
+        ),
     ] = 20.0,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes; else as many as cores, where that is quicker.", min=1, max=MAX_PROCESSES),
+        typer.Option(help="Processes (default: one per core if that is faster).", min=1, max=MAX_PROCESSES),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Why every device idles under the best plan, and the critical path.")
+        bool,
+        typer.Option("--explain", help="Print the causes of idle time under the best plan, and its critical path."),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw where everything is, and when: .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the best plan, on its devices and over time: .png, .svg or .pdf.")
+    ] = None,
     export: Annotated[
         TrainerName | None,
-        typer.Option(help="Plan for this trainer, and print the best plan as its flags or configuration alone."),
+        typer.Option(help="Search plans that this trainer runs; print only the best, as its flags or configuration."),
     ] = None,
     json: Json = False,
     out: Annotated[
@@ -55,7 +61,7 @@ def plan(
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
-    Ctrl-C ends the search with the best so far. Exit code 1 when nothing fits.
+    Ctrl-C ends the search with the best plan so far. Exits with 1 if nothing fits.
     """
     from pipesched.cli.output.plan_print import (
         explained,

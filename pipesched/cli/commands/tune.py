@@ -53,47 +53,48 @@ def tune(
     evaluator: Annotated[
         EvaluatorChoice,
         typer.Option(
-            help="Who chooses: our model, AvgPipe's equations, a run of every setting here, or a guideline (most or "
-            "largest micro-batches)."
+            help="Evaluator of the settings: our simulator, AvgPipe's equations, a run of each setting here, or a "
+            "guideline (most or largest micro-batches)."
         ),
     ] = "simulate",
     accounting: Annotated[
         AccountingChoice, typer.Option(help="AvgPipe's equations as printed, or all terms per iteration.")
     ] = "paper",
     workers: Annotated[
-        int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1, max=MAX_PROCESSES)
+        int | None, typer.Option(help="Processes (default: one per core).", min=1, max=MAX_PROCESSES)
     ] = None,
     ray: Annotated[
-        str | None, typer.Option(help="Ray cluster to search on in place of them: its address, or local.")
+        str | None, typer.Option(help="Ray cluster to search on, in place of --workers: its address, or local.")
     ] = None,
     verify: Annotated[
         int | None,
-        typer.Option(help="Run the best K here, and plain 1F1B, and set them beside the prediction.", min=1),
+        typer.Option(
+            help="Run the best N settings and plain 1F1B here, and compare the times with the prediction.", min=1
+        ),
     ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
-            help="Race the best here (as many as --verify says, or 4) and plain 1F1B for so many seconds, in turn, "
-            "until one is clear of the others."
+            help="Seconds of a race on this machine: the best settings (--verify of them, or 4) and plain 1F1B run in "
+            "turn until one is clearly the fastest."
         ),
     ] = None,
     trust_model: TrustModel = False,
     resume: Annotated[
-        Path | None, typer.Option(help="File that keeps what is found, so that a stopped search goes on from there.")
+        Path | None, typer.Option(help="Journal of the search; a stopped search continues from it.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Rows to show of those that fit, and of those that do not.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="Settings to print that fit, and that do not.", min=1)] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write every setting: .md, .csv, .json, or .html.")] = None,
 ) -> None:
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: a table or page).
 
-    A model is profiled here first, at the micro-batches that there may be: three short profiles, medians of them.
+    A model is profiled here first, at the sizes of its possible micro-batches: the medians of three short profiles.
 
-    The batch is that of one pipeline, and so are its micro-batches M: N of them are under way at once, and times are
-    those of one. Several pipelines are averaged elastically, which is another training; unless --pipelines asks for
-    it, the answer is a setting that trains as plain training does, with the best of the others beside it. Exit code 1
-    when nothing fits.
+    Batch, micro-batches M and times are per pipeline; N pipelines run at once. Several pipelines are averaged
+    elastically, which is another training. The answer trains as plain training does unless --pipelines is given; the
+    best setting with elastic averaging stands beside it. Exits with 1 if nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, raced, search_problem, with_trust

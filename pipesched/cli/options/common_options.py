@@ -10,17 +10,19 @@ OUTPUT = "Output"
 """The heading of these options in the help."""
 Json = Annotated[
     bool,
-    typer.Option("--json", rich_help_panel=OUTPUT, help="Print data, as JSON, and nothing else (docs/commands.md)."),
+    typer.Option(
+        "--json", rich_help_panel=OUTPUT, help="Print the answer as JSON, and nothing else (docs/commands.md)."
+    ),
 ]
 Wide = Annotated[
-    bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Tables with all their columns, however wide.")
+    bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Print tables with all their columns, however wide.")
 ]
-Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
+Seed = Annotated[int, typer.Option(help="Seed for weights, data and dropout.", min=0, max=2**32 - 1)]
 InputShare = Annotated[
     float | None,
     typer.Option(
         rich_help_panel="Costs",
-        help="Share of B that I takes where the costs say B alone, and W the rest; stage 0 has no I.",
+        help="Share of B spent on I where the costs have B alone; W gets the rest, and all B of stage 0.",
         min=0,
         max=1,
     ),

@@ -35,8 +35,8 @@ class CostOptions:
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Layers to stages: balanced (the fastest cut found that fits; default), uniform, counts as 3,3,4, or "
-            "Megatron-LM's layout, Ettt|ttt|tttL."
+            help="Cut of the layers into stages: balanced (the fastest cut found that fits; default), uniform, counts "
+            "as 3,3,4, or Megatron-LM's layout, Ettt|ttt|tttL."
         ),
     ] = None
     microbatch_size: Annotated[
@@ -51,8 +51,8 @@ class CostOptions:
     uniform: Annotated[
         str | None,
         typer.Option(
-            help="Of a device, shared among its stages: f=10ms,b=20ms or f=1,i=1,w=1 [s]. Keys: f, b, i, w, step_s, "
-            "copy_s, predict_s, average_s, output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, "
+            help="Costs of a device, shared among its stages: f=10ms,b=20ms or f=1,i=1,w=1 [s]. Keys: f, b, i, w, "
+            "step_s, copy_s, predict_s, average_s, output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, "
             "optimizer_bytes, overlap."
         ),
     ] = None

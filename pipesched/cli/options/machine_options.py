@@ -28,7 +28,7 @@ class MachineOptions:
     """Options that say the devices and the links between them."""
 
     panel: ClassVar[str] = "Machines"
-    cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
+    cluster: Annotated[Path | None, typer.Option(help="Cluster: its devices and links (JSON).")] = None
     link: Annotated[
         str | None,
         typer.Option(
@@ -36,16 +36,20 @@ class MachineOptions:
             "(or latency, bandwidth), send_s, send_s_per_byte, post_s, receive_s, receive_s_per_byte."
         ),
     ] = None
-    nodes: Annotated[int | None, typer.Option(help="Nodes of equal devices, in place of --cluster.", min=1)] = None
-    gpus: Annotated[int | None, typer.Option(help="Devices of a node.", min=1, max=1024)] = None
+    nodes: Annotated[
+        int | None, typer.Option(help="Number of nodes with equal devices, in place of --cluster.", min=1)
+    ] = None
+    gpus: Annotated[int | None, typer.Option(help="Devices per node.", min=1, max=1024)] = None
     intra: Annotated[str | None, typer.Option(help="Links inside a node, as --link.")] = None
     inter: Annotated[str | None, typer.Option(help="Links between nodes, as --link.")] = None
     nics: Annotated[
         int | None,
-        typer.Option(help="Network interfaces of a node, shared by its devices; else only links are.", min=1, max=1024),
+        typer.Option(help="Network interfaces per node, shared by its devices (default: no limit).", min=1, max=1024),
     ] = None
-    machine: Annotated[str | None, typer.Option(help=f"A node for --nodes: {_MACHINES}, or a file (JSON).")] = None
-    memory_limit: Annotated[str | None, typer.Option(help="What every device has: 16GB or 16GiB.")] = None
+    machine: Annotated[
+        str | None, typer.Option(help=f"Type of the nodes of --nodes: {_MACHINES}, or a file (JSON).")
+    ] = None
+    memory_limit: Annotated[str | None, typer.Option(help="Memory of every device: 16GB or 16GiB.")] = None
 
     @property
     def are_given(self) -> bool:

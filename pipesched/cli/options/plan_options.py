@@ -40,7 +40,7 @@ class ModelOptions(RunSettings):
     panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[
         str | None,
-        typer.Option(help="Of a model that is profiled first: samples, as 1,2,4; of a table: one."),
+        typer.Option(help="Samples per micro-batch to measure of a model, as 1,2,4; of a table, its one size."),
     ] = None
 
     shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
@@ -106,34 +106,36 @@ class RequestOptions:
     panel: ClassVar[str] = "Search"
     machines: MachineOptions
     batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", help="Samples of an optimizer step.", min=1, max=MAX_NUMBER)
+        int, typer.Option("--batch-size", "-b", help="Samples per optimizer step.", min=1, max=MAX_NUMBER)
     ]
     devices: Annotated[
-        int | None, typer.Option("--devices", help="Of --link, or the first of the cluster; else all.", min=1)
+        int | None, typer.Option("--devices", help="Number of devices (default: all of the cluster).", min=1)
     ] = None
     schedules: Annotated[
         str | None,
         typer.Option(
-            "--schedules", "-s", help="Names, or builders of yours, as 1f1b,zb_h1; else gpipe,1f1b,interleaved,zb_h1."
+            "--schedules",
+            "-s",
+            help="Schedules to try: names, or builders of your own (default: gpipe,1f1b,interleaved,zb_h1).",
         ),
     ] = None
     asynchronous: Annotated[
         bool,
-        typer.Option("--asynchronous", help="Also what trains on stale weights: pipedream_2bw, wpipe, 1f1b_rr."),
+        typer.Option("--asynchronous", help="Try schedules with stale weights too: pipedream_2bw, wpipe, 1f1b_rr."),
     ] = False
-    depth: Annotated[str | None, typer.Option(help="Ranks of a copy of the pipeline, as 2,4-8; else any.")] = None
-    chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per rank, where a schedule takes them.")] = "2"
-    recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "both"
+    depth: Annotated[str | None, typer.Option(help="Ranks per copy of the pipeline, as 2,4-8 (default: any).")] = None
+    chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per rank of schedules with several.")] = "2"
+    recompute: Annotated[
+        Literal["no", "yes", "both"], typer.Option(help="Recompute activations from the input of each stage.")
+    ] = "both"
     compression: Annotated[
         Literal["no", "half", "both"], typer.Option(help="Send activations and gradients in half precision.")
     ] = "no"
     convert: Annotated[
         float | None,
-        typer.Option(
-            help="How quickly a device compresses messages, in bytes/s as they were; else in no time.", min=1.0
-        ),
+        typer.Option(help="Throughput of --compression on a device in bytes/s (default: free).", min=1.0),
     ] = None
-    fewer: Annotated[bool, typer.Option("--fewer", help="Devices may also be left idle.")] = False
+    fewer: Annotated[bool, typer.Option("--fewer", help="Try layouts that leave devices idle too.")] = False
     input_share: InputShare = None
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 

@@ -25,9 +25,9 @@ class RunOptions(RunSettings):
     """How to run, whatever the schedule: the settings of a run, and how often."""
 
     panel: ClassVar[str] = "Run"
-    iterations: Annotated[int, typer.Option(help="Measured runs of the list; the median one counts.", min=1)] = 5
-    warmup: Annotated[int, typer.Option(help="Runs before them.", min=1)] = 1
-    no_check: Annotated[bool, typer.Option("--no-check", help="Run a list even though the checker refuses it.")] = False
+    iterations: Annotated[int, typer.Option(help="Measured runs of the list; the median counts.", min=1)] = 5
+    warmup: Annotated[int, typer.Option(help="Runs before the measured ones.", min=1)] = 1
+    no_check: Annotated[bool, typer.Option("--no-check", help="Run a list that the checker refuses.")] = False
 
     shown: ClassVar[dict[str, str | None]] = {
         **dict.fromkeys(("optimizer", "lr", "dtype", "device", "backend", "threads", "iterations", "warmup")),

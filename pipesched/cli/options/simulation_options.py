@@ -23,7 +23,7 @@ BuffersOption = Annotated[
     Buffers,
     typer.Option(
         rich_help_panel="Network",
-        help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.",
+        help="Receive buffers of our executor, or of PyTorch's: one per micro-batch all the time.",
     ),
 ]
 
@@ -54,19 +54,20 @@ class MessageOptions:
     """Options that say how messages go."""
 
     panel: ClassVar[str] = "Network"
-    protocol: Annotated[Protocol, typer.Option(help="Transfers start when both sides have posted, or one has.")] = (
-        "rendezvous"
-    )
+    protocol: Annotated[
+        Protocol, typer.Option(help="Transfers start when both sides have posted, or only the sender.")
+    ] = "rendezvous"
     sends: Annotated[
         Sends,
-        typer.Option(help="A Send goes on, or keeps its rank until the message left."),
+        typer.Option(help="A Send returns at once, or keeps its rank until the message has left."),
     ] = "posted"
     chunk_bytes: Annotated[
-        str | None, typer.Option(help="Pieces in which messages pass shared NICs: 64KiB; else whole messages do.")
+        str | None,
+        typer.Option(help="Size of the pieces in which messages pass shared NICs: 64KiB (default: whole messages)."),
     ] = None
     slowdown: Annotated[
         float,
-        typer.Option(help="Ops take 1 + this times as long beside a message.", min=0.0, max=100.0),
+        typer.Option(help="Ops take 1 + X times as long while a message is under way.", min=0.0, max=100.0),
     ] = 0.0
 
     def network_options(self) -> NetworkOptions:
@@ -83,12 +84,14 @@ class SimulationOptions:
     messages: MessageOptions = MessageOptions()
     compression: Annotated[MessagePrecision | None, typer.Option(help="Send messages in half precision.")] = None
     convert_bytes_per_s: Annotated[
-        float | None, typer.Option(help="How quickly a device converts, with --compression; else in no time.", min=1.0)
+        float | None, typer.Option(help="Throughput of --compression on a device in bytes/s (default: free).", min=1.0)
     ] = None
     slow: SlowOption = None
     jitter: JitterOption = 0.0
     seed: SeedOption = 0
-    engine: Annotated[Engine, typer.Option(help="Arrays, or SimPy, the reference, which says the same.")] = "fast"
+    engine: Annotated[
+        Engine, typer.Option(help="fast: array engine. simpy: reference engine, same results, slower.")
+    ] = "fast"
 
     def network_options(self) -> NetworkOptions:
         """Return what the simulator supposes of messages."""

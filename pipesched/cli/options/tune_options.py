@@ -39,14 +39,14 @@ class ProblemOptions:
         ),
     ]
     batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1, max=MAX_NUMBER)
+        int, typer.Option("--batch-size", "-b", help="Samples per batch of each pipeline.", min=1, max=MAX_NUMBER)
     ]
     devices: Annotated[int, typer.Option("--ranks", "-p", help="Ranks of the pipeline, a device each.", min=1)]
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Layers to stages: balanced (the fastest cut found that fits), uniform, counts as 3,3,4, or "
-            "Megatron-LM's Ettt|tttL."
+            help="Cut of the layers into stages: balanced (the fastest cut found that fits; default), uniform, counts "
+            "as 3,3,4, or Megatron-LM's layout, Ettt|tttL."
         ),
     ] = None
     input_share: InputShare = None
@@ -113,8 +113,8 @@ class SpaceOptions:
         typer.Option(
             "--microbatches",
             "-m",
-            help="M of each pipeline's batch, as 1,2,4-8; unless given, all that divide it. -m of 'run' and 'train' "
-            "counts those of all pipelines together.",
+            help="Micro-batches M per batch of each pipeline, as 1,2,4-8 (default: all divisors of the batch). -m of "
+            "'run' and 'train' counts the micro-batches of all pipelines.",
         ),
     ] = None
     pipelines: Annotated[
@@ -122,21 +122,23 @@ class SpaceOptions:
         typer.Option(
             "--pipelines",
             "-n",
-            help="Parallel pipelines N of avgpipe. Above 1 they are averaged elastically, which is another training: "
-            "unless given, 1-4 are tried, and the answer is one that trains as plain training does.",
+            help="Parallel pipelines N of avgpipe (default: 1-4). Above 1 pipelines are averaged elastically, which is "
+            "another training; the answer has N = 1 unless -n is given.",
         ),
     ] = None
-    advance: Annotated[str, typer.Option(help="How far ahead of 1F1B avgpipe's forwards may run.")] = "0-4"
+    advance: Annotated[str, typer.Option(help="Forwards of avgpipe ahead of 1F1B.")] = "0-4"
     schedule: Annotated[
         str,
         typer.Option(
             "--schedule",
             "-s",
-            help="Names, or builders of yours, as avgpipe,zb_h1; avgpipe has 1f1b and 1f1b_afp in it.",
+            help="Schedules to try: names, or builders of your own; avgpipe includes 1f1b and 1f1b_afp.",
         ),
     ] = "avgpipe"
-    chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per device, where a schedule takes them.")] = "2"
-    recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "no"
+    chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per device of schedules with several.")] = "2"
+    recompute: Annotated[
+        Literal["no", "yes", "both"], typer.Option(help="Recompute activations from the input of each stage.")
+    ] = "no"
 
     def load(self, problem: Problem) -> Space:
         """Return what there is to choose from.
