@@ -93,6 +93,7 @@ def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss:
     steps = [[float(step * curve.batches) for step in range(len(curve.losses))] for curve in shown]
     handles = _draw(panels[0], shown, steps)
     panels[0].set_xlabel("optimizer step" if all(curve.batches == 1 for curve in shown) else "batches of samples")
+    panels[0].xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_ylabel("training loss")
     if timed:
         seconds, unit = unit_of(max(curve.times_s[-1] for curve in shown if curve.times_s))

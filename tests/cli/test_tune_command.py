@@ -246,3 +246,10 @@ def test_a_page_has_every_setting_and_marks_the_answer(tune, folder, options, co
     assert page["search"]["best"] == (None if code else 0)
     assert ("runs" in page) == (data["chosen"] is not None)
     assert tune(f"{options} --out all.html").code == code
+
+
+def test_every_file_of_a_repeated_out_is_written(tune, folder):
+    answer = tune("--out s.json --out s.csv --out s.html")
+    assert answer.code == 0
+    assert len(json.loads((folder / "s.json").read_text())) == len((folder / "s.csv").read_text().splitlines()) - 1
+    assert "framed: the chosen setting" in (folder / "s.html").read_text()

@@ -86,7 +86,9 @@ def tune(
     top: Annotated[int, typer.Option(help="Settings to print that fit, and that do not.", min=1)] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write every setting: .md, .csv, .json, or .html.")] = None,
+    out: Annotated[
+        list[Path] | None, out_option("Write every setting: .md, .csv, .json, or .html; repeatable.")
+    ] = None,
 ) -> None:
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: a table or page).
 
@@ -99,7 +101,7 @@ def tune(
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, raced, search_problem, with_trust
 
-    check_outputs((plot, FIGURE_SUFFIXES), (out, (*TABLE, PAGE)), journal=resume)
+    check_outputs((plot, FIGURE_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()), journal=resume)
     method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
     measures = evaluator == "measure"
@@ -141,11 +143,12 @@ def tune(
 
         draw_heat_maps(result.outcomes, plot, result.title)
     limit = [*device_limit_lines(machines, loaded.cluster, range(problem.devices)), *commands.warnings()]
-    if out is not None and suffix_of(out) == PAGE:
-        emit(page_of_settings(result, loaded, commands, [*limit, *notes]), out)
-    elif out is not None:
-        rows = _rows_with_plan(result, loaded, out) if suffix_of(out) == ".json" else result.to_rows()
-        emit(table_text(rows, suffix_of(out)), out)
+    for path in out or ():
+        if suffix_of(path) == PAGE:
+            emit(page_of_settings(result, loaded, commands, [*limit, *notes]), path)
+        else:
+            rows = _rows_with_plan(result, loaded, path) if suffix_of(path) == ".json" else result.to_rows()
+            emit(table_text(rows, suffix_of(path)), path)
     verdict = (
         None if verify is None or budget is not None or measurement is None else _verdict(result, verify, measurement)
     )

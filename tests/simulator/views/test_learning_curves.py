@@ -33,6 +33,12 @@ def test_without_times_there_is_one_panel_with_the_names(tmp_path):
     assert ">predicted wall time" not in text
 
 
+@pytest.mark.parametrize("num_steps", [2, 5, 20])
+def test_the_ticks_of_steps_are_whole(num_steps):
+    axes = learning_curve_figure([Curve("alone", (1.0,) * num_steps)]).axes[0]
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
 def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
     with pytest.raises(SimulationError, match="got none with a step"):
         draw_curves([Curve("gpipe", ())], tmp_path / "c.png")
