@@ -67,7 +67,7 @@ def analytic_profile(
     if not isinstance(gpu, Gpu):
         if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
             gpu = gpu.lower() if isinstance(gpu, str) else gpu
-            require_choice("gpu", gpu, gpu_names())
+            require_choice("gpu", gpu, (*gpu_names(), "a file (.json)"))
         gpu = load_gpu(gpu)
     require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
     if max(microbatch_sizes) > _MOST_SAMPLES:
