@@ -66,8 +66,8 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
     return {
         "depth x width": f"{candidate.depth} x {candidate.width}",
         "schedule": candidate.named_schedule,
-        "per step": seconds(total_s),
         "M x size": f"{candidate.num_microbatches} x {candidate.microbatch_size}",
+        "per step": seconds(total_s),
         "memory": num_bytes(outcome.most_bytes or None),  # of costs without bytes nothing is known
         "samples/s": f"{outcome.throughput:.4g}",
         "recompute": "yes" if candidate.recomputes else "no",
