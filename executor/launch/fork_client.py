@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import final
 
+from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped, owned_folder
 from pipesched.schedules import require_room_for_torch
 
@@ -58,9 +59,14 @@ class Forked:
         return code
 
 
-def prepare() -> None:
-    """Let the server load what it needs, while this process does something else."""
-    if can_fork():
+def forks(device: DeviceKind) -> bool:
+    """Return whether ranks on `device` are forked from what has loaded torch: CUDA may not survive a fork."""
+    return can_fork() and device == "cpu"
+
+
+def prepare(device: DeviceKind) -> None:
+    """Let the server load what ranks on `device` are forked from, while this process does something else."""
+    if forks(device):
         _server().tell({"load": True})
 
 

@@ -16,7 +16,7 @@ from typing import final
 
 from pipesched.executor import STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
-from pipesched.executor.launch.fork_client import Forked, fork
+from pipesched.executor.launch.fork_client import Forked, fork, forks
 from pipesched.executor.launch.network_interfaces import require_interface
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.standstill import (
@@ -30,7 +30,7 @@ from pipesched.executor.launch.standstill import (
 )
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
 from pipesched.profiles import DeviceKind
-from pipesched.profiles.processes import can_fork, environment, num_cores
+from pipesched.profiles.processes import environment, num_cores
 from pipesched.schedules import Op, shortened
 
 _GRACE_S = 5.0
@@ -110,7 +110,7 @@ class Processes:
         self._ops_of = ops_of
         self._is_on_cpus = device == "cpu"
         self._threads = threads
-        self._is_fresh = not can_fork() or device != "cpu"  # CUDA does not outlive a fork, if something has touched it
+        self._is_fresh = not forks(device)
         self._timeout_s = timeout_s
         self._processes: list[Forked] = []
 

@@ -110,7 +110,7 @@ def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, li
     memory = (MemorySample(0, 0.0, (("weights", 1000),)), MemorySample(1, 1.0, (("weights", 7000),)))
     measured = Measured(replace(spans, source="measured", memory=memory), (1.0,), (2.0,))
     monkeypatch.setattr("pipesched.executor.runs.launch", lambda job, tick: measured)
-    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda: None)
+    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda device: None)
     answer = pipesched(f"run -s gpipe -p 2 -m 2 --model mlp --memory-limit {limit}")
     assert answer.code == code
     assert "6.836 KiB" in answer.out
@@ -124,7 +124,7 @@ def test_a_run_of_a_plan_is_set_beside_what_the_plan_predicted(pipesched, monkey
     spans = simulate_lists(lower(build("gpipe", 2, 2)), uniform(2, 1.0, 2.0))
     measured = Measured(replace(spans, source="measured"), (1.0,), (2.0,))
     monkeypatch.setattr("pipesched.executor.runs.launch", lambda job, tick: measured)
-    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda: None)
+    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda device: None)
     line = "run --plan plan.json --layer-costs two.csv"
     makespan = json.loads(pipesched(f"{line} --json").out)["planned"]["quantities"][0]
     assert (makespan["predicted"], makespan["measured"]) == (9.0, 9.0)  # (m + p - 1) (f + b)

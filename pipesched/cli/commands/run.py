@@ -90,7 +90,7 @@ def run(
         options.require_possible()
         computes = model is not None or how == "busy"
         notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
-        fork_client.prepare()
+        fork_client.prepare(options.device)
     faults.require_there(loaded, loaded.num_microbatches, options.warmup + options.iterations)
     spec = faults.applied(_spec(source, costs, options, model, how, slow or ()))
     if job is not None:

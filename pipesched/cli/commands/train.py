@@ -126,7 +126,7 @@ def train(
     if options.distributed:
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
         notes += doubts_of_machine(num_ranks, options, meter)
-        fork_client.prepare()
+        fork_client.prepare(options.device)
     runs = _train(forecasts, built, options, faults, log, costs.machines.limit_bytes(), checkpoints, export)
     results = list(runs)
     _leave_if_paused(results[0], forecasts[0].run, options.steps, checkpoints)

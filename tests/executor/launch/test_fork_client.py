@@ -3,11 +3,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pipesched.executor.launch import job_to_json
-from pipesched.executor.launch.fork_client import end_server, fork
+from pipesched.executor.launch import fork_client, job_to_json
+from pipesched.executor.launch.fork_client import end_server, fork, prepare
 from pipesched.profiles.processes import can_fork
 from pipesched.schedules.builders import build
 from tests.executor.pipelines import job
@@ -155,3 +156,12 @@ def test_a_thread_is_gone_before_anything_is_forked(tmp_path):
         print(*(Path(f"/proc/self/task/{thread.native_id}").exists() for thread in threads))"""
     done = run([sys.executable, "-c", program], env=environment(PYTHONPATH=str(Path(__file__).parents[3])))
     assert done.stdout == "False True\n"
+
+
+def test_nothing_is_loaded_for_ranks_on_gpus(monkeypatch):
+    told = []
+    monkeypatch.setattr(fork_client, "_server", lambda: SimpleNamespace(tell=told.append))
+    prepare("cuda")
+    assert told == []
+    prepare("cpu")
+    assert told == [{"load": True}]
