@@ -190,6 +190,8 @@ class RunSpec(RunSettings):
                 yield "cluster: got one without emulate, expected none: the messages of a model are real"
             return
         yield from _cost_faults(self.job.emulate)
+        if self.device == "cuda":
+            yield "device: got cuda with costs to emulate, expected cpu: emulated stages compute nothing"
         if self.compression is not None:
             yield "compression: got half with costs to emulate, expected none: the costs say what is compressed"
         if self.averaging != "asynchronous":

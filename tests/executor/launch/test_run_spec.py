@@ -100,6 +100,11 @@ def test_emulated_stages_have_no_epsilon():
     assert RunSpec(job=EMULATED.job, dtype="float16", optimizer="adamw").dtype == "float16"
 
 
+def test_emulated_stages_are_refused_on_a_gpu():
+    with pytest.raises(ExecutionError, match="device: got cuda with costs to emulate, expected cpu: emulated stages"):
+        RunSpec(job=EMULATED.job, device="cuda")
+
+
 @pytest.mark.parametrize(
     ("bounds", "stage", "begin"),
     [
