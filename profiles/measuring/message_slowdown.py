@@ -75,6 +75,8 @@ def _beside_s(work: Callable[[], None], sender: int, buffer: torch.Tensor) -> fl
     is_sender = dist.get_rank() == sender
 
     def messages() -> None:
+        if buffer.is_cuda:
+            torch.cuda.set_device(buffer.device)  # a thread begins on GPU 0
         for _ in range(_MESSAGES):
             if is_sender:
                 dist.send(buffer, 1 - sender)

@@ -42,16 +42,18 @@ def yardstick_s(num_busy: int, device: torch.device | DeviceKind = "cpu", count:
         for _ in range(count):
             torch.mm(matrix, other, out=out)
         if is_gpu:
-            torch.cuda.synchronize(timed)  # a thread begins on GPU 0
+            torch.cuda.synchronize(timed)
 
     width = 1 if is_gpu else num_busy
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(width) as pool:
+            # a GPU is timed from this thread: a new one begins on GPU 0, without a handle of cuBLAS
+            run = map if is_gpu else pool.map
             work(_WARMUP[kind])  # the first one loads what is needed
             begun_s = time.perf_counter()
-            list(pool.map(work, [count] * width))
+            list(run(work, [count] * width))
             return (time.perf_counter() - begun_s) / count
     finally:
         torch.set_num_threads(num_threads)
