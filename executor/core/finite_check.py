@@ -15,15 +15,17 @@ from pipesched.schedules import Compute, Phase
 def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
     """Return what refuses NaN and infinity in what `op` gives; a `Probe`.
 
-    As every op is checked, the first that is refused is where they began.
+    As every op is checked, the first that is refused is where they began. The host waits for a GPU once after each op.
 
     Raises:
         ExecutionError: In what is returned; names the tensor and what is in it.
     """
 
     def check(result: Tensor | None) -> None:
-        for name, tensor in _made(op, stage, result):
-            if not bool(torch.isfinite(tensor).all()):
+        made = [*_made(op, stage, result)]
+        are_finite = torch.stack([torch.isfinite(tensor).all() for _, tensor in made]).tolist() if made else []
+        for (name, tensor), is_finite in zip(made, are_finite, strict=True):
+            if not is_finite:
                 what = "NaN" if bool(torch.isnan(tensor).any()) else "infinity"
                 raise ExecutionError(
                     f"got {what} in {name} of stage {op.stage}, the first of this run, expected finite numbers; try a "

@@ -17,10 +17,14 @@ class Bucket:
     The flat tensor ends with a flag per parameter: 1 where it has a gradient. Where no replica has one there is none
     after the reduction either, so that the optimizer passes over the parameter as it does without replicas; where only
     some have one, the others count as zero.
+
+    A replica that has every gradient knows the sums of the flags without reading them: none is zero. So the host waits
+    for a GPU only where this replica lacks a gradient.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
+        self._has_all = False
 
     def flatten(self) -> Tensor:
         """Take the gradients, and return them and flags, shape (elements of all parameters + number of parameters,).
@@ -28,8 +32,10 @@ class Bucket:
         The tensor is new, and the caller's to write to. Until `unflatten` the parameters have no gradients, so that
         they are not held twice.
         """
+        has = [p.grad is not None for p in self._parameters]
+        self._has_all = all(has)
         first = self._parameters[0]
-        flags = torch.tensor([p.grad is not None for p in self._parameters]).to(first.device, first.dtype)
+        flags = first.new_ones(len(has)) if self._has_all else first.new_tensor(has)
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
         flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
         for parameter in self._parameters:
@@ -40,7 +46,8 @@ class Bucket:
         """Take the gradients from `summed`, of which they stay views: from then on it is the optimizer's alone."""
         sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
         *gradients, flags = summed.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        for parameter, gradient, flag in zip(self._parameters, gradients, flags.tolist(), strict=True):
+        has = [True] * len(self._parameters) if self._has_all else flags.tolist()
+        for parameter, gradient, flag in zip(self._parameters, gradients, has, strict=True):
             parameter.grad = gradient.view_as(parameter) if flag else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from pipesched.executor import ExecutionError, cut_fault, epsilon_fault
 from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
@@ -15,7 +16,15 @@ from pipesched.executor.core.schedule_queries import is_flushed, stage_ops
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
 from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
-from pipesched.profiles.models import Model, build_layers, draw_batch, make_optimizer, require_untied
+from pipesched.profiles.models import (
+    Model,
+    build_layers,
+    draw_batch,
+    make_optimizer,
+    on_device,
+    pinned_for,
+    require_untied,
+)
 from pipesched.schedules import Compute, Phase, PredictionRule, Schedule, Step
 from pipesched.schedules.weights import Use, uses
 
@@ -152,19 +161,30 @@ def _require_epsilon(dtype: torch.dtype, optimizer: str, rule: PredictionRule | 
 
 
 def make_batch(
-    model: Model, num_microbatches: int, microbatch_size: int, *, seed: int, dtype: torch.dtype, device: torch.device
+    model: Model,
+    num_microbatches: int,
+    microbatch_size: int,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    reads: tuple[bool, bool] = (True, True),
 ) -> Batch:
-    """Draw the data of one run and cut it into micro-batches; floating-point data gets `dtype`."""
-    cut = []
-    for tensor in draw_batch(model, num_microbatches * microbatch_size, seed, dtype=dtype, device=device):
-        if len(tensor) != num_microbatches * microbatch_size:
-            raise ExecutionError(
-                f"model {model.name}: its batch has {len(tensor)} samples, "
-                f"expected {num_microbatches * microbatch_size}"
-            )
-        cut.append(tensor.chunk(num_microbatches))
-    inputs, targets = cut
-    return Batch(inputs, targets)
+    """Draw the data of one run and cut it into micro-batches; floating-point data gets `dtype`.
+
+    Args:
+        reads: Whether inputs, and whether targets, are read on `device`: on the ranks of the first stage, and of the
+            last stage. Data that nobody reads stay away from the device, and are empty.
+    """
+    if not any(reads):
+        return Batch((), ())
+    num_samples = num_microbatches * microbatch_size
+    cut: list[Sequence[Tensor]] = []
+    for tensor, is_read in zip(draw_batch(model, num_samples, seed, dtype=dtype), reads, strict=True):
+        if len(tensor) != num_samples:
+            raise ExecutionError(f"model {model.name}: its batch has {len(tensor)} samples, expected {num_samples}")
+        cut.append(on_device(pinned_for(tensor, device), device).chunk(num_microbatches) if is_read else ())
+    return Batch(*cut)
 
 
 def check_fits(schedule: Schedule, num_stages: int, what: str) -> None:

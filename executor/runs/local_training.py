@@ -209,6 +209,7 @@ def train_locally(
     try:
         if parts is None:
             run_local(ranks, training.batch(lists))
+            history.catch_up()
         elif _run_parts(parts, ranks, training, history, is_asked):
             return replace(history.end(), is_paused=True)
     except RunDiverged:
@@ -259,6 +260,7 @@ def _run_parts(
             writer.check()
             is_last, steps = is_asked(), parts.steps_after(part)
             if is_last or parts.is_due(steps):
+                history.catch_up()
                 writer.wait()  # one copy of the weights at a time
                 states = {name: state for rank in ranks for name, state in parts.copy(rank.rank, rank.stages).items()}
                 writer.start(partial(_write, parts, steps, states, history.steps.copy()))

@@ -12,7 +12,6 @@ from typing import final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from pipesched.executor import ITS_CHECKPOINT, waiting_for, writing
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, count_from, follow
@@ -27,11 +26,11 @@ from pipesched.executor.training import (
     FileDigest,
     LossHistory,
     RunDiverged,
+    ScoreReader,
     Scores,
     ScoreTable,
     StageStates,
     Trained,
-    score,
 )
 from pipesched.executor.transport import TensorShape, find_shapes
 from pipesched.profiles.models import Model
@@ -54,6 +53,7 @@ class TrainingJob(RankJob[Trained]):
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists, listener)
         self._scores = array("d")  # micro-batch, loss and accuracy, in turn
+        self._reader = ScoreReader(self._on_scores)
         self._ahead: AdvanceTrials | None = None
         self._parts = None if self._job.checkpoints is None else TrainingParts(spec, self._run)
         if self._parts is not None:
@@ -63,20 +63,20 @@ class TrainingJob(RankJob[Trained]):
 
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         self._training = training_of(self.spec, context.device, self._model)
-        stages = self._training.stages(self._lists, self._on_loss)(context.rank)
+        stages = self._training.stages(self._lists, self._reader.listen)(context.rank)
         if self._parts is not None:
             self._parts.load(context.rank, stages)
             self._history.restore(self._parts.scores)
         return stages, self._training.batch(self._lists)
 
-    def _on_loss(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
-        scores = score(output, target, loss)
+    def _on_scores(self, microbatch: int, scores: Scores) -> None:
         if self._parts is not None or not self.listener.keeps_scores:
             self._scores.extend((microbatch, scores.loss, math.nan if scores.accuracy is None else scores.accuracy))
         self.listener.on_scores(microbatch, scores)
 
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
-        return find_shapes(self._lists, context.rank, stages, batch.inputs[0], context.control)
+        sample = batch.inputs[0] if 0 in stages else None
+        return find_shapes(self._lists, context.rank, stages, sample, context.control)
 
     def work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
@@ -142,6 +142,7 @@ class TrainingJob(RankJob[Trained]):
 
     def _take_scores(self, context: RankContext) -> None:
         """Take the scores of all ranks since the last time into the history, of which each process has its own."""
+        self._reader.finish()
         own, self._scores = torch.tensor(self._scores, dtype=torch.float64).reshape(-1, 3), array("d")
         tables = torch.cat(all_gather(own, context.control))
         try:

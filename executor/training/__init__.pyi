@@ -33,11 +33,11 @@ from .kept_checkpoints import resume_advice as resume_advice
 from .loss_history import LossHistory as LossHistory
 from .loss_history import OnStep as OnStep
 from .loss_history import RunDiverged as RunDiverged
-from .loss_history import Scores as Scores
-from .loss_history import ScoreTable as ScoreTable
 from .loss_history import Trained as Trained
-from .loss_history import score as score
-from .loss_history import score_model as score_model
 from .loss_history import step_line as step_line
 from .saved_weights import export_weights as export_weights
 from .saved_weights import save_stages as save_stages
+from .score_reader import ScoreReader as ScoreReader
+from .scores import Scores as Scores
+from .scores import ScoreTable as ScoreTable
+from .scores import score_model as score_model

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import ExecutionError
-from pipesched.profiles.models import Model, draw_batch
+from pipesched.profiles.models import Model, draw_batch, on_device, pinned_for
 
 _KEPT = 4
 """Steps whose samples are kept; a stage reads its micro-batches nearly in order, and others can be drawn again."""
@@ -20,19 +20,28 @@ _KEPT = 4
 class Feed(Sequence[Tensor]):
     """Inputs, or targets, by micro-batch.
 
+    A device holds only the micro-batches that are in use.
+
     Args:
-        draw: Returns the samples of a step.
+        draw: Returns the samples of a step, where copies to `device` start from.
         microbatches_per_step: Micro-batches that the samples of a step are cut into.
         num_microbatches: How many there are.
+        device: Where the micro-batches are read.
         first: The run's micro-batch that is number 0 here.
     """
 
     def __init__(
-        self, draw: Callable[[int], Tensor], microbatches_per_step: int, num_microbatches: int, first: int = 0
+        self,
+        draw: Callable[[int], Tensor],
+        microbatches_per_step: int,
+        num_microbatches: int,
+        device: torch.device,
+        first: int = 0,
     ) -> None:
         self._draw = lru_cache(_KEPT)(draw)
         self._per_step = microbatches_per_step
         self._length = num_microbatches
+        self._device = device
         self._first = first
 
     def __len__(self) -> int:
@@ -50,7 +59,7 @@ class Feed(Sequence[Tensor]):
         step, position = divmod(self._first + index, self._per_step)
         samples = self._draw(step)
         size = len(samples) // self._per_step
-        return samples[position * size : (position + 1) * size]
+        return on_device(samples[position * size : (position + 1) * size], self._device)
 
 
 def make_feeds(
@@ -66,7 +75,8 @@ def make_feeds(
 ) -> tuple[Feed, Feed]:
     """Return inputs and targets; the samples of step t depend on the model, `batch_size`, `seed` and t alone.
 
-    Floating-point data gets `dtype`. Micro-batches before the `first` of the run are left out.
+    Floating-point data gets `dtype`. Micro-batches before the `first` of the run are left out. Nothing is drawn, and
+    nothing is copied to `device`, before it is read.
 
     Raises:
         ExecutionError: The samples of a step cannot be cut into equal micro-batches.
@@ -80,7 +90,7 @@ def make_feeds(
 
     @lru_cache(1)  # whoever reads both reads them of one step
     def draw(step: int) -> tuple[Tensor, Tensor]:
-        return draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype, device=device)
+        return draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype)
 
     def drawn(which: int) -> Feed:
         def samples_of(step: int) -> Tensor:
@@ -89,9 +99,9 @@ def make_feeds(
                 raise ExecutionError(
                     f"model {model.name}: its batch has {len(samples)} samples, expected {batch_size}; mend it"
                 )
-            return samples
+            return pinned_for(samples, device)
 
-        return Feed(samples_of, microbatches_per_step, num_microbatches, first)
+        return Feed(samples_of, microbatches_per_step, num_microbatches, device, first)
 
     return drawn(0), drawn(1)
 

@@ -24,7 +24,7 @@ from pipesched.executor.training.checkpoint_index import (
     read_file,
     write_lasting,
 )
-from pipesched.executor.training.loss_history import ScoreTable
+from pipesched.executor.training.scores import ScoreTable
 from pipesched.schedules import shown
 
 _STAGE_FILE = re.compile(r"rank\d+-stage(\d+)\.safetensors")

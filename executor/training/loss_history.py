@@ -3,79 +3,20 @@
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import TypeAlias, final, overload
+from typing import TypeAlias
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipesched.executor import RunEnded
 from pipesched.executor.training.advance_policy import AdvanceTrials
+from pipesched.executor.training.host_copy import HostCopy, copy_to_host
+from pipesched.executor.training.score_reader import ScoreReader
+from pipesched.executor.training.scores import Scores, ScoreTable, mean
 
 DIVERGED = 10.0
 """A loss above so many times the first one is not coming back: the run has diverged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The scores of samples: their mean loss, and the accuracy where there are classes.
-
-    Attributes:
-        loss: Mean.
-        accuracy: Share of targets with the highest score; None where targets are no classes.
-    """
-
-    loss: float
-    accuracy: float | None
-
-
-@final
-class ScoreTable(Sequence[Scores]):
-    """The scores of the steps of a run, in 16 bytes each, however many they are.
-
-    Args:
-        numbers: Loss and accuracy of the first steps, in turn; an accuracy that is NaN stands for none.
-
-    Attributes:
-        numbers: Those of all steps.
-    """
-
-    def __init__(self, numbers: Iterable[float] = ()) -> None:
-        self.numbers = array("d", numbers)
-
-    def append(self, scores: Scores) -> None:
-        """Add the scores of the next step."""
-        self.numbers.append(scores.loss)
-        self.numbers.append(math.nan if scores.accuracy is None else scores.accuracy)
-
-    def copy(self) -> ScoreTable:
-        """Return the same scores, to which others may be added without these."""
-        return ScoreTable(self.numbers)
-
-    def __len__(self) -> int:
-        return len(self.numbers) // 2
-
-    @overload
-    def __getitem__(self, index: int) -> Scores: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Scores]: ...
-    def __getitem__(self, index: int | slice) -> Scores | Sequence[Scores]:
-        if isinstance(index, slice):  # not as objects, which take six times as much
-            return ScoreTable(chain.from_iterable(self._pair(step) for step in range(len(self))[index]))
-        loss, accuracy = self._pair(range(len(self))[index])
-        return Scores(loss, None if math.isnan(accuracy) else accuracy)
-
-    def _pair(self, step: int) -> array[float]:
-        return self.numbers[2 * step : 2 * step + 2]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ScoreTable) and self.numbers.tobytes() == other.numbers.tobytes()
-
-    def __repr__(self) -> str:
-        return f"ScoreTable({list(self)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +71,21 @@ class LossHistory:
         microbatches_per_step: Micro-batches of each step.
         on_step: Told of each step.
         is_finite_checked: Whether the op that gives a loss that is not finite fails, and the run goes on until it does.
+        copy: Begins to copy the scores of a micro-batch to the host.
 
     Attributes:
         diverged: Where the run was lost; None so far.
     """
 
     def __init__(
-        self, microbatches_per_step: int, on_step: OnStep | None = None, *, is_finite_checked: bool = False
+        self,
+        microbatches_per_step: int,
+        on_step: OnStep | None = None,
+        *,
+        is_finite_checked: bool = False,
+        copy: Callable[[Tensor], HostCopy] = copy_to_host,
     ) -> None:
+        self._reader = ScoreReader(self.add, copy)
         self._per_step = microbatches_per_step
         self._on_step = on_step
         self._is_finite_checked = is_finite_checked
@@ -168,8 +116,20 @@ class LossHistory:
         return self._steps
 
     def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
-        """Take note of one forward of the last stage."""
-        self.add(microbatch, score(output, target, loss))
+        """Take note of one forward of the last stage, and of all forwards whose scores have arrived.
+
+        Raises:
+            RunDiverged: A loss that has arrived shows it; on a GPU some forwards later.
+        """
+        self._reader.listen(microbatch, output, target, loss)
+
+    def catch_up(self) -> None:
+        """Wait for the scores that are under way.
+
+        Raises:
+            RunDiverged: One of them shows it.
+        """
+        self._reader.finish()
 
     def end(self, held_out: Scores | None = None) -> Trained:
         """Return what the run gave, with the scores of the final weights on held-out samples; no step comes after."""
@@ -199,40 +159,3 @@ def step_line(scheme: str, step: int, scores: Scores, batch_size: int) -> dict[s
     if scores.accuracy is not None:
         line["accuracy"] = scores.accuracy
     return line
-
-
-def score(output: Tensor, target: Tensor, loss: Tensor) -> Scores:
-    """Return the scores of one output; its accuracy if each target is the number of one of the last dimension."""
-    is_class = not target.is_floating_point() and output.shape[:-1] == target.shape
-    accuracy = (output.argmax(-1) == target).double().mean().item() if is_class else None
-    return Scores(loss.item(), accuracy)
-
-
-def score_model(
-    module: nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    samples: tuple[Tensor, Tensor],
-    batch_size: int,
-) -> Scores:
-    """Return the scores of the whole model on (inputs, targets), so many samples at a time."""
-    scores: list[Scores] = []
-    sizes: list[int] = []
-    with torch.no_grad():
-        for start in range(0, len(samples[0]), batch_size):
-            x, y = (tensor[start : start + batch_size] for tensor in samples)
-            output = module(x)
-            scores.append(score(output, y, loss(output, y)))
-            sizes.append(len(x))
-    return mean(scores, sizes)
-
-
-def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores:
-    """Return the mean of `scores`, which count as much as their `sizes`; None: all alike."""
-    weights = [1] * len(scores) if sizes is None else sizes
-    accuracies = [score.accuracy for score in scores if score.accuracy is not None]
-    return Scores(
-        sum(weight * score.loss for score, weight in zip(scores, weights, strict=True)) / sum(weights),
-        sum(weight * accuracy for accuracy, weight in zip(accuracies, weights, strict=True)) / sum(weights)
-        if accuracies
-        else None,
-    )

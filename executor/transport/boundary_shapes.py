@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.core import ModuleStage, Stage
@@ -30,12 +31,19 @@ def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[in
 
 
 def find_shapes(
-    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
+    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor | None, control: dist.ProcessGroup | None
 ) -> dict[int, TensorShape]:
     """Return the shape of every stage's output but the last's; all ranks call this together.
 
     Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, without gradients, and tells
     the others. The stage is as before afterwards.
+
+    Args:
+        schedule: The schedule.
+        rank: This rank.
+        stages: The stages that the rank holds.
+        sample: Inputs of one micro-batch; a rank without stage 0 needs none.
+        control: Group of all ranks, on CPUs; None: the default one.
 
     Raises:
         ExecutionError: A stage gives anything but one floating-point tensor.
@@ -47,12 +55,18 @@ def find_shapes(
         if owner == rank:
             stage = stages[index]
             assert isinstance(stage, ModuleStage)
-            x = sample if index == 0 else _zeros(shapes[index - 1], sample.device)
+            x = sample if index == 0 else _zeros(shapes[index - 1], _device_of(stage.module))
+            assert x is not None, "who holds stage 0 has a sample"
             header = _header(index, _try(index, stage, x))
         with waiting_for(f"rank {owner} to say what stage {index} gives", owner):
             dist.broadcast(header, owner, group=control)
         shapes[index] = _shape(header)
     return shapes
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Return the device of a stage; the CPU if it holds no tensor: its output is the same everywhere."""
+    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
 
 
 def _zeros(shape: TensorShape, device: torch.device) -> Tensor:

@@ -8,6 +8,8 @@ from .model import Model as Model
 from .model import build_layers as build_layers
 from .model import draw_batch as draw_batch
 from .model import draw_held_out as draw_held_out
+from .model import on_device as on_device
+from .model import pinned_for as pinned_for
 from .model_lookup import resolve_model as resolve_model
 from .optimizers import OPTIMIZERS as OPTIMIZERS
 from .optimizers import make_optimizer as make_optimizer

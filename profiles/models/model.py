@@ -149,7 +149,18 @@ def _users_code(what: str, seed: int = 0) -> Iterator[None]:
 
 
 def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
-    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None, copy=True).contiguous()
+    own = tensor.to(dtype=dtype if tensor.is_floating_point() else tensor.dtype, copy=True).contiguous()
+    return own if device is None else on_device(pinned_for(own, device), device)
+
+
+def pinned_for(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Return `tensor` as copies to `device` start from: in pinned memory if it is on the CPU and they go to a GPU."""
+    return tensor.pin_memory() if tensor.is_cpu and torch.device(device).type == "cuda" else tensor
+
+
+def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Return `tensor` on `device`; of pinned memory the host posts the copy and does not wait for it."""
+    return tensor.to(device, non_blocking=tensor.is_cpu)
 
 
 def layer_seed(seed: int, index: int) -> int:

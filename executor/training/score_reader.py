@@ -1,0 +1,42 @@
+"""The score reader: it reads the scores of micro-batches when they are there, and keeps no op waiting for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import final
+
+from torch import Tensor
+
+from pipesched.executor.training.host_copy import HostCopy, copy_to_host
+from pipesched.executor.training.scores import Scores, ScoreTable, score
+
+
+@final
+class ScoreReader:
+    """Scores on their way to the host, in the order of their forwards.
+
+    Args:
+        tell: Told micro-batch and scores when they have arrived; may raise to end the run.
+        copy: Begins to copy a tensor to the host.
+    """
+
+    def __init__(self, tell: Callable[[int, Scores], None], copy: Callable[[Tensor], HostCopy] = copy_to_host) -> None:
+        self._tell = tell
+        self._copy = copy
+        self._under_way: deque[tuple[int, HostCopy]] = deque()
+
+    def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
+        """Begin to read the scores of one forward of the last stage; tell those that have arrived."""
+        self._under_way.append((microbatch, self._copy(score(output, target, loss))))
+        while self._under_way and self._under_way[0][1].has_arrived():
+            self._tell_next()
+
+    def finish(self) -> None:
+        """Wait for all scores that are under way, and tell them."""
+        while self._under_way:
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        microbatch, copy = self._under_way.popleft()
+        self._tell(microbatch, ScoreTable(copy.numbers())[0])

@@ -1,0 +1,112 @@
+"""Scores: the loss and the accuracy of samples, of one micro-batch or of the steps of a run."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import final, overload
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of samples: their mean loss, and the accuracy where there are classes.
+
+    Attributes:
+        loss: Mean.
+        accuracy: Share of targets with the highest score; None where targets are no classes.
+    """
+
+    loss: float
+    accuracy: float | None
+
+
+@final
+class ScoreTable(Sequence[Scores]):
+    """The scores of the steps of a run, in 16 bytes each, however many they are.
+
+    Args:
+        numbers: Loss and accuracy of the first steps, in turn; an accuracy that is NaN stands for none.
+
+    Attributes:
+        numbers: Those of all steps.
+    """
+
+    def __init__(self, numbers: Iterable[float] = ()) -> None:
+        self.numbers = array("d", numbers)
+
+    def append(self, scores: Scores) -> None:
+        """Add the scores of the next step."""
+        self.numbers.append(scores.loss)
+        self.numbers.append(math.nan if scores.accuracy is None else scores.accuracy)
+
+    def copy(self) -> ScoreTable:
+        """Return the same scores, to which others may be added without these."""
+        return ScoreTable(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 2
+
+    @overload
+    def __getitem__(self, index: int) -> Scores: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Scores]: ...
+    def __getitem__(self, index: int | slice) -> Scores | Sequence[Scores]:
+        if isinstance(index, slice):  # not as objects, which take six times as much
+            return ScoreTable(chain.from_iterable(self._pair(step) for step in range(len(self))[index]))
+        loss, accuracy = self._pair(range(len(self))[index])
+        return Scores(loss, None if math.isnan(accuracy) else accuracy)
+
+    def _pair(self, step: int) -> array[float]:
+        return self.numbers[2 * step : 2 * step + 2]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScoreTable) and self.numbers.tobytes() == other.numbers.tobytes()
+
+    def __repr__(self) -> str:
+        return f"ScoreTable({list(self)})"
+
+
+def score(output: Tensor, target: Tensor, loss: Tensor) -> Tensor:
+    """Return loss and accuracy of one output on its device, shape (2,), without waiting for them.
+
+    The accuracy is NaN unless each target is the number of one of the last dimension of the output.
+    """
+    is_class = not target.is_floating_point() and output.shape[:-1] == target.shape
+    accuracy = (output.argmax(-1) == target).double().mean() if is_class else loss.new_full((), math.nan).double()
+    return torch.stack((loss.double(), accuracy))
+
+
+def score_model(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    samples: tuple[Tensor, Tensor],
+    batch_size: int,
+) -> Scores:
+    """Return the scores of the whole model on (inputs, targets), so many samples at a time."""
+    scores: list[Tensor] = []
+    sizes: list[int] = []
+    with torch.no_grad():
+        for start in range(0, len(samples[0]), batch_size):
+            x, y = (tensor[start : start + batch_size] for tensor in samples)
+            output = module(x)
+            scores.append(score(output, y, loss(output, y)))
+            sizes.append(len(x))
+    return mean(ScoreTable(torch.cat(scores).tolist()), sizes)
+
+
+def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores:
+    """Return the mean of `scores`, which count as much as their `sizes`; None: all alike."""
+    weights = [1] * len(scores) if sizes is None else sizes
+    accuracies = [score.accuracy for score in scores if score.accuracy is not None]
+    return Scores(
+        sum(weight * score.loss for score, weight in zip(scores, weights, strict=True)) / sum(weights),
+        sum(weight * accuracy for accuracy, weight in zip(accuracies, weights, strict=True)) / sum(weights)
+        if accuracies
+        else None,
+    )
