@@ -16,6 +16,7 @@ from .errors import failed as failed
 from .errors import listen_to_waits as listen_to_waits
 from .errors import starting as starting
 from .errors import waiting_for as waiting_for
+from .errors import waits_told_to as waits_told_to
 from .errors import writing as writing
 from .run_settings import RunSettings as RunSettings
 from .run_settings import setting_choices as setting_choices

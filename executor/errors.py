@@ -140,6 +140,17 @@ def listen_to_waits(listener: Callable[[int], None]) -> None:
 
 
 @contextmanager
+def waits_told_to(listener: Callable[[int], None]) -> Iterator[None]:
+    """Let `listener` be told of waits meanwhile, in place of the present listener, if there is one."""
+    before = [*_wait_listeners]
+    listen_to_waits(listener)
+    try:
+        yield
+    finally:
+        _wait_listeners[:] = before
+
+
+@contextmanager
 def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
     """Turn what torch.distributed raises while it waits into one line.
 

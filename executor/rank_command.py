@@ -119,7 +119,9 @@ def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
             spec, _ = going_on(spec)
         guarded = GuardedRank(spec.timeout_s)
         return run_rank(
-            _patient(spec), RankListener(guarded.at, is_asked=is_asked, gate=guarded.gate(is_asked)), guarded=guarded
+            _patient(spec),
+            RankListener(guarded.at, device=guarded.device, is_asked=is_asked, gate=guarded.gate(is_asked)),
+            guarded=guarded,
         )
 
 
@@ -149,9 +151,10 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
         scores_line,
     )
 
-    at, meet = ProgressPage.open(folder / "progress").writer(number), f"file://{folder}/store"
+    page, meet = ProgressPage.open(folder / "progress"), f"file://{folder}/store"
+    listener = RankListener(page.writer(number), device=page.device_row(number))
     if not isinstance(spec.job, Train):
-        return run_rank(spec, RankListener(at), meet)
+        return run_rank(spec, listener, meet)
 
     def on_phase(trials: AdvanceTrials, num_steps: int) -> None:
         if number == 0:
@@ -167,9 +170,9 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
             signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
         return run_rank(
             spec,
-            RankListener(
-                at,
-                on_scores,
+            replace(
+                listener,
+                on_scores=on_scores,
                 keeps_scores=True,
                 on_phase=on_phase,
                 is_asked=pause_file(folder).exists,

@@ -94,8 +94,9 @@ class CudaClock(Clock):
         self._times_ns: list[int] = []
 
     def begin(self) -> None:
-        self._free()  # a run that failed has left some
-        self._times_ns = []
+        if self._first is not None:
+            self._pool.free([self._first.event, *self._events])
+        self._events, self._times_ns = [], []
         self._first = self._tie()
 
     def mark(self) -> int:
@@ -109,7 +110,6 @@ class CudaClock(Clock):
         ns_per_ms = (last.host_ns - first.host_ns) / last_ms if last_ms > 0 else 1e6
         self._times_ns = [first.host_ns + round(ms * ns_per_ms) for ms in marks_ms]
         self._pool.free([last.event])
-        self._free()
 
     def read_ns(self, mark: int) -> int:
         return self._times_ns[mark]
@@ -137,13 +137,6 @@ class CudaClock(Clock):
             if times_ms[-1] > before_ms + _STRIDE_MS:
                 before, before_ms = event, times_ms[-1]
         return times_ms
-
-    def _free(self) -> None:
-        self._pool.free(self._events)
-        self._events = []
-        if self._first is not None:
-            self._pool.free([self._first.event])
-            self._first = None
 
 
 def make_clock(device: torch.device) -> Clock:

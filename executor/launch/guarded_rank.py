@@ -56,6 +56,8 @@ class GuardedRank:
         self._page = ProgressPage.of_one()
         self.at: Callable[[int, Op], None] = self._page.writer(0)
         """Notes the op that this rank is at, and its position."""
+        self.device = self._page.device_row(0)
+        """Where the position of the rank's GPU is noted."""
         self._drain_page = DrainPage.of_one()
         self._is_done = False
 

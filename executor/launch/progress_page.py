@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from pipesched.executor import NOBODY, listen_to_waits
 from pipesched.executor.launch.shared_page import SharedPage
@@ -45,20 +46,19 @@ class Whereabouts(NamedTuple):
 class ProgressPage(SharedPage):
     """The whereabouts of every rank, by the number of its process.
 
-    Numbers are written one by one, each by one store, so that a reader never sees half of one, nor the zeros that
-    `struct.pack_into` first writes in its place. The text of an op is written to one of two places in turn, before it
-    is counted: that of the one that is counted stays, also if the rank is killed while it writes.
+    A rank has two rows. Its process writes one: the op that the host is at. A GPU may be far behind the host, and has
+    the other row while it works: the op that the device stands at.
     """
 
     @classmethod
     def create(cls, path: Path, num_ranks: int) -> ProgressPage:
         """Return a page in a file, where all processes of this machine find it."""
-        return cls._in_file(path, _NOWHERE * num_ranks)
+        return cls._in_file(path, _NOWHERE * 2 * num_ranks)
 
     @classmethod
     def of_one(cls) -> ProgressPage:
         """Return a page without a name for one rank, which this process shares with those that it forks."""
-        return cls._without_name(_NOWHERE)
+        return cls._without_name(_NOWHERE * 2)
 
     def __enter__(self) -> ProgressPage:
         return self
@@ -68,36 +68,75 @@ class ProgressPage(SharedPage):
         self._map.close()
 
     def writer(self, number: int) -> Callable[[int, Op], None]:
-        """Return what process `number` calls with the op that it is at and its position; its waits are written too."""
-        cells, first, count, now_ns = self._cells, number * _WIDTH, 0, time.monotonic_ns
-        texts, memory = _texts_of(number), self._map
+        """Return a function that process `number` calls with each op and its position; its waits are written too."""
+        row = PageRow(self._cells, self._map, number)
+        listen_to_waits(row.wait)
+        row.begin()
+        return row.reach
 
-        def write(index: int, op: Op) -> None:
-            nonlocal count
-            count += 1
-            memory[texts[count % 2]] = str(op).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
-            cells[first + _SINCE] = now_ns()
-            cells[first + _PLACE] = index
-            cells[first + _NUM_OPS] = count
-
-        def wait(whom: int) -> None:
-            cells[first + _WAITS_SINCE] = now_ns()
-            cells[first + _WHOM] = whom
-
-        listen_to_waits(wait)
-        cells[first + _PID] = os.getpid()
-        return write
+    def device_row(self, number: int) -> PageRow:
+        """Return the row of the device of process `number`."""
+        return PageRow(self._cells, self._map, self._num_ranks + number)
 
     def read(self, number: int) -> Whereabouts:
-        """Return where process `number` is."""
-        first = number * _WIDTH
+        """Return where process `number` is: the position of its device where that is written, else its own."""
+        device = self._row(self._num_ranks + number)
+        return device if device.pid > 0 else self.read_host(number)
+
+    def read_host(self, number: int) -> Whereabouts:
+        """Return where process `number` itself is: the op at which it ended or was stopped."""
+        return self._row(number)
+
+    @property
+    def _num_ranks(self) -> int:
+        return len(self._map) // len(_NOWHERE) // 2
+
+    def _row(self, row: int) -> Whereabouts:
+        first = row * _WIDTH
         count, numbers, text = None, [], ""
         while count != (count := self._cells[first + _NUM_OPS]):  # else that text may be written to again
             whom = self._cells[first + _WHOM]  # before since when: what is written meanwhile makes the wait shorter
             numbers = [*self._cells[first : first + _NUMBERS]]
             numbers[_WHOM] = whom
-            text = self._map[_texts_of(number)[count % 2]].decode().strip() if count > 0 else ""
+            text = self._map[_texts_of(row)[count % 2]].decode().strip() if count > 0 else ""
         return Whereabouts._make([*numbers, text])
+
+
+@final
+class PageRow:
+    """One row of a progress page, as its only writer sees it.
+
+    Numbers are written one by one, each by one store, so that a reader never sees half of one, nor the zeros that
+    `struct.pack_into` first writes in its place. The text of an op is written to one of two places in turn, before it
+    is counted: that of the one that is counted stays, also if the rank is killed while it writes.
+    """
+
+    def __init__(self, cells: memoryview, memory: mmap.mmap, row: int) -> None:
+        self._cells, self._map = cells, memory
+        self._first, self._texts = row * _WIDTH, _texts_of(row)
+        self._count = 0
+
+    def begin(self) -> None:
+        """Note that this process writes here from now on."""
+        self._cells[self._first + _PID] = os.getpid()
+
+    def end(self) -> None:
+        """Note that nobody writes here any more."""
+        self._cells[self._first + _PID] = -1
+
+    def reach(self, index: int, op: Op) -> None:
+        """Write the op that the rank has come to, and its position in the list."""
+        cells, first = self._cells, self._first
+        self._count += 1
+        self._map[self._texts[self._count % 2]] = str(op).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+        cells[first + _SINCE] = time.monotonic_ns()
+        cells[first + _PLACE] = index
+        cells[first + _NUM_OPS] = self._count
+
+    def wait(self, whom: int) -> None:
+        """Write whom the rank waits for."""
+        self._cells[self._first + _WAITS_SINCE] = time.monotonic_ns()
+        self._cells[self._first + _WHOM] = whom
 
 
 _NUMBERS = len(Whereabouts._fields) - 1
@@ -108,7 +147,7 @@ _NOWHERE = struct.pack(f"={_NUMBERS}q", *Whereabouts()[:_NUMBERS]) + b" " * 2 * 
 _WIDTH = len(_NOWHERE) // struct.calcsize("=q")
 
 
-def _texts_of(number: int) -> tuple[slice, slice]:
-    """Return the two places for the text of the op that a process is at."""
-    end = (number + 1) * len(_NOWHERE)
+def _texts_of(row: int) -> tuple[slice, slice]:
+    """Return the two places for the text of an op in a row."""
+    end = (row + 1) * len(_NOWHERE)
     return slice(end - 2 * _TEXT_BYTES, end - _TEXT_BYTES), slice(end - _TEXT_BYTES, end)

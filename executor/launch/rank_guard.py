@@ -203,7 +203,7 @@ class _Guard:
         self._tell(self._named(reason))
 
     def _named(self, reason: str) -> str:
-        return str(failed(self._guarded.rank, self._guarded.page.read(0).op, reason))
+        return str(failed(self._guarded.rank, self._guarded.page.read_host(0).op, reason))
 
     def _say_its_end(self) -> None:
         """Say how the rank's process ended, unless the run has ended before."""
@@ -261,7 +261,10 @@ class _Guard:
 
     def _seen(self) -> Sighting:
         where = self._guarded.page.read(0)
-        state = state_of(self._guarded.rank, where, is_stopped=is_stopped_at(where))
+        is_stopped = is_stopped_at(where)
+        if is_stopped:
+            where = self._guarded.page.read_host(0)
+        state = state_of(self._guarded.rank, where, is_stopped=is_stopped)
         self._count += 1
         page = self._guarded.drain_page
         return Sighting(

@@ -198,7 +198,10 @@ class Processes:
             code = self._processes[number].poll()
             ending = None if code is None else self._last_words(number, code)
             where = self._progress_page.read(number)
-            states[rank] = state_of(rank, where, ending, is_stopped=is_stopped_at(where))
+            is_stopped = is_stopped_at(where)
+            if is_stopped or ending is not None:
+                where = self._progress_page.read_host(number)
+            states[rank] = state_of(rank, where, ending, is_stopped=is_stopped)
         return dict(sorted(states.items()))
 
     def _standstill(self) -> RankFailed:
@@ -223,7 +226,7 @@ class Processes:
         return (self._folder / f"waited{number}").exists()
 
     def _op_of(self, number: int) -> Op | None:
-        return self._progress_page.read(number).op
+        return self._progress_page.read_host(number).op
 
     def _reason(self, number: int) -> str | None:
         """Return what the process itself wrote down before it ended; None where it came to no such thing."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-from pipesched.executor import starting, writing
-from pipesched.executor.core import Batch, Stage, lists_of
-from pipesched.executor.launch import Gate, LeaveRequest, RankContext, RunSpec, references
+import torch
+
+from pipesched.executor import starting, waits_told_to, writing
+from pipesched.executor.core import Batch, DevicePosition, Stage, lists_of, polled
+from pipesched.executor.launch import Gate, LeaveRequest, PageRow, RankContext, RunSpec, references
 from pipesched.executor.training import AdvanceTrials, Scores, save_stages
 from pipesched.executor.transport import TensorShape
 from pipesched.schedules import Op, Schedule
@@ -37,6 +39,7 @@ class RankListener:
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
         is_asked: Returns whether a training run is to end after a checkpoint; asked in every process.
         gate: Says where its lists end early, if they have no flush; None: nowhere.
+        device: Gets the position of the rank's GPU, which is behind `at`; None: nobody asks for it.
     """
 
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
@@ -45,6 +48,28 @@ class RankListener:
     on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
     is_asked: Callable[[], bool] = lambda: False
     gate: Gate | None = None
+    device: PageRow | None = None
+
+
+@contextmanager
+def following_device(listener: RankListener, device: torch.device) -> Iterator[RankListener]:
+    """Yield a listener that has the position and the waits of a GPU written too; on a CPU yield `listener`."""
+    row = listener.device
+    if row is None or device.type == "cpu":
+        yield listener
+        return
+    position = DevicePosition(device, row.reach, row.wait)
+
+    def at(index: int, op: Op) -> None:
+        listener.at(index, op)
+        position.at(index, op)
+
+    row.begin()
+    try:
+        with waits_told_to(position.wait), polled([position]):
+            yield replace(listener, at=at)
+    finally:
+        row.end()
 
 
 class RankJob(ABC, Generic[_Result]):
@@ -101,10 +126,11 @@ class RankJob(ABC, Generic[_Result]):
         gc.collect()
         gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
         try:
-            self._work(context, stages, batch, shapes)
+            with following_device(self.listener, context.device) as self.listener:
+                self._work(context, stages, batch, shapes)
+                return self.gather(context)
         finally:
             gc.unfreeze()  # in a user's process all that was there before goes on too
-        return self.gather(context)
 
     def _work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]

@@ -65,6 +65,16 @@ def test_the_tightest_tie_counts_where_the_host_is_interrupted():
     assert max(abs(clock.read_ns(mark) - true_ns) for mark, true_ns in marks) <= NEAR_NS
 
 
+def test_a_tie_counts_in_the_middle_of_the_time_that_it_takes():
+    device = FakeDevice(latencies_ns=[(5000, 5000)])
+    clock = clock_of(device)
+    clock.begin()
+    device.launch(1_000_000_000)
+    mark, true_ns = clock.mark(), device.idle_ns
+    clock.end()
+    assert abs(clock.read_ns(mark) - true_ns) <= NEAR_NS
+
+
 def test_a_mark_waits_for_nothing():
     device = FakeDevice()
     clock = clock_of(device)

@@ -38,6 +38,7 @@ class Ledger:
         self.blocks = [[] for _ in range(NUM_RANKS)]
         self.in_op = [[0] for _ in range(NUM_RANKS)]  # the sums during the present op
         self.ops = [[] for _ in range(NUM_RANKS)]
+        self.mail = []  # blocks that their ranks have given away
 
     def change(self, rank, change):
         change(self.blocks[rank])
@@ -48,10 +49,10 @@ class Ledger:
         self.in_op[rank] = self.in_op[rank][-1:]
 
 
-def act(rank, random, ledger, allocator, meters):
-    """Allocate, free, or hand a block to another rank, which will free it."""
+def act(rank, random, ledger, allocator, meter):
+    """Allocate, free, give a block away, or take one that a rank has given away."""
     blocks = ledger.blocks[rank]
-    kind = random.choice(["allocate", "allocate", "free", "hand over", "passing"])
+    kind = random.choice(["allocate", "allocate", "free", "give", "take", "passing"])
     if kind == "allocate" or not blocks:
         size = random.randrange(1, 1000)
         allocator.change(size)
@@ -60,11 +61,12 @@ def act(rank, random, ledger, allocator, meters):
         size = blocks[random.randrange(len(blocks))]
         allocator.change(-size)
         ledger.change(rank, lambda own: own.remove(size))
-    elif kind == "hand over":
-        size, other = blocks[-1], random.randrange(NUM_RANKS)
-        for owner, sign, change in ((rank, -1, list.remove), (other, 1, list.append)):
-            meters[owner].take_over(sign * size)
-            ledger.change(owner, lambda own, change=change: change(own, size))
+    elif kind == "give":
+        meter.take_over(-blocks[-1])
+        ledger.change(rank, lambda own: ledger.mail.append(own.pop()))
+    elif kind == "take" and ledger.mail:
+        meter.take_over(ledger.mail[-1])
+        ledger.change(rank, lambda own: own.append(ledger.mail.pop()))
     else:  # a temporary of the op
         size = random.randrange(1, 3000)
         allocator.change(size)
@@ -85,7 +87,7 @@ def test_bytes_after_and_inside_every_op_are_those_of_the_rank_whoever_had_turns
         rank = random.randrange(NUM_RANKS)
         with meters[rank].turn():
             for _ in range(random.randrange(6)):
-                act(rank, random, ledger, allocator, meters)
+                act(rank, random, ledger, allocator, meters[rank])
                 if random.random() < 0.3:
                     measured[rank].append(meters[rank].end_op())
                     ledger.end_op(rank)

@@ -1,11 +1,13 @@
 """The page where ranks write where they are, read while they write."""
 
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
+from pipesched.executor import NOBODY
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.schedules import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, forward
 from pipesched.schedules.builders import build
@@ -66,3 +68,36 @@ def test_the_op_that_a_rank_is_at_is_known_without_its_list(op, tmp_path, monkey
         for before in (OPS[0], op):
             write(0, before)
         assert (str(page.read(1).op), page.read(0).op) == (str(op), None)
+
+
+def test_the_position_of_a_device_is_read_while_it_is_written_and_that_of_the_host_stays_beside_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("pipesched.executor.errors._wait_listeners", [])
+    with ProgressPage.create(tmp_path / "page", 3) as page:
+        writers = [page.writer(number) for number in range(3)]
+        for number, write in enumerate(writers):
+            for index in range(20 + number):
+                write(index, OPS[index])
+        row = page.device_row(1)
+        row.begin()
+        assert page.read(1).num_ops == -1, "the device is before its first op"
+        for index in range(4):
+            row.reach(index, OPS[index])
+        row.wait(0)
+        there = page.read(1)
+        assert (there.op, there.place, there.num_ops, there.whom, there.pid) == (OPS[3], 3, 4, 0, os.getpid())
+        assert (page.read_host(1).op, page.read_host(1).whom) == (OPS[20], NOBODY)
+        assert [page.read(number).op for number in (0, 2)] == [OPS[19], OPS[21]]
+        row.end()
+        assert page.read(1) == page.read_host(1)
+
+
+def test_a_page_of_one_has_a_row_for_the_device(monkeypatch):
+    monkeypatch.setattr("pipesched.executor.errors._wait_listeners", [])
+    page = ProgressPage.of_one()
+    page.writer(0)(7, OPS[7])
+    row = page.device_row(0)
+    row.begin()
+    row.reach(2, OPS[2])
+    assert (page.read(0).op, page.read_host(0).op) == (OPS[2], OPS[7])
