@@ -36,11 +36,10 @@ from pipesched.executor.core import (
     Recorder,
     Weights,
     begin,
-    channels,
     execute_rank,
     make_meter,
 )
-from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.processes import pin
 from pipesched.schedules import Compute, Schedule, Step, compute_only
@@ -134,10 +133,7 @@ class OurStep:
         )
         device = torch.device("cpu")
         shapes = {0: TensorShape(tuple(xs[0].shape), x.dtype)}
-        groups = make_groups(channels(schedule), "gloo", device)
-        transport = ProcessGroupTransport(
-            rank, dict(enumerate(rows)), schedule.num_stages, shapes, device, groups, False, 60.0
-        )
+        transport = ProcessGroupTransport(rank, dict(enumerate(rows)), schedule.num_stages, shapes, device, False, 60.0)
         self._rank = Rank(rank, rows[rank], schedule.num_stages, {rank: stage}, transport,
                           Recorder(HostClock(), make_meter(device)))  # fmt: skip
         self._batch = Batch(xs, ys)

@@ -21,6 +21,7 @@ from pipesched.executor.launch import (
     ProgressPage,
     RunSpec,
     Train,
+    abort_failed,
     is_under_agent,
     job_from_json,
     leave_by_oneself,
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kind = "waited" if isinstance(error, PeerLost) else "error"
             (folder / f"{kind}{number}").write_text(str(error))
         text = str(error).replace(TRUST_ADVICE, "try --trust-model if it is yours")
-        print(f"executor: {printable(' '.join(text.split()))}", file=sys.stderr)
+        print(f"executor: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
+        abort_failed()
         return 3 if isinstance(error, RankFailed) else 1 if isinstance(error, NotRunnableError) else 2
     return 0
 

@@ -3,6 +3,7 @@ from .control import all_gather as all_gather
 from .control import gather_texts as gather_texts
 from .control import group_beside as group_beside
 from .control import share as share
+from .default_group import abort_failed as abort_failed
 from .early_drain import DrainPage as DrainPage
 from .early_drain import Gate as Gate
 from .early_drain import LeaveRequest as LeaveRequest

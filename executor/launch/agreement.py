@@ -1,4 +1,4 @@
-"""Agreement: checks that all processes were given the same run, before anything is built."""
+"""Agreement: what all processes tell each other before anything is built, and whether they were given the same run."""
 
 from __future__ import annotations
 
@@ -45,15 +45,8 @@ def require_agreement(digests: Mapping[str, str], store: Store, process: int, si
         ExecutionError: They differ; with the processes and the fields.
         PeerLost: Another process did not come.
     """
-    with waiting_for(f"the other processes of process {process}"):
-        store.set(f"digests{process}", json.dumps(digests))
-        if process == 0:
-            all_digests = [json.loads(store.get(f"digests{number}")) for number in range(size)]
-            store.set("faults", "; ".join(_faults(all_digests)))
-        faults = store.get("faults").decode()
-        store.set(f"heard{process}", "")
-        if process == 0 and faults:
-            store.wait([f"heard{number}" for number in range(size)])  # the store may end with this process
+    texts = everyones("digests", json.dumps(digests), store, process, size)
+    faults = "; ".join(_faults([json.loads(text) for text in texts]))
     if faults:
         raise ExecutionError(f"{faults}; expected the same in every process")
 
@@ -65,3 +58,27 @@ def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
         names = [name for name in sorted({**first, **other}) if first.get(name) != other.get(name)]
         if names:
             yield f"{', '.join(names)}: process {number} got something else than process 0"
+
+
+def everyones(name: str, text: str, store: Store, process: int, size: int) -> list[str]:
+    """Return the text of every process; all call this together, each with its own.
+
+    Args:
+        name: Name of what is told, once in a store.
+        text: What this process tells.
+        store: Where the processes meet.
+        process: This one's number.
+        size: How many there are.
+
+    Raises:
+        PeerLost: Another process did not come.
+    """
+    with waiting_for(f"the other processes of process {process}"):
+        store.set(f"{name}{process}", text)
+        if process == 0:
+            store.set(name, json.dumps([store.get(f"{name}{number}").decode() for number in range(size)]))
+        texts: list[str] = json.loads(store.get(name))
+        store.set(f"heard-{name}{process}", "")
+        if process == 0:  # the store may end with this process
+            store.wait([f"heard-{name}{number}" for number in range(size)])
+    return texts

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from itertools import count
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -23,6 +22,7 @@ from pipesched.executor.core import (
     Rank,
     Recorder,
     Stage,
+    Transport,
     averagers,
     begin,
     channels,
@@ -30,15 +30,17 @@ from pipesched.executor.core import (
     execute_rank,
     lists_of,
 )
-from pipesched.executor.launch.affinity import local_device, ranks_of_processes
+from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.agreement import digests_of, require_agreement
+from pipesched.executor.launch.default_group import abort_failed, among_ourselves, default_group
 from pipesched.executor.launch.injected_fault import read_fault
 from pipesched.executor.launch.interference import Interference
+from pipesched.executor.launch.rank_device import Neighbours, placed
 from pipesched.executor.launch.run_spec import RunSpec, Train
-from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
+from pipesched.executor.transport import Groups, NcclTransport, ProcessGroupTransport, TensorShape, nccl_environment
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
-from pipesched.profiles.processes import num_cores, open_sockets, pin, strangers, usable_cores
+from pipesched.profiles.processes import pin, usable_cores
 from pipesched.schedules import Op, Schedule
 
 
@@ -55,6 +57,7 @@ class RankContext:
         num_busy: How many devices of this machine can compute at once, each with a core, or a GPU.
         is_busy: Whether this is the first rank of one of them.
         interference: What befalls the rank on purpose; None: nothing.
+        groups: The process groups of the run, kept from list to list.
     """
 
     rank: int
@@ -67,6 +70,7 @@ class RankContext:
     num_busy: int = 1
     is_busy: bool = True
     interference: Interference | None = None
+    groups: Groups = field(default_factory=lambda: Groups("gloo", torch.device("cpu")))
 
     def meet(self) -> None:
         """Wait for all ranks."""
@@ -100,26 +104,27 @@ class RankContext:
                 f"compression: got {compression} over nccl, expected gloo: what a message holds could be known only by "
                 "waiting for the device; try backend gloo"
             )
-        ends = channels(schedule)
-        lists = lists_of(schedule, {self.rank, *(sender for sender, receiver in ends if receiver == self.rank)})
-        with _among_ourselves(self.rank):
-            groups = make_groups(ends, self.backend, self.device)
-            reduce_groups = make_reduce_groups(schedule.reducers, self.backend, self.device)
-        transport = ProcessGroupTransport(
-            self.rank,
-            lists,
-            schedule.num_stages,
-            shapes,
-            self.device,
-            groups,
-            self.device.type == "cuda" and self.backend == "gloo",
-            self.timeout_s,
-            reduce_groups,
-            compression,
-            are_held=schedule.is_held and schedule.is_lowered,
-        )
+        lists = lists_of(schedule, {self.rank, *(sender for sender, to in channels(schedule) if to == self.rank)})
+        transport = self._transport(schedule, lists, shapes, compression)
         rank = Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
         return rank if self.interference is None else self.interference.on(rank)
+
+    def _transport(
+        self,
+        schedule: Schedule,
+        lists: Mapping[int, Iterable[Op]],
+        shapes: Mapping[int, TensorShape],
+        compression: MessagePrecision | None,
+    ) -> Transport:
+        """Return what carries the messages of this rank; all ranks call this together."""
+        ends = (self.rank, lists, schedule.num_stages, shapes, self.device)
+        are_held = schedule.is_held and schedule.is_lowered
+        with among_ourselves(self.rank), waiting_for(f"the other ranks of rank {self.rank}"):
+            replicas = self.groups.of_replicas(schedule.reducers)
+            if self.backend == "nccl":
+                return NcclTransport(*ends, self.groups.of_channels(channels(schedule)), replicas, are_held=are_held)
+        is_staged = self.device.type == "cuda"
+        return ProcessGroupTransport(*ends, is_staged, self.timeout_s, replicas, compression, are_held=are_held)
 
     def run(self, me: Rank, batch: Batch) -> None:
         """Run the list of `me` once, all ranks starting together.
@@ -171,57 +176,30 @@ def connected(
             f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
         )
     rank = ranks_of_processes(schedule.rank_to_device)[process]
-    local_process = int(os.environ.get("LOCAL_RANK", process))
-    num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    devices = sorted(schedule.rank_to_device)
-    index, num_devices = local_device(devices, process, local_process, num_local_processes)
+    near = Neighbours.of(schedule.rank_to_device, process)
     # first of all: forked before there are threads, and with all cores, not only those of the rank
     reference = _start_reference(schedule, rank) if averages else None
-    where, carrier = _device_and_backend(device, backend, index, num_local_processes, num_devices)
-    num_busy = min(num_devices, num_cores() if device == "cpu" else torch.cuda.device_count())
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
-    is_pinned = is_pinned and device == "cpu"
-    with (
-        nullcontext() if reference is None else closing(reference),
-        _cores(index, num_devices, threads, is_pinned=is_pinned),
-    ):
+    abort_failed(gives_up=True)
+    with nullcontext() if reference is None else closing(reference):
         with waiting_for(f"the other ranks of rank {rank}"):
             store = _store(meet, process, size, patience)
         if digests is not None:
             require_agreement(digests, store, process, size)
-        try:
-            with waiting_for(f"the other ranks of rank {rank}"), _among_ourselves(rank):
-                dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
-                control = dist.new_group(backend="gloo") if carrier == "nccl" else None
-            is_busy = index < num_busy and devices.index(devices[process]) == process
+        place = placed(device, backend, near, store)
+        groups = Groups(place.backend, place.device)
+        with (
+            _cores(near.index, near.num_devices, threads, is_pinned=is_pinned and device == "cpu"),
+            nccl_environment() if place.backend == "nccl" else nullcontext(),
+            default_group(groups, rank, size, store, patience),
+        ):
             yield RankContext(
-                rank, process == 0, where, carrier, control, timeout_s, reference, num_busy, is_busy, interference
-            )
+                rank, process == 0, place.device, place.backend, None, timeout_s, reference,
+                place.num_busy, place.is_busy, interference, groups,
+            )  # fmt: skip
             with waiting_for(f"the other ranks of rank {rank}"):
                 dist.barrier()
-        finally:
-            # ends gloo's threads with the last reference: one that frees a tensor while Python shuts down aborts the
-            # process. torch.distributed.nn, loaded in between, would keep the group as a default argument for good.
-            if dist.is_initialized():
-                dist.destroy_process_group()
-
-
-@contextmanager
-def _among_ourselves(rank: int) -> Iterator[None]:
-    """Refuse connections that another user of this machine has made to this rank meanwhile.
-
-    Raises:
-        RankFailed: There is one, with the user's number.
-    """
-    known = open_sockets()
-    yield
-    others = strangers(known)
-    if others:
-        raise RankFailed(
-            f"rank {rank}: user {others[0]} of this machine has connected in place of another rank; nothing that came "
-            "from there was used"
-        )
 
 
 @contextmanager
@@ -289,24 +267,3 @@ def _interference(spec: RunSpec, schedule: Schedule) -> Interference | None:
         return None
     microbatches = spec.job.run.microbatches_per_step if isinstance(spec.job, Train) else schedule.num_microbatches
     return Interference(map(read_fault, spec.inject), microbatches, is_finite_checked=spec.is_finite_checked)
-
-
-def _device_and_backend(
-    device: DeviceKind, backend: Backend, index: int, num_ranks: int, num_devices: int
-) -> tuple[torch.device, str]:
-    """Return device `index` of this machine, whose `num_ranks` share `num_devices`, and what carries messages."""
-    if device == "cpu":
-        if backend == "nccl":
-            raise ExecutionError("backend nccl needs device cuda; use gloo on CPUs")
-        return torch.device("cpu"), "gloo"
-    if not torch.cuda.is_available():
-        raise ExecutionError("device cuda: no GPU is there; use device cpu")
-    is_alone = num_ranks == num_devices <= torch.cuda.device_count()
-    if backend == "nccl" and not is_alone:
-        raise ExecutionError(
-            f"backend nccl: got {num_ranks} ranks on {num_devices} devices and {torch.cuda.device_count()} GPUs, "
-            "expected a GPU for each rank; use gloo"
-        )
-    gpu = torch.device("cuda", index % torch.cuda.device_count())
-    torch.cuda.set_device(gpu)
-    return gpu, backend if backend != "auto" else ("nccl" if is_alone else "gloo")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import final
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -20,7 +19,7 @@ class StageAllReduce:
     """All-reduces that one rank takes part in.
 
     Args:
-        groups: The process group of the replicas of every stage that is reduced, as from `make_reduce_groups`.
+        groups: The process group of the replicas of every stage that is reduced, as from `Groups.of_replicas`.
         staged: Copies a tensor to where messages start from.
         unstaged: Copies a sum back to the device.
         wait: Waits for work; told what for.
@@ -54,23 +53,3 @@ class StageAllReduce:
     def _take(self, work: dist.Work, buffer: Tensor, what: str) -> Tensor:
         self._wait(work, what)
         return self._unstaged(buffer)
-
-
-def make_reduce_groups(
-    replicas: Mapping[int, Sequence[int]], backend: str, device: torch.device
-) -> dict[int, dist.ProcessGroup]:
-    """Make the process group of the `replicas` of every stage; all ranks call this together, in the same order.
-
-    Each stage has its own, even where two share their ranks: lists that reduce them in different orders then wait for
-    each other, and are found out, where one group would add up what does not belong together.
-    """
-    groups: dict[int, dist.ProcessGroup] = {}
-    for stage, ranks in replicas.items():
-        if len(ranks) == 1:
-            continue
-        group = dist.new_group(list(ranks))
-        if dist.get_rank() in ranks:
-            groups[stage] = group
-            if backend == "nccl":  # the first sum makes the ranks meet: do that here, in one order for all
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
-    return groups

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.core import ModuleStage, Stage
-from pipesched.executor.transport.process_group import TensorShape
+from pipesched.executor.transport.tensor_shape import TensorShape
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.models import kept_state, torch_dtype

@@ -189,7 +189,8 @@ def _device(backend: str, meet: str) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ProfileError("links: backend: got nccl without a GPU, expected one per rank; use gloo")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    # a process that sees its own GPU alone, as under SLURM, knows it by 0
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 

@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.transport import ProcessGroupTransport, make_reduce_groups
+from pipesched.executor.transport import Groups, ProcessGroupTransport
 from pipesched.schedules import Reduce
 
 CPU = torch.device("cpu")
@@ -19,9 +19,9 @@ CPU = torch.device("cpu")
 def main():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=size)
-    groups = make_reduce_groups({0: range(size)}, "gloo", CPU)
+    groups = Groups("gloo", CPU).of_replicas({0: range(size)})
     for is_staged in (False, True):
-        transport = ProcessGroupTransport(rank, {}, 1, {}, CPU, {}, is_staged, 30.0, groups)
+        transport = ProcessGroupTransport(rank, {}, 1, {}, CPU, is_staged, 30.0, groups)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8):
             for length in (1, 1000, 30_001):
                 term = torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)

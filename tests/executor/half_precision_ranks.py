@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape
 from pipesched.schedules import Message, Payload, Recv, Send, forward
 
 CPU = torch.device("cpu")
@@ -35,14 +35,12 @@ def main():
     programs = {0: [op for send in sends for op in (forward(0, send.message.microbatch), send)]}
     for is_staged in (False, True):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            groups = make_groups([(0, 1)], "gloo", CPU)
             transport = ProcessGroupTransport(
                 rank,
                 programs if rank else {},
                 2,
                 {0: TensorShape(SIZE, dtype)},
                 CPU,
-                groups,
                 is_staged,
                 30.0,
                 None,

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from pipesched.executor import PeerLost, RankFailed, rank_command
 from pipesched.executor.launch import Measure, RunSpec, job_to_json
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
@@ -102,6 +104,27 @@ def test_a_list_that_cannot_finish_is_the_answer_no(tmp_path):
     done = run(["-m", "pipesched.executor", str(path)], **RANK_0)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "rank 1 op 0: 1RECV_F0 has no Send on rank 0" in done.stderr
+
+
+@pytest.mark.parametrize(("error", "file"), [(RankFailed, "error0"), (PeerLost, "waited0")])
+def test_a_rank_tells_its_error_before_it_aborts_its_communicators(error, file, tmp_path, monkeypatch, capsys):
+    """The abort may hang: by then the launcher and the user know why."""
+    (tmp_path / "job.json").write_text(job_to_json(job(build("gpipe", 2, 1))))
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
+    for name, value in RANK_0.items():
+        monkeypatch.setenv(name, value)
+    known = []
+
+    def run(spec, number, folder):
+        raise error("rank 0 failed at 0F0: why")
+
+    def abort():
+        known.append(((tmp_path / file).read_text(), capsys.readouterr().err))
+
+    monkeypatch.setattr(rank_command, "_run_for_launcher", run)
+    monkeypatch.setattr(rank_command, "abort_failed", abort)
+    assert rank_command.main(["--folder", str(tmp_path)]) == 3
+    assert known == [("rank 0 failed at 0F0: why", "executor: rank 0 failed at 0F0: why\n")]
 
 
 @pytest.mark.distributed

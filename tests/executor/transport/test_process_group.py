@@ -64,8 +64,7 @@ def transport():
     """Rank 0 of two, before anything is posted: no process group is needed."""
     programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
     shapes = {0: TensorShape((2, 8), torch.float32)}
-    groups = {(0, 1): None, (1, 0): None}
-    return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), groups, False, 1.0)
+    return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), False, 1.0)
 
 
 def test_taking_what_was_never_posted_is_an_error():

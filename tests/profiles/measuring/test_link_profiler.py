@@ -3,8 +3,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from pipesched.profiles.measuring import main
+from pipesched.profiles.measuring import link_profiler, main
 from tests.processes import run_all
 
 ROOT = Path(__file__).parents[3]
@@ -50,3 +51,13 @@ def test_without_torchruns_environment_the_missing_variables_are_named(monkeypat
     told = capsys.readouterr().err
     assert "RANK, WORLD_SIZE" in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(("num_visible", "index"), [(4, 3), (1, 0)], ids=["all of the node", "its own alone"])
+def test_over_nccl_a_rank_uses_the_gpu_of_its_local_rank_among_those_that_it_sees(num_visible, index, monkeypatch):
+    for name, value in {"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_visible)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    assert link_profiler._device("nccl", "file:///store") == torch.device("cuda", index)

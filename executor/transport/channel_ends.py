@@ -1,0 +1,180 @@
+"""The ends of a rank's channels over torch.distributed: messages under way, and the tensors that they keep.
+
+Every directed pair of ranks is a channel of its own, in order: the k-th Send meets the k-th Recv.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipesched.executor import EVERYBODY, ExecutionError, waiting_for
+from pipesched.executor.core import PendingReduction, Transport, require_expected
+from pipesched.executor.transport.all_reduce import StageAllReduce
+from pipesched.executor.transport.tensor_shape import TensorShape
+from pipesched.schedules import Message, Op, Recv, Reduce, Send
+from pipesched.schedules.semantics import Acknowledgements, Meetings
+
+_TAG = 7
+
+SentParts: TypeAlias = tuple[tuple[dist.Work, Tensor], ...]
+"""The sends that one message takes, each with the tensor that it keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message that was asked for.
+
+    Attributes:
+        proof: How many messages to the peer must have arrived if this one has.
+        number: Number of the meeting, on its channel.
+    """
+
+    work: dist.Work
+    buffer: Tensor
+    peer: int
+    proof: int
+    number: int
+
+
+class ChannelEnds(Transport):
+    """A rank's ends of its channels, over process groups of torch.
+
+    A sent tensor is kept until a message comes that the peer sends after it has used the tensor (`Acknowledgements`).
+
+    Args:
+        rank: This rank.
+        programs: The lowered lists of the ranks that send to this one; they say in which order, and when a message of
+            ours must have arrived there.
+        num_stages: Number of stages of the whole pipeline.
+        shapes: ``shapes[s]`` is the tensor between stage s and s + 1, either way.
+        device: Where this rank computes.
+        reduce_groups: The process group of the replicas of every stage that is reduced.
+        are_held: Whether the lists are in memory.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        programs: Mapping[int, Iterable[Op]],
+        num_stages: int,
+        shapes: Mapping[int, TensorShape],
+        device: torch.device,
+        reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
+        *,
+        are_held: bool = False,
+    ) -> None:
+        self._rank = rank
+        self._shapes = shapes
+        self._device = device
+        self._all_reduce = StageAllReduce(reduce_groups or {}, self._staged, self._unstaged, self._wait)
+        self._posted: dict[Message, Incoming] = {}
+        self._under_way: defaultdict[int, deque[SentParts]] = defaultdict(deque)
+        self._meetings = Meetings()
+        self._arrived: Counter[int] = Counter()
+        self._all_letters = {
+            peer: Acknowledgements(program, peer, rank, num_stages, is_held=are_held)
+            for peer, program in programs.items()
+            if peer != rank
+        }
+        self._letters: dict[int, Iterator[tuple[Message, int]]] = {}
+
+    @abstractmethod
+    def _group(self, sender: int, receiver: int) -> dist.ProcessGroup | None:
+        """Return the process group of a channel; None for the default group."""
+
+    @abstractmethod
+    def _wait(self, work: dist.Work, what: str, whom: int = EVERYBODY) -> None:
+        """Wait for `work`: the messages and sums that the rank asks for from then on find it done."""
+
+    def _staged(self, tensor: Tensor) -> Tensor:
+        """Return `tensor` where messages start from."""
+        return tensor
+
+    def _unstaged(self, tensor: Tensor) -> Tensor:
+        """Return `tensor`, which has come to where messages end, on the device."""
+        return tensor
+
+    def _buffer(self, shape: TensorShape) -> Tensor:
+        """Return room for a message, in one dimension."""
+        return torch.empty(shape.num_elements, dtype=shape.dtype, device=self._device)
+
+    def _wire_shape(self, shape: TensorShape) -> TensorShape:
+        """Return the shape of the message that carries a tensor of `shape`."""
+        return shape
+
+    def _isend_parts(self, flat: Tensor, peer: int, number: int) -> SentParts:  # noqa: ARG002 -- gloo's messages have numbers
+        """Post the message of a tensor, the `number`-th to `peer`."""
+        return (self._isend(flat, peer),)
+
+    def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:  # noqa: ARG002 -- named where more is awaited
+        """Return the tensor of `shape` that a message, which has come, carries."""
+        return shape.of(self._unstaged(incoming.buffer))
+
+    def send(self, op: Send, tensor: Tensor) -> None:
+        shape = self._shapes[op.message.origin]
+        if (tuple(tensor.shape), tensor.dtype) != (shape.size, shape.dtype):
+            raise ExecutionError(
+                f"{op}: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {shape.dtype}, {shape.size}, "
+                "as the stage gave it before the run; its shape must not change"
+            )
+        _, number = self._meetings.send(self._rank, op.peer)
+        self._under_way[op.peer].append(self._isend_parts(shape.flat(tensor), op.peer, number))
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
+        tensor = self._staged(tensor)
+        with waiting_for(f"rank {peer} to be there for a message", peer):
+            work = dist.isend(tensor, peer, group=self._group(self._rank, peer), tag=tag)
+        assert work is not None, "both ends are in the channel's group"
+        return work, tensor
+
+    def post(self, op: Recv) -> None:
+        if op.peer not in self._letters:
+            self._letters[op.peer] = iter(self._all_letters.get(op.peer, ()))
+        sent, proof = next(self._letters[op.peer], (None, 0))
+        if sent is None:
+            raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
+        require_expected(op, sent)
+        work, buffer = self._irecv(self._wire_shape(self._shapes[op.message.origin]), op.peer)
+        _, number = self._meetings.recv(self._rank, op.peer)
+        self._posted[op.message] = Incoming(work, buffer, op.peer, proof, number)
+
+    def _irecv(self, shape: TensorShape, peer: int, tag: int = _TAG) -> tuple[dist.Work, Tensor]:
+        buffer = self._buffer(shape)
+        with waiting_for(f"rank {peer} to be there for a message", peer):
+            work = dist.irecv(buffer, peer, group=self._group(peer, self._rank), tag=tag)
+        assert work is not None, "both ends are in the channel's group"
+        return work, buffer
+
+    def take(self, message: Message) -> Tensor | None:
+        if message not in self._posted:
+            raise ExecutionError(f"no Recv was posted for {message}")
+        incoming, shape = self._posted.pop(message), self._shapes[message.origin]
+        what = f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {incoming.peer}"
+        self._wait(incoming.work, what, incoming.peer)
+        self._release(incoming.peer, incoming.proof)
+        return self._tensor_of(incoming, shape, what)
+
+    def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
+        return self._all_reduce.post(op, tensor)
+
+    def flush(self) -> None:
+        for peer, under_way in self._under_way.items():
+            self._release(peer, self._arrived[peer] + len(under_way))
+        self._arrived.clear()
+        self._meetings.clear()
+        self._letters.clear()
+
+    def _release(self, peer: int, count: int) -> None:
+        """Free the first `count` tensors sent to `peer`: they are known to have arrived."""
+        while self._arrived[peer] < count:
+            for work, tensor in self._under_way[peer].popleft():
+                self._wait(work, f"a message of {tuple(tensor.shape)} to rank {peer}", peer)
+            self._arrived[peer] += 1
