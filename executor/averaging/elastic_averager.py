@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from pipesched.executor import Averaging, ExecutionError
 from pipesched.executor.averaging.reference_memory import Reference, Shared, averaged, memory_bytes
-from pipesched.executor.core import Averager, ModuleStage, Stage
+from pipesched.executor.core import Averager, Event, ModuleStage, Stage, Streams
 
 
 class Pool(ABC):
@@ -47,19 +48,52 @@ class Pool(ABC):
         """
 
 
+@dataclass(slots=True)
+class _Updates:
+    """The updates of one iteration, on the streams of their ranks.
+
+    Attributes:
+        given: Event behind each update that is not in the reference yet.
+        added: Event behind the last sum; None before the first.
+    """
+
+    given: list[Event] = field(default_factory=list)
+    added: Event | None = None
+
+
 @final
 class LocalPool(Pool):
-    """The pool of ranks in one process: the last rank to give its update adds all of them to the reference."""
+    """The pool of a rank in one process: the last rank to give its update adds all of them to the reference.
 
-    def __init__(self, reference: Reference, rank: int) -> None:
+    Args:
+        reference: The reference of one stage.
+        rank: The rank.
+        streams: Streams of the rank.
+        updates: The updates, which all ranks share.
+    """
+
+    def __init__(self, reference: Reference, rank: int, streams: Streams, updates: _Updates) -> None:
         self._reference = reference
         self._rank = rank
+        self._streams = streams
+        self._updates = updates
 
     def give(self, stage: int) -> None:
+        updates = self._updates
+        is_last = len(updates.given) + 1 == len(self._reference.shared[stage].slots)
+        for given in updates.given if is_last else ():
+            self._streams.wait(given)
         self._reference.give(stage, self._rank)
+        if is_last:
+            updates.given, updates.added = [], self._streams.record()
+        else:
+            updates.given.append(self._streams.record())
 
     def has(self, stage: int, version: int) -> bool:
-        return self._reference.versions[stage] >= version
+        is_there = self._reference.versions[stage] >= version
+        if is_there and self._updates.added is not None:
+            self._streams.wait(self._updates.added)
+        return is_there
 
 
 @final
@@ -184,23 +218,29 @@ class ElasticAverager(Averager):
 
 
 def average_locally(
-    averagers: Mapping[int, Sequence[int]], stages: Mapping[int, Mapping[int, Stage]], averaging: Averaging
+    averagers: Mapping[int, Sequence[int]],
+    stages: Mapping[int, Mapping[int, Stage]],
+    averaging: Averaging,
+    streams: Mapping[int, Streams],
 ) -> None:
-    """Give the averaged stages of all ranks, in one process, the references that they are drawn to.
+    """Give the averaged stages of all ranks, in one process, a reference on the device of their weights.
 
     Args:
         averagers: The ranks that average each stage, as from `executor.core.schedule_queries.averagers`.
         stages: Stages that each rank holds; emulated ones have no weights, and none gets a reference.
         averaging: Which of the two forms.
+        streams: Streams of each rank.
     """
     for stage, ranks in averagers.items():
         modules = {rank: stage_here for rank in ranks if isinstance(stage_here := stages[rank][stage], ModuleStage)}
         if len(modules) < len(ranks):
             continue
-        what = [averaged(stage, ranks, modules[ranks[0]].parameters)]
-        reference = Reference(torch.empty(memory_bytes(what), dtype=torch.uint8), what)
+        parameters = modules[ranks[0]].parameters
+        what, updates = [averaged(stage, ranks, parameters)], _Updates()
+        device = parameters[0].device if parameters else None
+        reference = Reference(torch.empty(memory_bytes(what), dtype=torch.uint8, device=device), what)
         for rank, module in modules.items():
-            shared, pool = reference.shared[stage], LocalPool(reference, rank)
+            shared, pool = reference.shared[stage], LocalPool(reference, rank, streams[rank], updates)
             averager = ElasticAverager(stage, rank, module.parameters, shared, pool, averaging)
             module.averager = averager
             if averager.is_first:

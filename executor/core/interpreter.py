@@ -14,6 +14,7 @@ from pipesched.executor import ExecutionError, RunEnded, failed
 from pipesched.executor.core.gradient_buckets import Bucket
 from pipesched.executor.core.recorder import Recorder
 from pipesched.executor.core.stage import Stage
+from pipesched.executor.core.streams import HostStreams, Streams
 from pipesched.executor.core.transport_interface import PendingReduction, Transport
 from pipesched.schedules import (
     Average,
@@ -83,6 +84,7 @@ class Rank:
         at: Told each op and its position in `ops`, before it.
         probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
         named: Returns an op as it is told of: its list may be a part of a longer run.
+        streams: Streams of the rank's device.
     """
 
     rank: int
@@ -94,10 +96,12 @@ class Rank:
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
     probe: Probe | None = None
     named: Callable[[Op], Op] = lambda op: op
+    streams: Streams = HostStreams()  # noqa: RUF009 -- without state
 
 
 def begin(rank: Rank) -> None:
     """Make ready for running the list once more."""
+    rank.streams.synchronize()  # what was built or loaded was launched on other streams
     for stage in rank.stages.values():
         stage.watch(rank.recorder.note)
         stage.begin()
@@ -106,6 +110,7 @@ def begin(rank: Rank) -> None:
 
 def end(rank: Rank) -> None:
     """Note that the list has been run."""
+    rank.streams.synchronize()
     rank.recorder.end(_resident_bytes(rank))
 
 

@@ -1,4 +1,4 @@
-"""The local runner: all ranks take turns in one process, as the reference for correctness and for many stages."""
+"""The local runner: all ranks take turns in one process, on a CPU or each on a stream of a GPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pipesched.executor.averaging import average_locally
 from pipesched.executor.core import (
     Batch,
     HostClock,
+    HostStreams,
     Rank,
     Recorder,
     Stage,
+    Streams,
     Transport,
     Waiting,
     averagers,
@@ -31,6 +33,7 @@ def local_ranks(
     averaging: Averaging = "asynchronous",
     transport: Callable[[int, Mailroom], Transport] = LocalTransport,
     *,
+    streams: Mapping[int, Streams] | None = None,
     keeps_times: bool = False,
     at: Callable[[int, int], None] = lambda rank, index: None,  # noqa: ARG005 -- nobody need listen
 ) -> tuple[Rank, ...]:
@@ -41,6 +44,7 @@ def local_ranks(
         build: Makes the stages of a rank.
         averaging: How stages are averaged, where they are.
         transport: Makes the transport of a rank, given the mailroom that all share.
+        streams: Streams of each rank; None on CPUs.
         keeps_times: Whether the times of all ops are kept.
         at: Told rank and position in its list before each op.
 
@@ -48,8 +52,9 @@ def local_ranks(
         ExecutionError: A stage is averaged on several devices.
     """
     stages = {rank: build(rank) for rank in range(schedule.num_ranks)}
-    average_locally(averagers(schedule), stages, averaging)
-    room = Mailroom(schedule.reducers)
+    streams = {rank: HostStreams() for rank in range(schedule.num_ranks)} if streams is None else streams
+    average_locally(averagers(schedule), stages, averaging, streams)
+    room = Mailroom(schedule.reducers, streams)
     lists = lists_of(schedule, range(schedule.num_ranks))
     return tuple(
         Rank(
@@ -60,6 +65,7 @@ def local_ranks(
             transport(rank, room),
             Recorder(HostClock(), keeps=keeps_times),
             _without_op(partial(at, rank)),
+            streams=streams[rank],
         )
         for rank in range(schedule.num_ranks)
     )
@@ -76,7 +82,8 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
         ExecutionError: An op failed, or every unfinished rank waits: a deadlock; with rank and op.
     """
     for rank in ranks:
-        begin(rank)
+        with rank.streams.turn():
+            begin(rank)
     by_number = {rank.rank: rank for rank in ranks}
     programs = {rank.rank: execute_rank(rank, batch) for rank in ranks}
     waiting: dict[int, Waiting] = {}
@@ -85,7 +92,8 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
         for number, program in list(programs.items()):
             rank, before = by_number[number], waiting.pop(number, None)
             done = len(rank.recorder)
-            now = next(program, None)
+            with rank.streams.turn():
+                now = next(program, None)
             if now is None:
                 del programs[number]
             else:
@@ -94,4 +102,6 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
         if not moved:
             raise ExecutionError("deadlock: " + ", ".join(map(str, waiting.values())))
     for rank in ranks:
-        end(rank)
+        with rank.streams.turn():
+            rank.transport.flush()  # frees the messages that their receivers have fetched late
+            end(rank)

@@ -1,92 +1,143 @@
-"""The transport between ranks of one process."""
+"""The transport between ranks of one process: a message is an entry of a mailroom, which its receiver fetches."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import PendingReduction, Transport, require_expected
+from pipesched.executor.core import Event, HostStreams, PendingReduction, Streams, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
 from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 
+@dataclass(slots=True)
+class _Parcel:
+    """A tensor that ranks fetch; its sender keeps it until all have.
+
+    Attributes:
+        sender: The rank that has made the tensor.
+        ready: Event behind the ops that write to the tensor.
+        num_left: Ranks that have not fetched it yet.
+    """
+
+    sender: int
+    tensor: Tensor
+    ready: Event
+    num_left: int
+
+    def fetch(self, rank: int, streams: Streams) -> tuple[Tensor, Event]:
+        self.num_left -= 1
+        if rank == self.sender:
+            return self.tensor, self.ready
+        return streams.fetch(self.tensor, self.ready, self.sender)
+
+
 class Mailroom:
-    """All channels of ranks that live in one process: what is under way on them, and what is to be summed.
+    """All channels of ranks that live in one process: the messages on them, and the terms of sums.
 
     Args:
         replicas: The ranks that reduce each stage, as from `reducers`.
+        streams: Streams of each rank; those of a CPU where a rank has none.
     """
 
-    def __init__(self, replicas: Mapping[int, Sequence[int]] | None = None) -> None:
+    def __init__(
+        self, replicas: Mapping[int, Sequence[int]] | None = None, streams: Mapping[int, Streams] | None = None
+    ) -> None:
         self.replicas = {} if replicas is None else replicas
-        self.mail: dict[MeetingKey, tuple[Message, Tensor]] = {}
-        self.terms: defaultdict[MeetingKey, dict[int, Tensor]] = defaultdict(dict)
-        """The term of every rank that has come so far, for each reduction."""
-        self.taken: Counter[MeetingKey] = Counter()
-        """How many ranks have their sum."""
+        self.streams = {} if streams is None else streams
+        self.mail: dict[MeetingKey, tuple[Message, _Parcel]] = {}
+        self.terms: defaultdict[MeetingKey, dict[int, _Parcel]] = defaultdict(dict)
+        """The term of each rank that has posted its Reduce."""
 
 
 class LocalTransport(Transport):
-    """All ranks in one process: a mailroom is the network.
+    """A rank's end of the mailroom of its process; no call blocks the host.
 
     Args:
-        rank: This one.
+        rank: This rank.
         mailroom: The mailroom that all ranks share.
-        compression: Compression of the messages: they lose what they would lose on their way; None for none.
+        compression: Compression of the messages, which blocks the host; None for none.
     """
 
     def __init__(self, rank: int, mailroom: Mailroom, compression: MessagePrecision | None = None) -> None:
         self._rank = rank
         self._room = mailroom
         self._compression = compression
+        self._streams = mailroom.streams.get(rank) or HostStreams()
         self._posted: dict[Message, tuple[Recv, MeetingKey]] = {}
+        self._fetched: dict[Message, tuple[Tensor, Event]] = {}
+        self._kept: list[_Parcel] = []
+        """Parcels of this rank, whose tensors are freed in its own turns."""
         self._meetings = Meetings()
 
     def send(self, op: Send, tensor: Tensor) -> None:
         if self._compression is not None and is_compressed(tensor.dtype):
             tensor = unpack(pack(tensor), tensor.dtype, tensor.device).view(tensor.shape)
-        self._room.mail[self._meetings.come(self._rank, op)] = (op.message, tensor)
+        key = self._meetings.come(self._rank, op)
+        self._room.mail[key] = (op.message, self._parcel(tensor, num_readers=1))
+
+    def _parcel(self, tensor: Tensor, num_readers: int) -> _Parcel:
+        self._free_fetched()
+        parcel = _Parcel(self._rank, tensor, self._streams.record(), num_readers)
+        self._kept.append(parcel)
+        return parcel
+
+    def _free_fetched(self) -> None:
+        self._kept = [parcel for parcel in self._kept if parcel.num_left]
 
     def post(self, op: Recv) -> None:
         self._posted[op.message] = (op, self._meetings.come(self._rank, op))
+        self._fetch_posted()
 
     def take(self, message: Message) -> Tensor | None:
-        posted = self._posted.get(message)
-        if posted is None or posted[1] not in self._room.mail:
+        self._fetch_posted()
+        self._free_fetched()
+        if message not in self._fetched:
             return None
-        op, key = self._posted.pop(message)
-        sent, tensor = self._room.mail.pop(key)
-        require_expected(op, sent)
+        tensor, ready = self._fetched.pop(message)
+        self._streams.wait(ready)
         return tensor
 
+    def _fetch_posted(self) -> None:
+        """Fetch each message that both ends have posted, so that copies run beside earlier ops."""
+        for message in [message for message, (_, key) in self._posted.items() if key in self._room.mail]:
+            op, key = self._posted.pop(message)
+            sent, parcel = self._room.mail.pop(key)
+            require_expected(op, sent)
+            self._fetched[message] = parcel.fetch(self._rank, self._streams)
+
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        if self._rank not in self._room.replicas.get(op.stage, ()):
+        replicas = self._room.replicas.get(op.stage, ())
+        if self._rank not in replicas:
             raise ExecutionError(f"{op}: the mailroom does not know this replica; give it the `reducers` of the lists")
         key = self._meetings.come(self._rank, op)
-        self._room.terms[key][self._rank] = tensor
-        return partial(self._take_reduction, self._room.replicas[op.stage], key)
+        self._room.terms[key][self._rank] = self._parcel(tensor, num_readers=len(replicas))
+        return partial(self._take_reduction, replicas, key)
 
     def _take_reduction(self, replicas: Sequence[int], key: MeetingKey) -> Tensor | None:
         terms = self._room.terms[key]
         if len(terms) < len(replicas):
             return None
-        first, *others = (terms[rank] for rank in replicas)
-        total = first.clone()
-        for other in others:
-            total += other
-        self._room.taken[key] += 1
-        if self._room.taken[key] == len(replicas):
-            del self._room.terms[key], self._room.taken[key]
+        total: Tensor | None = None
+        for rank in replicas:  # in one order, so that all replicas have the same sum to the last bit
+            term, ready = terms[rank].fetch(self._rank, self._streams)
+            self._streams.wait(ready)
+            total = term.clone() if total is None else total.add_(term)
+        if not terms[replicas[0]].num_left:
+            del self._room.terms[key]
+        self._free_fetched()
         return total
 
     def flush(self) -> None:
-        """Nothing is under way: a message is there as soon as it is sent. The next run counts anew."""
+        """Begin the next run's channels anew; a message that nobody has received is dropped."""
+        self._free_fetched()
         self._meetings.clear()
         for channel, number in [*self._room.mail]:
             if isinstance(channel, tuple) and channel[1] == self._rank:

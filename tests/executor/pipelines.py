@@ -73,6 +73,7 @@ class Local(InProcess):
         dtype=torch.float64,
     ):  # fmt: skip
         self.schedule = schedule = lowering(schedule)
+        self.averaging = averaging
         self.model = model if isinstance(model, Model) else resolve_model(model)
         self.bounds = bounds or even_bounds(len(self.model.layers), schedule.num_stages)
         self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=dtype, device=CPU)

@@ -1,0 +1,127 @@
+"""Streams: the order in which a device does the work that one process launches for several ranks.
+
+Each rank of the process has a stream of its own. A tensor goes from rank to rank as a copy:
+
+    sender    ..F0 F1 F2..        record() behind F0: the event `ready`
+    copies        └─ copy ─┐      fetch() waits for `ready` on a stream of its own, beside the ops of both ranks
+    receiver             wait F0  wait() for the copy's event; the host never waits
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+Event: TypeAlias = Any
+"""A torch.cuda.Event, or None where the work is done when a call returns."""
+
+
+class Streams(ABC):
+    """The streams of one rank: one for its ops, and one per peer for the tensors that it fetches."""
+
+    @abstractmethod
+    def turn(self) -> AbstractContextManager[object]:
+        """Launch work on the stream of the rank's ops inside the block."""
+
+    @abstractmethod
+    def record(self) -> Event:
+        """Return an event behind all ops launched so far."""
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """Let later ops begin after `event`."""
+
+    @abstractmethod
+    def fetch(self, tensor: Tensor, ready: Event, peer: int) -> tuple[Tensor, Event]:
+        """Copy a tensor of `peer` to the rank's device, beside its ops.
+
+        Args:
+            tensor: The peer's tensor; its memory is not reused before the copy.
+            ready: Event behind the ops that write to `tensor`.
+            peer: The rank that has made `tensor`.
+
+        Returns:
+            The copy, and the event behind it.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Block the host until the device is idle."""
+
+
+@final
+class HostStreams(Streams):
+    """The streams of a CPU rank: an op is over when its call returns, and a tensor is read where it is."""
+
+    def turn(self) -> AbstractContextManager[object]:
+        return _NOTHING
+
+    def record(self) -> Event:
+        return None
+
+    def wait(self, event: Event) -> None:
+        """Do nothing."""
+
+    def fetch(self, tensor: Tensor, ready: Event, peer: int) -> tuple[Tensor, Event]:  # noqa: ARG002
+        return tensor, ready
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class CudaStreams(Streams):
+    """The CUDA streams of a rank.
+
+    Args:
+        device: GPU of the rank.
+        stream: Stream of the rank's ops; None for a new one.
+        cuda: The functions of torch.cuda.
+    """
+
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None, cuda: Any = torch.cuda) -> None:
+        self._device = device
+        self._cuda = cuda
+        self._stream = cuda.Stream(device) if stream is None else stream
+        self._copying: dict[tuple[int, torch.device], Any] = {}
+
+    def turn(self) -> AbstractContextManager[object]:
+        return self._cuda.stream(self._stream)  # type: ignore[no-any-return]
+
+    def record(self) -> Event:
+        event = self._cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def wait(self, event: Event) -> None:
+        self._stream.wait_event(event)
+
+    def fetch(self, tensor: Tensor, ready: Event, peer: int) -> tuple[Tensor, Event]:
+        # torch copies between GPUs on the current stream of the source, which the current one of the target waits for
+        source, target = self._copies(peer, tensor.device), self._copies(peer, self._device)
+        source.wait_event(ready)
+        with self._cuda.stream(source), self._cuda.stream(target):
+            copy = torch.empty_like(tensor, device=self._device).copy_(tensor, non_blocking=True)
+        self._keep(tensor, source)
+        self._keep(copy, self._stream)
+        done = self._cuda.Event()
+        done.record(target)
+        return copy, done
+
+    def synchronize(self) -> None:
+        self._cuda.synchronize(self._device)
+
+    def _copies(self, peer: int, device: torch.device) -> Any:
+        if (peer, device) not in self._copying:
+            self._copying[peer, device] = self._cuda.Stream(device)
+        return self._copying[peer, device]
+
+    def _keep(self, tensor: Tensor, stream: Any) -> None:
+        """Let the allocator reuse the memory of `tensor` only after the work launched on `stream` so far."""
+        tensor.record_stream(stream)

@@ -1,0 +1,135 @@
+"""Ranks on streams of one process: no op may read what another stream has not written for sure, and sums are the same."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+
+from pipesched.executor import RankFailed
+from pipesched.executor.core import Batch, CudaStreams
+from pipesched.executor.runs import local_ranks, run_local
+from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.lowering import lower
+from tests.executor.pipelines import Local, any_schedule
+from tests.executor.race_detector import HERE, Race, RaceDetector, RacingStreams
+from tests.executor.random_lists import SmallStage, random_schedule
+
+ONE_DEVICE = torch.device("cpu")
+
+
+def raced(run, devices=lambda rank: HERE, streams=RacingStreams, times=2):
+    """Run the lists of `run` on streams; return the detector."""
+    detector = RaceDetector()
+    own = {rank.rank: streams(detector, devices(rank.rank)) for rank in run.ranks}
+    built = {rank.rank: rank.stages for rank in run.ranks}
+    ranks = local_ranks(run.schedule, built.__getitem__, run.averaging, streams=own)
+    with detector:
+        for _ in range(times):
+            run_local(ranks, run.batch)
+    return detector
+
+
+def pair(name, seed, averaging="asynchronous"):
+    """Return two equal runs of a schedule of the catalogue."""
+    schedule = any_schedule(name, 2, seed)
+    return [Local(schedule, "mlp:layers=12,width=4", optimizer="momentum", averaging=averaging) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "averaging"),
+    [
+        *((name, "asynchronous") for name in CATALOGUE),
+        *((name, "synchronous") for name, entry in CATALOGUE.items() if entry.traits.averages),
+    ],
+)
+def test_every_schedule_runs_without_a_race_and_gives_the_same_weights(name, averaging):
+    plain, streamed = pair(name, 0, averaging)
+    plain.run(2)
+    detector = raced(streamed)
+    assert detector.num_ops > 50
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters, streamed.parameters, strict=True))
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_thousand_random_orders_run_without_a_race(part):
+    for seed in range(100 * part, 100 * part + 100):
+        chance = Random(seed)
+        num_ranks, chunks = chance.choice([2, 2, 3]), chance.choice([1, 1, 2])
+        drawn = random_schedule(chance, num_ranks, chance.randint(1, 3), chunks)
+        batch = Batch([torch.ones(4) * (1 + i) for i in range(drawn.num_microbatches)], [None] * drawn.num_microbatches)
+        runs = []
+        for is_streamed in (False, True):
+            schedule = lower(drawn)
+            detector = RaceDetector()
+            stages = [
+                {s: SmallStage(s, drawn.num_stages) for s in range(rank, drawn.num_stages, num_ranks)}
+                for rank in range(num_ranks)
+            ]
+            own = {rank: RacingStreams(detector, chance.choice([HERE, ONE_DEVICE])) for rank in range(num_ranks)}
+            ranks = list(local_ranks(schedule, stages.__getitem__, streams=own if is_streamed else None))
+            chance.shuffle(ranks)
+            if is_streamed:
+                with detector:
+                    run_local(ranks, batch)
+            else:
+                run_local(ranks, batch)
+            runs.append(torch.stack([stages[s % num_ranks][s].weight for s in range(drawn.num_stages)]))
+        assert torch.equal(*runs)
+
+
+class _Blind(RacingStreams):
+    def wait(self, event):
+        """Wait for nothing."""
+
+
+class _Hasty(RacingStreams):
+    def record(self):
+        return self._cuda.Event()
+
+
+class _Forgetful(RacingStreams):
+    def _keep(self, tensor, stream):
+        """Tell the allocator nothing."""
+
+
+class _Unsynchronized(RacingStreams):
+    def synchronize(self):
+        """Let the first op begin before the weights are there."""
+
+
+@pytest.mark.parametrize("streams", [_Blind, _Hasty, _Forgetful, _Unsynchronized])
+@pytest.mark.parametrize("device", [HERE, ONE_DEVICE])
+def test_the_detector_finds_a_wait_or_a_lifetime_that_is_missing(streams, device):
+    for name in ("1f1b", "avgpipe"):
+        with pytest.raises((Race, RankFailed), match="does not wait for an op of another stream|is freed while"):
+            raced(pair(name, 0)[1], lambda rank: device, streams)
+
+
+def test_messages_are_copied_beside_the_ops_of_both_ranks():
+    """A copy waits for its own message alone: with the ops of both ranks left out, it is behind nothing else."""
+    detector = RaceDetector()
+    mine, other = RacingStreams(detector), RacingStreams(detector)
+    with detector:
+        with other.turn():
+            sent = torch.ones(3)
+            ready = other.record()
+            later = torch.ones(3) * 2
+        with mine.turn():
+            own = torch.ones(3) * 3
+            copy, done = mine.fetch(sent, ready, 1)
+        assert mine._stream not in done.clock
+        assert done.clock[other._stream] == ready.clock[other._stream] < other._stream.clock[other._stream]
+        with mine.turn():
+            mine.wait(done)
+            assert torch.equal(copy + own, torch.full((3,), 4.0))
+    assert later.sum() == 6
+
+
+def test_the_streams_of_a_gpu_are_those_of_torch():
+    """Each function that is called of torch.cuda is there, with the parameters that are given."""
+    assert isinstance(CudaStreams, type)
+    for name in ("Stream", "Event", "stream", "synchronize"):
+        assert callable(getattr(torch.cuda, name))
+    assert callable(torch.Tensor.record_stream)
