@@ -29,5 +29,6 @@ from .settings import START_S as START_S
 from .settings import STOP_SIGNALS as STOP_SIGNALS
 from .settings import Averaging as Averaging
 from .settings import How as How
+from .settings import TransportKind as TransportKind
 from .settings import cut_fault as cut_fault
 from .settings import epsilon_fault as epsilon_fault

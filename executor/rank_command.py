@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, writ
 from pipesched.executor.launch import (
     DrainPage,
     GuardedRank,
+    Measure,
     ProgressPage,
     RunSpec,
     Train,
@@ -29,7 +31,7 @@ from pipesched.executor.launch import (
     ranks_of_processes,
     stacks_written_to,
 )
-from pipesched.executor.runs import Measured, RankListener, going_on, run_rank
+from pipesched.executor.runs import Measured, RankListener, going_on, measure_on_streams, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
@@ -143,6 +145,13 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
         return _run_listened_to(spec, number, folder)
 
 
+def _rank_listener(page: ProgressPage, rank: int) -> RankListener:
+    """Return the listener to one of several ranks of this process."""
+    row = page.host_row(rank)
+    row.begin()
+    return RankListener(row.reach, device=page.device_row(rank))
+
+
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     from pipesched.executor.runs import (
         drain_file,
@@ -154,6 +163,8 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
     )
 
     page, meet = ProgressPage.open(folder / "progress"), f"file://{folder}/store"
+    if spec.is_streamed and isinstance(spec.job, Measure):
+        return measure_on_streams(spec, partial(_rank_listener, page))
     listener = RankListener(page.writer(number), device=page.device_row(number))
     if not isinstance(spec.job, Train):
         return run_rank(spec, listener, meet)
@@ -195,14 +206,13 @@ def _require_writable(out: Path) -> None:
 
 
 def _report(measured: Measured, folder: Path | None, out: Path | None) -> None:
-    numbers = {"makespans_s": measured.makespans_s, "losses": measured.losses}
     if folder:
-        (folder / "result.json").write_text(json.dumps(numbers))
+        (folder / "result.json").write_text(json.dumps(measured.numbers()))
         write_text(folder / "timeline.json", timeline_to_json(measured.timeline))
         return
     if out:
         write_text(out, timeline_to_json(measured.timeline))
-    print(json.dumps(numbers))
+    print(json.dumps(measured.numbers()))
 
 
 def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:

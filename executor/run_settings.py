@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from pipesched.executor.settings import Averaging
+from pipesched.executor.settings import Averaging, TransportKind
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.schedules import PredictionRule
 
@@ -23,6 +23,9 @@ class RunSettings:
     ] = None
     dtype: Annotated[Dtype, "Type of weights and activations, by its name in torch."] = "float32"
     device: Annotated[DeviceKind, "Device of every rank."] = "cpu"
+    transport: Annotated[
+        TransportKind, "A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."
+    ] = "auto"
     backend: Annotated[Backend, "Backend of the messages; auto: nccl if every rank has a GPU, else gloo."] = "auto"
     compression: Annotated[
         MessagePrecision | None, "Send activations and gradients in half precision if their values fit."

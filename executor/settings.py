@@ -12,6 +12,10 @@ How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
 
 
+TransportKind: TypeAlias = Literal["auto", "processes", "streams"]
+"""A process per rank, or all ranks in one process, each on a stream of its GPU."""
+
+
 Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
 """Elastically, as executor.averaging.elastic_averager says."""
 

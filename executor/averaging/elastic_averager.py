@@ -27,9 +27,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from pipesched.executor import Averaging, ExecutionError
+from pipesched.executor import EVERYBODY, Averaging, ExecutionError
 from pipesched.executor.averaging.reference_memory import Reference, Shared, averaged, memory_bytes
-from pipesched.executor.core import Averager, Event, ModuleStage, Stage, Streams
+from pipesched.executor.core import Averager, ModuleStage, Signal, Stage, Streams
 
 
 class Pool(ABC):
@@ -57,8 +57,8 @@ class _Updates:
         added: Event behind the last sum; None before the first.
     """
 
-    given: list[Event] = field(default_factory=list)
-    added: Event | None = None
+    given: list[Signal] = field(default_factory=list)
+    added: Signal = None
 
 
 @final
@@ -82,7 +82,7 @@ class LocalPool(Pool):
         updates = self._updates
         is_last = len(updates.given) + 1 == len(self._reference.shared[stage].slots)
         for given in updates.given if is_last else ():
-            self._streams.wait(given)
+            self._streams.wait(given, EVERYBODY)
         self._reference.give(stage, self._rank)
         if is_last:
             updates.given, updates.added = [], self._streams.record()
@@ -92,7 +92,7 @@ class LocalPool(Pool):
     def has(self, stage: int, version: int) -> bool:
         is_there = self._reference.versions[stage] >= version
         if is_there and self._updates.added is not None:
-            self._streams.wait(self._updates.added)
+            self._streams.wait(self._updates.added, EVERYBODY)
         return is_there
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -97,6 +98,12 @@ class Rank:
     probe: Probe | None = None
     named: Callable[[Op], Op] = lambda op: op
     streams: Streams = HostStreams()  # noqa: RUF009 -- without state
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Launch on the rank's stream and count its bytes inside the block, in a process with several ranks."""
+        with self.streams.turn(), self.recorder.turn():
+            yield
 
 
 def begin(rank: Rank) -> None:

@@ -10,14 +10,17 @@ Each rank of the process has a stream of its own. A tensor goes from rank to ran
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-Event: TypeAlias = Any
-"""A torch.cuda.Event, or None where the work is done when a call returns."""
+from pipesched.executor import NOBODY
+
+Signal: TypeAlias = Any
+"""A torch.cuda.Event of any device; None on a CPU, where the work is over when its call returns."""
 
 
 class Streams(ABC):
@@ -28,20 +31,20 @@ class Streams(ABC):
         """Launch work on the stream of the rank's ops inside the block."""
 
     @abstractmethod
-    def record(self) -> Event:
+    def record(self) -> Signal:
         """Return an event behind all ops launched so far."""
 
     @abstractmethod
-    def wait(self, event: Event) -> None:
-        """Let later ops begin after `event`."""
+    def wait(self, event: Signal, whom: int) -> None:
+        """Let later ops begin after `event`, an event of rank `whom`, or of `EVERYBODY`."""
 
     @abstractmethod
-    def fetch(self, tensor: Tensor, ready: Event, peer: int) -> tuple[Tensor, Event]:
+    def fetch(self, tensor: Tensor, ready: Signal, peer: int) -> tuple[Tensor, Signal]:
         """Copy a tensor of `peer` to the rank's device, beside its ops.
 
         Args:
             tensor: The peer's tensor; its memory is not reused before the copy.
-            ready: Event behind the ops that write to `tensor`.
+            ready: Signal behind the ops that write to `tensor`.
             peer: The rank that has made `tensor`.
 
         Returns:
@@ -60,13 +63,13 @@ class HostStreams(Streams):
     def turn(self) -> AbstractContextManager[object]:
         return _NOTHING
 
-    def record(self) -> Event:
+    def record(self) -> Signal:
         return None
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: Signal, whom: int) -> None:
         """Do nothing."""
 
-    def fetch(self, tensor: Tensor, ready: Event, peer: int) -> tuple[Tensor, Event]:  # noqa: ARG002
+    def fetch(self, tensor: Tensor, ready: Signal, peer: int) -> tuple[Tensor, Signal]:  # noqa: ARG002
         return tensor, ready
 
     def synchronize(self) -> None:
@@ -83,9 +86,13 @@ class CudaStreams(Streams):
         device: GPU of the rank.
         stream: Stream of the rank's ops; None for a new one.
         cuda: The functions of torch.cuda.
+
+    Attributes:
+        on_wait: Called with the rank that the stream waits for, and then with `NOBODY`.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None, cuda: Any = torch.cuda) -> None:
+        self.on_wait: Callable[[int], None] = lambda whom: None  # noqa: ARG005 -- nobody need listen
         self._device = device
         self._cuda = cuda
         self._stream = cuda.Stream(device) if stream is None else stream
@@ -94,15 +101,17 @@ class CudaStreams(Streams):
     def turn(self) -> AbstractContextManager[object]:
         return self._cuda.stream(self._stream)  # type: ignore[no-any-return]
 
-    def record(self) -> Event:
+    def record(self) -> Signal:
         event = self._cuda.Event()
         event.record(self._stream)
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: Signal, whom: int) -> None:
+        self.on_wait(whom)
         self._stream.wait_event(event)
+        self.on_wait(NOBODY)
 
-    def fetch(self, tensor: Tensor, ready: Event, peer: int) -> tuple[Tensor, Event]:
+    def fetch(self, tensor: Tensor, ready: Signal, peer: int) -> tuple[Tensor, Signal]:
         # torch copies between GPUs on the current stream of the source, which the current one of the target waits for
         source, target = self._copies(peer, tensor.device), self._copies(peer, self._device)
         source.wait_event(ready)

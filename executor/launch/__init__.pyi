@@ -18,6 +18,7 @@ from .injected_fault import InjectedFault as InjectedFault
 from .injected_fault import named_in_step as named_in_step
 from .injected_fault import read_fault as read_fault
 from .injected_fault import require_there as require_there
+from .interference import Interference as Interference
 from .pause_request import pause_requests as pause_requests
 from .progress_page import PageRow as PageRow
 from .progress_page import ProgressPage as ProgressPage

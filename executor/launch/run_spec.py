@@ -141,6 +141,14 @@ class RunSpec(RunSettings):
         """Whether stages only take time."""
         return isinstance(self.job, Measure) and self.job.emulate is not None
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether one process runs all ranks, each on a stream of its device."""
+        if self.transport != "auto":
+            return self.transport == "streams"
+        can_be = not self.is_emulated and self.compression is None and self.backend == "auto"
+        return self.device == "cuda" and can_be
+
     def _faults(self) -> Iterator[str]:
         """Yield what is wrong with what every kind of job has."""
         yield from _count_faults(self, threads=(1, 1024), seed=(-(2**63), 2**63 - 1))
@@ -157,7 +165,21 @@ class RunSpec(RunSettings):
             yield f"bounds: {fault}"
         if self.model is None and not self.is_emulated:
             yield "model: got none, expected one, or costs to emulate"
+        if self.is_streamed:
+            yield from self._stream_faults()
         yield from self._injected_faults()
+
+    def _stream_faults(self) -> Iterator[str]:
+        """Yield the settings that need a process per rank."""
+        if self.is_emulated:
+            yield "transport: got streams with costs to emulate, expected processes: emulated stages block the host"
+        if self.compression is not None and self.device == "cuda":
+            yield (
+                f"compression: got {self.compression} on streams of a GPU, expected transport processes and backend "
+                "gloo: the size of a compressed message is known only when the device is done"
+            )
+        if self.backend == "nccl":
+            yield "backend: got nccl with transport streams, expected processes; try transport=processes"
 
     def _injected_faults(self) -> Iterator[str]:
         """Yield what is wrong with what is to befall ranks, or does not go with the job."""

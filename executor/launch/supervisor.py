@@ -89,6 +89,7 @@ class Processes:
         threads: CPU threads of each.
         timeout_s: How long one message may keep a rank waiting.
         device: What the ranks compute on.
+        is_single: Whether one process runs all ranks.
 
     Raises:
         ExecutionError: More than this machine can be expected to run.
@@ -103,10 +104,13 @@ class Processes:
         threads: int,
         timeout_s: float,
         device: DeviceKind = "cpu",
+        is_single: bool = False,
     ) -> None:
-        _require_few(len(rank_to_device))
+        self._is_single = is_single
+        self._ranks = [*range(len(rank_to_device))] if is_single else ranks_of_processes(rank_to_device)
+        self._num_processes = 1 if is_single else len(self._ranks)
+        _require_few(self._num_processes)
         self._folder = folder
-        self._ranks = ranks_of_processes(rank_to_device)
         self._ops_of = ops_of
         self._is_on_cpus = device == "cpu"
         self._threads = threads
@@ -126,7 +130,7 @@ class Processes:
         with (
             ProgressPage.create(self._folder / "progress", len(self._ranks)) as self._progress_page,
             started(
-                len(self._ranks),
+                self._num_processes,
                 "pipesched.executor.__main__",
                 ["--folder", str(self._folder.absolute())],
                 self._folder,
@@ -167,16 +171,21 @@ class Processes:
         codes = [process.poll() for process in self._processes]
         for number, code in enumerate(codes):
             if code is not None and code < 0:
-                return failed(self._ranks[number], self._op_of(number), f"the process was killed by signal {-code}")
+                return self._died(number, f"the process was killed by signal {-code}")
         failures = [number for number, code in enumerate(codes) if code not in (None, 0)]
         # a rank that only lost its peer says so in a file of its own; the culprit comes first
         number = min(failures, key=lambda number: (self._has_waited(number), number))
         if self._has_waited(number) and self._progress_page.read(number).num_ops > 0:
             return self._standstill()
         reason = self._reason(number)
-        if reason is None:
-            return failed(self._ranks[number], self._op_of(number), self._last_words(number, codes[number]))
-        return RankFailed(reason)
+        return self._died(number, self._last_words(number, codes[number])) if reason is None else RankFailed(reason)
+
+    def _died(self, number: int, ending: str) -> RankFailed:
+        """Name the rank of a process that has left no word; of a process of all ranks, the last one that moved."""
+        if self._is_single:
+            places = self._places()
+            number = max(range(len(places)), key=lambda rank: places[rank].since_ns)
+        return failed(self._ranks[number], self._progress_page.read_host(number).op, ending)
 
     def _is_clear(self, after_s: float) -> bool:
         """Return whether it is clear who ended the run, so long after a rank has failed.
@@ -195,7 +204,7 @@ class Processes:
         """Return what is known of every rank."""
         states = {}
         for number, rank in enumerate(self._ranks):
-            code = self._processes[number].poll()
+            code = self._processes[0 if self._is_single else number].poll()
             ending = None if code is None else self._last_words(number, code)
             where = self._progress_page.read(number)
             is_stopped = is_stopped_at(where)
@@ -211,7 +220,7 @@ class Processes:
             return self._servers_end(fate)
         files = {
             rank: StackFile(pid, self._folder / f"stacks{number}")
-            for number, (rank, process) in enumerate(zip(self._ranks, self._processes, strict=True))
+            for number, (rank, process) in enumerate(zip(self._ranks, self._processes, strict=not self._is_single))
             if process.poll() is None and (pid := self._progress_page.read(number).pid) > 0
         }
         places = dict(zip(self._ranks, self._places(), strict=True))
@@ -224,9 +233,6 @@ class Processes:
 
     def _has_waited(self, number: int) -> bool:
         return (self._folder / f"waited{number}").exists()
-
-    def _op_of(self, number: int) -> Op | None:
-        return self._progress_page.read_host(number).op
 
     def _reason(self, number: int) -> str | None:
         """Return what the process itself wrote down before it ended; None where it came to no such thing."""

@@ -7,6 +7,7 @@ from .measuring_job import Measured as Measured
 from .measuring_launcher import launch as launch
 from .rank_job import RankListener as RankListener
 from .rank_process import run_rank as run_rank
+from .streamed_run import measure_on_streams as measure_on_streams
 from .training_launcher import OnRestart as OnRestart
 from .training_launcher import drain_file as drain_file
 from .training_launcher import launch_training as launch_training

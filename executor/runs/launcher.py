@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from pipesched.executor.core import averagers
-from pipesched.executor.launch import Processes, RunSpec, job_folder, job_to_json
+from pipesched.executor.launch import Measure, Processes, RunSpec, job_folder, job_to_json
 from pipesched.profiles.io import require_trusted
 from pipesched.schedules import Op, Schedule
 
@@ -46,7 +46,7 @@ class WatchedJob(ABC, Generic[_Result]):
 
 
 def run_watched(job: WatchedJob[_Result]) -> _Result:
-    """Run `job` with one process per rank on this machine.
+    """Run `job` with one process per rank on this machine, or with one process of all ranks where these use streams.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
@@ -66,5 +66,6 @@ def run_watched(job: WatchedJob[_Result]) -> _Result:
             threads=spec.threads,
             timeout_s=spec.timeout_s,
             device=spec.device,
+            is_single=spec.is_streamed and isinstance(spec.job, Measure),
         ).run(job.on_progress)
         return job.result(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -34,10 +35,10 @@ def local_ranks(
     transport: Callable[[int, Mailroom], Transport] = LocalTransport,
     *,
     streams: Mapping[int, Streams] | None = None,
-    keeps_times: bool = False,
+    recorder: Callable[[int], Recorder] = lambda rank: Recorder(HostClock(), keeps=False),  # noqa: ARG005
     at: Callable[[int, int], None] = lambda rank, index: None,  # noqa: ARG005 -- nobody need listen
 ) -> tuple[Rank, ...]:
-    """Return all ranks of `schedule`, in this process; for a run of any length, if the times of ops are not kept.
+    """Return all ranks of `schedule`, in this process; for a run of any length, where no times of ops are kept.
 
     Args:
         schedule: Lowered if its lists are in memory.
@@ -45,7 +46,7 @@ def local_ranks(
         averaging: How stages are averaged, where they are.
         transport: Makes the transport of a rank, given the mailroom that all share.
         streams: Streams of each rank; None on CPUs.
-        keeps_times: Whether the times of all ops are kept.
+        recorder: Makes the recorder of a rank; none keeps the times of ops by default.
         at: Told rank and position in its list before each op.
 
     Raises:
@@ -63,7 +64,7 @@ def local_ranks(
             schedule.num_stages,
             stages[rank],
             transport(rank, room),
-            Recorder(HostClock(), keeps=keeps_times),
+            recorder(rank),
             _without_op(partial(at, rank)),
             streams=streams[rank],
         )
@@ -75,24 +76,30 @@ def _without_op(at: Callable[[int], None]) -> Callable[[int, Op], None]:
     return lambda index, op: at(index)  # noqa: ARG005
 
 
-def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
-    """Run every rank's list once, each as far as it comes at a turn.
+def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> float:
+    """Run every rank's list once, each as far as it comes at a turn; return the time to launch all ops [s].
+
+    Args:
+        ranks: All ranks.
+        batch: The data of the run; by rank where ranks are on several devices.
 
     Raises:
         ExecutionError: An op failed, or every unfinished rank waits: a deadlock; with rank and op.
     """
     for rank in ranks:
-        with rank.streams.turn():
+        with rank.turn():
             begin(rank)
     by_number = {rank.rank: rank for rank in ranks}
-    programs = {rank.rank: execute_rank(rank, batch) for rank in ranks}
+    batches = batch if isinstance(batch, Mapping) else dict.fromkeys(by_number, batch)
+    programs = {rank.rank: execute_rank(rank, batches[rank.rank]) for rank in ranks}
     waiting: dict[int, Waiting] = {}
+    begun_s = time.perf_counter()
     while programs:
         moved = False
         for number, program in list(programs.items()):
             rank, before = by_number[number], waiting.pop(number, None)
             done = len(rank.recorder)
-            with rank.streams.turn():
+            with rank.turn():
                 now = next(program, None)
             if now is None:
                 del programs[number]
@@ -101,7 +108,9 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
             moved = moved or now != before or len(rank.recorder) != done
         if not moved:
             raise ExecutionError("deadlock: " + ", ".join(map(str, waiting.values())))
+    launch_s = time.perf_counter() - begun_s
     for rank in ranks:
-        with rank.streams.turn():
+        with rank.turn():
             rank.transport.flush()  # frees the messages that their receivers have fetched late
             end(rank)
+    return launch_s

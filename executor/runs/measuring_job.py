@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -44,7 +44,7 @@ from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, resolve_model, torch_dtype
 from pipesched.profiles.processes import owned_folder
-from pipesched.schedules import Timeline, Yardstick
+from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.lowering import lower
@@ -59,11 +59,17 @@ class Measured:
         makespans_s: Makespan of every measured iteration.
         losses: Mean loss of every micro-batch in the very first run of the list, from the initial weights; empty when
             emulated.
+        launches_s: Time that the host took to launch each measured iteration, where one thread launches all ranks.
     """
 
     timeline: Timeline
     makespans_s: tuple[float, ...]
     losses: tuple[float, ...]
+    launches_s: tuple[float, ...] = ()
+
+    def numbers(self) -> dict[str, tuple[float, ...]]:
+        """Return everything but the timeline, by name."""
+        return {"makespans_s": self.makespans_s, "losses": self.losses, "launches_s": self.launches_s}
 
 
 @final
@@ -144,10 +150,9 @@ class MeasuringJob(RankJob[Measured]):
             if iteration == 0:
                 self._losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
             if iteration >= job.warmup:
-                times_ns = torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3)
+                times_ns, held_bytes = tensors_of(recorder)
                 self._times_ns.append(times_ns + offset_ns)
-                held_bytes = [recorder.held_bytes(), recorder.most_bytes()]
-                self._held_bytes.append(torch.tensor(held_bytes, dtype=torch.int64))
+                self._held_bytes.append(held_bytes)
         self._look(context)
 
     def _look(self, context: RankContext) -> None:
@@ -166,22 +171,48 @@ class MeasuringJob(RankJob[Measured]):
         kernels_s = torch.cat(all_gather(torch.tensor(self._kernels_s, dtype=torch.float64), context.control))
         if not context.is_first:
             return None
-        timelines = [
-            measured_timeline(
-                self._schedule,
-                [times[k].tolist() for times in times_ns],
-                [held[k, 0].tolist() for held in held_bytes],
-                [held[k, 1].tolist() for held in held_bytes],
-            )
-            for k in range(self._job.iterations)
-        ]
-        makespans_s = tuple(timeline.makespan_s for timeline in timelines)
-        ordered = sorted(timelines, key=lambda timeline: timeline.makespan_s)
-        median = ordered[(len(ordered) - 1) // 2]
+        yardstick = None
         if len(kernels_s):
             num_busy = context.num_busy if self.spec.device == "cpu" else 1
-            median = replace(median, yardstick=Yardstick(self.spec.device, num_busy, float(kernels_s.mean())))
-        return Measured(median, makespans_s, tuple(losses[number] for number in sorted(losses)))
+            yardstick = Yardstick(self.spec.device, num_busy, float(kernels_s.mean()))
+        return make_measured(self._schedule, times_ns, held_bytes, losses, yardstick)
+
+
+def tensors_of(recorder: Recorder) -> tuple[Tensor, Tensor]:
+    """Return the times of a run, shape (ops, 3) [ns], and its bytes, shape (2, ops), or (2, 0) without a meter."""
+    times_ns = torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3)
+    return times_ns, torch.tensor([recorder.held_bytes(), recorder.most_bytes()], dtype=torch.int64)
+
+
+def make_measured(
+    schedule: Schedule,
+    times_ns: Sequence[Tensor],
+    held_bytes: Sequence[Tensor],
+    losses: Mapping[int, float],
+    yardstick: Yardstick | None,
+) -> Measured:
+    """Return the result of a run from the records of all ranks.
+
+    Args:
+        schedule: The lowered lists.
+        times_ns: Per rank: reached, begun and ended of each op, shape (iterations, ops, 3) [ns].
+        held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops); no ops where not known.
+        losses: Mean loss of each micro-batch in the first run.
+        yardstick: Speed of the machine; None where not known.
+    """
+    timelines = [
+        measured_timeline(
+            schedule,
+            [times[k].tolist() for times in times_ns],
+            [held[k, 0].tolist() for held in held_bytes],
+            [held[k, 1].tolist() for held in held_bytes],
+        )
+        for k in range(len(times_ns[0]))
+    ]
+    makespans_s = tuple(timeline.makespan_s for timeline in timelines)
+    ordered = sorted(timelines, key=lambda timeline: timeline.makespan_s)
+    median = replace(ordered[(len(ordered) - 1) // 2], yardstick=yardstick)
+    return Measured(median, makespans_s, tuple(losses[number] for number in sorted(losses)))
 
 
 def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:

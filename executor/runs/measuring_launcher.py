@@ -1,4 +1,4 @@
-"""Measure with one process per rank on this machine."""
+"""Measure with processes of this machine: one per rank, or one of all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipesched.schedules.lowering import lower
 
 
 def launch(spec: RunSpec, tick: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
-    """Run `spec`, whose job measures, with one process per rank on this machine.
+    """Run `spec`, whose job measures, with one process per rank, or one of all ranks where these use streams.
 
     Args:
         spec: Specification of the run.
@@ -51,4 +51,4 @@ class _Measuring(WatchedJob[Measured]):
         from pydantic import TypeAdapter
 
         numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_json((folder / "result.json").read_text())
-        return Measured(read_timeline(folder / "timeline.json"), numbers["makespans_s"], numbers["losses"])
+        return Measured(read_timeline(folder / "timeline.json"), **numbers)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from pipesched.executor import ExecutionError
 from pipesched.executor.launch import GuardedRank, Measure, RunSpec, connected_as, ranks_of_processes, share
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
@@ -48,6 +49,10 @@ def run_rank(
         ScheduleError: The lists cannot finish, or cannot have so many steps.
         ProfileError: There is no such model, or it cannot be built.
     """
+    if spec.transport == "streams":
+        raise ExecutionError(
+            "transport: got streams with a process per rank, expected one process; try `transport=processes`"
+        )
     kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
     job: RankJob[Any] = kind(spec, listener, model)
     ranks = ranks_of_processes(job.lists.rank_to_device)

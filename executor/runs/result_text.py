@@ -18,7 +18,7 @@ def result_to_text(result: Measured | Trained) -> str:
         fields = TypeAdapter(Trained).dump_python(replace(result, steps=()))
         return json.dumps({**fields, "steps": [(step.loss, step.accuracy) for step in result.steps]})
     timeline = timeline_to_json(result.timeline)
-    return json.dumps({"timeline": timeline, "makespans_s": result.makespans_s, "losses": result.losses})
+    return json.dumps({"timeline": timeline} | result.numbers())
 
 
 def result_from_text(text: str) -> Measured | Trained:
@@ -35,4 +35,4 @@ def result_from_text(text: str) -> Measured | Trained:
         return replace(TypeAdapter(Trained).validate_python({**fields, "steps": ()}), steps=steps)
     timeline = timeline_from_json(fields.pop("timeline"), "what the first rank measured")
     numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_python(fields)
-    return Measured(timeline, numbers["makespans_s"], numbers["losses"])
+    return Measured(timeline, **numbers)

@@ -10,7 +10,7 @@ from functools import partial
 from torch import Tensor
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import Event, HostStreams, PendingReduction, Streams, Transport, require_expected
+from pipesched.executor.core import HostStreams, PendingReduction, Signal, Streams, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
 from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Message, Recv, Reduce, Send
@@ -23,16 +23,16 @@ class _Parcel:
 
     Attributes:
         sender: The rank that has made the tensor.
-        ready: Event behind the ops that write to the tensor.
+        ready: Signal behind the ops that write to the tensor.
         num_left: Ranks that have not fetched it yet.
     """
 
     sender: int
     tensor: Tensor
-    ready: Event
+    ready: Signal
     num_left: int
 
-    def fetch(self, rank: int, streams: Streams) -> tuple[Tensor, Event]:
+    def fetch(self, rank: int, streams: Streams) -> tuple[Tensor, Signal]:
         self.num_left -= 1
         if rank == self.sender:
             return self.tensor, self.ready
@@ -72,7 +72,8 @@ class LocalTransport(Transport):
         self._compression = compression
         self._streams = mailroom.streams.get(rank) or HostStreams()
         self._posted: dict[Message, tuple[Recv, MeetingKey]] = {}
-        self._fetched: dict[Message, tuple[Tensor, Event]] = {}
+        self._fetched: dict[Message, tuple[Tensor, Signal, int]] = {}
+        """Copies of messages, each with the event behind it and its sender."""
         self._kept: list[_Parcel] = []
         """Parcels of this rank, whose tensors are freed in its own turns."""
         self._meetings = Meetings()
@@ -101,8 +102,8 @@ class LocalTransport(Transport):
         self._free_fetched()
         if message not in self._fetched:
             return None
-        tensor, ready = self._fetched.pop(message)
-        self._streams.wait(ready)
+        tensor, ready, sender = self._fetched.pop(message)
+        self._streams.wait(ready, sender)
         return tensor
 
     def _fetch_posted(self) -> None:
@@ -111,7 +112,7 @@ class LocalTransport(Transport):
             op, key = self._posted.pop(message)
             sent, parcel = self._room.mail.pop(key)
             require_expected(op, sent)
-            self._fetched[message] = parcel.fetch(self._rank, self._streams)
+            self._fetched[message] = (*parcel.fetch(self._rank, self._streams), op.peer)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
         replicas = self._room.replicas.get(op.stage, ())
@@ -128,7 +129,7 @@ class LocalTransport(Transport):
         total: Tensor | None = None
         for rank in replicas:  # in one order, so that all replicas have the same sum to the last bit
             term, ready = terms[rank].fetch(self._rank, self._streams)
-            self._streams.wait(ready)
+            self._streams.wait(ready, rank)
             total = term.clone() if total is None else total.add_(term)
         if not terms[replicas[0]].num_left:
             del self._room.terms[key]

@@ -43,6 +43,7 @@ from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
 from .notes import given_stages as given_stages
 from .notes import gpus_in_all as gpus_in_all
+from .notes import launch_bound as launch_bound
 from .notes import merged_notes as merged_notes
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed

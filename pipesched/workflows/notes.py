@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from statistics import fmean
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
@@ -13,6 +13,9 @@ from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Compute, Overlap, Schedule, Timeline, Yardstick, shown
 from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
+
+_LAUNCH_BOUND = 0.8
+"""Share of the makespan from which on launching counts as its bound."""
 
 _STEADY = 0.05
 """The share by which a machine may change its speed before it is said."""
@@ -76,6 +79,22 @@ def short_ops(timeline: Timeline) -> list[str]:
         f"an op of stage {stage} takes {readable_s(means[stage])}, less than the {readable_s(beside_s)} that messages "
         "and going on to the next op take beside it: try larger micro-batches"
     ]
+
+
+def launch_bound(launches_s: Sequence[float], makespans_s: Sequence[float]) -> list[str]:
+    """Return a note on the share of a run in which one thread launches the ops of all ranks.
+
+    Args:
+        launches_s: Time to launch each iteration [s]; empty with a process per rank.
+        makespans_s: Makespan of each iteration [s].
+    """
+    if not launches_s:
+        return []
+    launch_s, makespan_s = median(launches_s), median(makespans_s)
+    text = f"one thread launched the ops of all ranks in {readable_s(launch_s)} of {readable_s(makespan_s)}"
+    if launch_s < _LAUNCH_BOUND * makespan_s:
+        return [text]
+    return [f"{text}, which bounds the run: try larger micro-batches, or `transport=processes`"]
 
 
 def other_speed(

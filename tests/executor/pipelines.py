@@ -8,7 +8,7 @@ from random import Random
 
 import torch
 
-from pipesched.executor.core import build_stages, make_batch
+from pipesched.executor.core import HostClock, Recorder, build_stages, make_batch
 from pipesched.executor.core.layer_rng import draw_seed
 from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import local_ranks, run_local
@@ -92,7 +92,9 @@ class Local(InProcess):
         def listen(rank, index):
             self.heard.append((rank, index))
 
-        self.ranks = [*local_ranks(schedule, built, averaging, connected, keeps_times=True, at=listen)]
+        self.ranks = [
+            *local_ranks(schedule, built, averaging, connected, recorder=lambda rank: Recorder(HostClock()), at=listen)
+        ]
 
     def run(self, times=1):
         for _ in range(times):

@@ -24,7 +24,7 @@ _SHAPES = {f"aten::{name}_like" for name in ("empty", "full", "ones", "zeros", "
 """Ops that read the shape of a tensor, and not its elements."""
 
 
-class Race(AssertionError):
+class RaceError(AssertionError):
     """Two ops in no order, one of which writes; or memory that is reused before its last op is over."""
 
 
@@ -91,7 +91,7 @@ class RaceDetector(TorchDispatchMode):
         self._current = [self._default]
         self._storages = {}
 
-    def Stream(self, device):
+    def Stream(self, device):  # noqa: N802 -- as torch.cuda has it
         self._streams.append(_Stream(device))
         return self._streams[-1]
 
@@ -120,7 +120,9 @@ class RaceDetector(TorchDispatchMode):
         before = set()
         for argument, value in given:
             for tensor in tree_leaves(value):
-                if isinstance(tensor, torch.Tensor) and tensor.dtype != torch.uint8:  # states of generators, on the host
+                if (
+                    isinstance(tensor, torch.Tensor) and tensor.dtype != torch.uint8
+                ):  # states of generators, on the host
                     before.add(tensor.untyped_storage()._cdata)
                     if op._schema.name in _SHAPES:
                         continue
@@ -150,7 +152,9 @@ class RaceDetector(TorchDispatchMode):
     def _known(self, tensor):
         storage = tensor.untyped_storage()
         if storage._cdata not in self._storages:  # made before the block
-            self._storages[storage._cdata] = _Storage(storage, self._default, f"a tensor of {tuple(tensor.shape)} from before")
+            self._storages[storage._cdata] = _Storage(
+                storage, self._default, f"a tensor of {tuple(tensor.shape)} from before"
+            )
         return self._storages[storage._cdata]
 
     def _made(self, op, tensor, stream):
@@ -177,7 +181,7 @@ class RaceDetector(TorchDispatchMode):
 
     def _require_behind(self, op, tensor, stream, user):
         if not stream.is_behind(*user):
-            raise Race(f"{op} on {tuple(tensor.shape)} does not wait for an op of another stream")
+            raise RaceError(f"{op} on {tuple(tensor.shape)} does not wait for an op of another stream")
 
     def _require_users_over(self):
         gone = [key for key, known in self._storages.items() if known.reference.expired()]
@@ -185,7 +189,7 @@ class RaceDetector(TorchDispatchMode):
             known = self._storages.pop(key)
             for user in known.users.items():
                 if user[0] not in known.kept and not known.owner.is_behind(*user):
-                    raise Race(f"{known.made} is freed while another stream may use it")
+                    raise RaceError(f"{known.made} is freed while another stream may use it")
 
 
 class RacingStreams(CudaStreams):

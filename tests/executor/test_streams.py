@@ -1,4 +1,4 @@
-"""Ranks on streams of one process: no op may read what another stream has not written for sure, and sums are the same."""
+"""Ranks on streams of one process: no op reads a tensor before the stream that writes to it, and sums are the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipesched.executor.runs import local_ranks, run_local
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.lowering import lower
 from tests.executor.pipelines import Local, any_schedule
-from tests.executor.race_detector import HERE, Race, RaceDetector, RacingStreams
+from tests.executor.race_detector import HERE, RaceDetector, RaceError, RacingStreams
 from tests.executor.random_lists import SmallStage, random_schedule
 
 ONE_DEVICE = torch.device("cpu")
@@ -80,7 +80,7 @@ def test_a_thousand_random_orders_run_without_a_race(part):
 
 
 class _Blind(RacingStreams):
-    def wait(self, event):
+    def wait(self, event, whom):
         """Wait for nothing."""
 
 
@@ -103,7 +103,7 @@ class _Unsynchronized(RacingStreams):
 @pytest.mark.parametrize("device", [HERE, ONE_DEVICE])
 def test_the_detector_finds_a_wait_or_a_lifetime_that_is_missing(streams, device):
     for name in ("1f1b", "avgpipe"):
-        with pytest.raises((Race, RankFailed), match="does not wait for an op of another stream|is freed while"):
+        with pytest.raises((RaceError, RankFailed), match=r"does not wait for an op of another stream|is freed while"):
             raced(pair(name, 0)[1], lambda rank: device, streams)
 
 
@@ -122,7 +122,7 @@ def test_messages_are_copied_beside_the_ops_of_both_ranks():
         assert mine._stream not in done.clock
         assert done.clock[other._stream] == ready.clock[other._stream] < other._stream.clock[other._stream]
         with mine.turn():
-            mine.wait(done)
+            mine.wait(done, 1)
             assert torch.equal(copy + own, torch.full((3,), 4.0))
     assert later.sum() == 6
 

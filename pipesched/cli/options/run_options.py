@@ -30,7 +30,9 @@ class RunOptions(RunSettings):
     no_check: Annotated[bool, typer.Option("--no-check", help="Run a list that the checker refuses.")] = False
 
     shown: ClassVar[dict[str, str | None]] = {
-        **dict.fromkeys(("optimizer", "lr", "dtype", "device", "backend", "threads", "iterations", "warmup")),
+        **dict.fromkeys(
+            ("optimizer", "lr", "dtype", "device", "transport", "backend", "threads", "iterations", "warmup")
+        ),
         **dict.fromkeys(("timeout_s", "no_check", "is_pinned", "prediction", "compression", "averaging", "seed")),
     }
 

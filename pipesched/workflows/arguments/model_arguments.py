@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
-from pipesched.executor import Averaging, RunSettings, epsilon_fault, setting_choices
+from pipesched.executor import Averaging, RunSettings, TransportKind, epsilon_fault, setting_choices
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
@@ -34,6 +34,7 @@ class RunKeywords(TypedDict, total=False):
     prediction: PredictionRule | None
     dtype: Dtype
     device: DeviceKind
+    transport: TransportKind
     backend: Backend
     compression: MessagePrecision | None
     averaging: Averaging

@@ -1,0 +1,179 @@
+"""Measure with all ranks in this process, each on a stream of its device: one GPU for all, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import TypeAlias
+
+import torch
+
+from pipesched.executor import starting
+from pipesched.executor.core import (
+    Batch,
+    CudaStreams,
+    DevicePosition,
+    HostStreams,
+    Rank,
+    Recorder,
+    Stage,
+    Streams,
+    build_stages,
+    check_fits,
+    make_batch,
+    make_clock,
+    make_meter,
+    polled,
+)
+from pipesched.executor.launch import Interference, Measure, RunSpec, read_fault
+from pipesched.executor.runs.local_runner import local_ranks, run_local
+from pipesched.executor.runs.measuring_job import Measured, make_measured, tensors_of
+from pipesched.executor.runs.rank_job import RankListener
+from pipesched.profiles import DeviceKind
+from pipesched.profiles.measuring import SHORT_COUNT, computing, yardstick_s
+from pipesched.profiles.models import Model, kept_random_state, resolve_model, torch_dtype
+from pipesched.schedules import Op, Schedule, Yardstick
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.formats import from_json
+from pipesched.schedules.lowering import lower
+
+At: TypeAlias = Callable[[int, Op], None]
+"""A function that is called with the position of each op and the op."""
+
+
+def devices_of(rank_to_device: Sequence[int], kind: DeviceKind) -> list[torch.device]:
+    """Return the device of each rank: GPUs in the order of the schedule's devices, which share them if they are more.
+
+    Args:
+        rank_to_device: Device of each rank in the schedule.
+        kind: ``cpu`` or ``cuda``.
+    """
+    if kind == "cpu":
+        return [torch.device("cpu")] * len(rank_to_device)
+    number = {device: index for index, device in enumerate(sorted(set(rank_to_device)))}
+    return [torch.device("cuda", number[device] % torch.cuda.device_count()) for device in rank_to_device]
+
+
+def make_streams(devices: Sequence[torch.device]) -> dict[int, Streams]:
+    """Return the streams of each rank, given its device."""
+    return {
+        rank: CudaStreams(device) if device.type == "cuda" else HostStreams() for rank, device in enumerate(devices)
+    }
+
+
+@kept_random_state()
+def measure_on_streams(spec: RunSpec, listener_of: Callable[[int], RankListener], model: Model | None = None) -> Measured:
+    """Run `spec`, whose job measures a model, with all ranks in this process.
+
+    Args:
+        spec: Specification of the run; its model is trusted.
+        listener_of: Returns the listener to a rank, whose `at` and `device` are used.
+        model: The model that the run names; None: the name is looked up.
+
+    Raises:
+        ExecutionError: The run cannot be built, or an op failed; with rank, op and micro-batch.
+        ProfileError: There is no such model, or it cannot be built.
+        ScheduleError: The lists cannot finish.
+    """
+    assert isinstance(spec.job, Measure), "of this kind"
+    schedule = from_json(spec.job.schedule, "the job's schedule")
+    if spec.job.is_checked:
+        require_runnable(schedule)
+    schedule = lower(schedule)
+    devices = devices_of(schedule.rank_to_device, spec.device)
+    with computing(spec.threads):
+        ranks, batches, positions = _built(spec, schedule, devices, listener_of, model)
+        kernels_s = [yardstick_s(1, devices[0], SHORT_COUNT)]
+        with polled(positions):
+            records = _Records(ranks, batches, spec.job)
+        kernels_s.append(yardstick_s(1, devices[0], SHORT_COUNT))
+    yardstick = Yardstick(spec.device, 1, fmean(kernels_s))
+    measured = make_measured(schedule, records.times_ns, records.held_bytes, records.losses, yardstick)
+    return replace(measured, launches_s=tuple(records.launches_s))
+
+
+class _Records:
+    """The records of all measured iterations; making them runs the lists.
+
+    Attributes:
+        times_ns: Per rank: reached, begun and ended of each op, shape (iterations, ops, 3) [ns].
+        held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops).
+        losses: Mean loss of each micro-batch in the first run.
+        launches_s: Time to launch each iteration.
+    """
+
+    def __init__(self, ranks: Sequence[Rank], batches: Mapping[int, Batch], job: Measure) -> None:
+        self.losses: dict[int, float] = {}
+        self.launches_s: list[float] = []
+        rows = []
+        for iteration in range(job.warmup + job.iterations):
+            launch_s = run_local(ranks, batches)
+            if iteration == 0:
+                stages = [stage for rank in ranks for stage in rank.stages.values()]
+                self.losses = {number: loss for stage in stages for number, loss in stage.losses().items()}
+            if iteration >= job.warmup:
+                self.launches_s.append(launch_s)
+                rows.append([tensors_of(rank.recorder) for rank in ranks])
+        self.times_ns, self.held_bytes = (
+            [torch.stack([row[index][which] for row in rows]) for index in range(len(ranks))] for which in (0, 1)
+        )
+
+
+def _built(
+    spec: RunSpec,
+    schedule: Schedule,
+    devices: Sequence[torch.device],
+    listener_of: Callable[[int], RankListener],
+    model: Model | None,
+) -> tuple[list[Rank], dict[int, Batch], list[DevicePosition]]:
+    """Return the ranks, their data, and the positions of their devices, which the host runs ahead of."""
+    assert spec.model is not None, "its job measures a model"
+    assert isinstance(spec.job, Measure), "of this kind"
+    check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
+    built, dtype, size = model or resolve_model(spec.model), torch_dtype(spec.dtype), spec.job.microbatch_size
+    streams, positions = make_streams(devices), list[DevicePosition]()
+
+    def stages_of(rank: int) -> dict[int, Stage]:
+        with starting(rank):
+            return build_stages(
+                schedule, rank, built, spec.bounds,
+                optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=devices[rank],
+                prediction=spec.prediction,
+            )  # fmt: skip
+
+    def batch_of(rank: int) -> Batch:
+        held = schedule.stages_on(rank)
+        return make_batch(
+            built, schedule.num_microbatches, size, seed=spec.seed, dtype=dtype, device=devices[rank],
+            reads=(0 in held, schedule.num_stages - 1 in held),
+        )  # fmt: skip
+
+    def recorder_of(rank: int) -> Recorder:
+        meter = make_meter(devices[rank])
+        if meter is not None:
+            meter.leave()  # until the rank's first turn
+        return Recorder(make_clock(devices[rank]), meter)
+
+    ranks = []
+    for rank in local_ranks(schedule, stages_of, spec.averaging, streams=streams, recorder=recorder_of):
+        listener, own = listener_of(rank.rank), streams[rank.rank]
+        at = listener.at
+        if isinstance(own, CudaStreams) and listener.device is not None:
+            position = DevicePosition(devices[rank.rank], listener.device.reach, listener.device.wait)
+            listener.device.begin()
+            positions.append(position)
+            at, own.on_wait = _both(at, position.at), position.wait
+        faults = Interference(
+            map(read_fault, spec.inject), schedule.num_microbatches, is_finite_checked=spec.is_finite_checked
+        )
+        ranks.append(faults.on(replace(rank, at=at)))
+    return ranks, {rank: batch_of(rank) for rank in range(len(ranks))}, positions
+
+
+def _both(first: At, second: At) -> At:
+    def at(index: int, op: Op) -> None:
+        first(index, op)
+        second(index, op)
+
+    return at
