@@ -81,15 +81,18 @@ def short_ops(timeline: Timeline) -> list[str]:
     ]
 
 
-def launch_bound(launches_s: Sequence[float], makespans_s: Sequence[float]) -> list[str]:
+def launch_bound(launches_s: Sequence[float], makespans_s: Sequence[float], *, is_on_cpu: bool) -> list[str]:
     """Return a note on the share of a run in which one thread launches the ops of all ranks.
 
     Args:
         launches_s: Time to launch each iteration [s]; empty with a process per rank.
         makespans_s: Makespan of each iteration [s].
+        is_on_cpu: Whether the ops run on the thread that launches them.
     """
     if not launches_s:
         return []
+    if is_on_cpu:
+        return ["all ranks took turns on one thread of a CPU: none of their ops overlap"]
     launch_s, makespan_s = median(launches_s), median(makespans_s)
     text = f"one thread launched the ops of all ranks in {readable_s(launch_s)} of {readable_s(makespan_s)}"
     if launch_s < _LAUNCH_BOUND * makespan_s:

@@ -30,10 +30,9 @@ class RunOptions(RunSettings):
     no_check: Annotated[bool, typer.Option("--no-check", help="Run a list that the checker refuses.")] = False
 
     shown: ClassVar[dict[str, str | None]] = {
-        **dict.fromkeys(
-            ("optimizer", "lr", "dtype", "device", "transport", "backend", "threads", "iterations", "warmup")
-        ),
-        **dict.fromkeys(("timeout_s", "no_check", "is_pinned", "prediction", "compression", "averaging", "seed")),
+        **dict.fromkeys(("optimizer", "lr", "dtype", "device", "transport", "backend", "threads")),
+        **dict.fromkeys(("iterations", "warmup", "timeout_s", "no_check", "is_pinned")),
+        **dict.fromkeys(("prediction", "compression", "averaging", "seed")),
     }
 
     def require_possible(self) -> None:

@@ -101,8 +101,13 @@ class RunResult:
     def notes(self) -> list[str]:
         """What keeps the seconds from being believed as they stand, a line each."""
         speeds = (self.profiled, self.timeline.yardstick)
+        is_on_cpu = self.timeline.yardstick is not None and self.timeline.yardstick.device == "cpu"
         speed = other_speed(*speeds, NOT_ONE_SPEED) if self.planned is None else other_speed(*speeds)
-        return [*speed, *short_ops(self.timeline), *launch_bound(self.launches_s, self.makespans_s)]
+        return [
+            *speed,
+            *short_ops(self.timeline),
+            *launch_bound(self.launches_s, self.makespans_s, is_on_cpu=is_on_cpu),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched run --json`` prints it."""

@@ -1,0 +1,84 @@
+"""Measured runs with all ranks in one process: as with a process per rank, but for the times."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.launch import Measure, RunSpec
+from pipesched.executor.runs import launch, measure_on_streams, whole_model_losses
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
+from tests.executor.pipelines import MLP, even_bounds
+
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "pipedream", "wpipe", "avgpipe"]
+
+
+def spec(name, model=MLP, num_ranks=2, iterations=2, **settings):
+    schedule = build(name, num_ranks, 4)
+    bounds = even_bounds(6, schedule.num_stages)
+    job = Measure(schedule=to_json(schedule), microbatch_size=2, iterations=iterations, warmup=0)
+    return RunSpec(job=job, model=model, bounds=bounds, transport="streams", optimizer="sgd", **settings)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_all_ops_are_timed_and_losses_are_those_of_the_whole_model(name):
+    heard = []
+    asked = spec(name, dtype="float64")
+    measured = measure_on_streams(
+        asked, lambda rank: (lambda index, op: heard.append((rank, index)), lambda whom: None)
+    )
+    assert measured.losses[0] == pytest.approx(whole_model_losses(asked)[0], rel=1e-12)
+    spans = measured.timeline.spans
+    assert heard == list(dict.fromkeys(heard[: len(heard) // 2])) * 2
+    assert len(heard) == 2 * len(spans)
+    assert all(0 <= span.posted_s <= span.start_s <= span.end_s for span in spans)
+    assert len(measured.makespans_s) == len(measured.launches_s) == 2
+    assert max(span.end_s for span in spans) - min(span.start_s for span in spans) <= max(measured.makespans_s)
+
+
+def test_each_rank_holds_its_own_bytes():
+    """The weights, gradients and momentum of a layer of 2,000 x 2,000 in float32 take 16 MB each."""
+    measured = measure_on_streams(
+        spec("1f1b", "mlp:layers=6,width=2000", lr=0.0), lambda rank: (lambda index, op: None, lambda whom: None)
+    )
+    peaks = {}
+    for sample in measured.timeline.memory:
+        peaks[sample.device] = max(peaks.get(sample.device, 0), dict(sample.parts)["held"])
+    for peak in peaks.values():
+        assert 3 * 16e6 * 2 <= peak <= 3 * 16e6 * 2 * 1.1
+
+
+def test_a_process_of_all_ranks_brings_back_the_result():
+    measured = launch(spec("1f1b"))
+    assert len(measured.losses) == 4
+    assert len(measured.launches_s) == 2
+
+
+def test_a_killed_process_names_the_rank_that_moved_last_and_its_op():
+    with pytest.raises(RankFailed, match=rf"rank 1 failed at 1B2 .*killed by signal {signal.SIGKILL:d}"):
+        launch(spec("1f1b", inject=("kill:rank=1,op=1B2",)))
+
+
+def test_a_failed_op_is_named_with_its_rank():
+    with pytest.raises(RankFailed, match=r"rank 1 failed at 1F2 \(micro-batch 2\)"):
+        launch(spec("1f1b", inject=("raise:rank=1,op=1F2",)))
+
+
+def test_a_stopped_process_is_found_after_the_time_out():
+    with pytest.raises(RankFailed, match=r"rank 1.*1B2"):
+        launch(spec("1f1b", inject=("stop:rank=1,op=1B2",), timeout_s=1.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "nccl", "device": "cuda"}, "backend: got nccl with transport streams, expected processes"),
+        ({"compression": "half", "device": "cuda"}, "compression: got half on streams of a GPU"),
+    ],
+)
+def test_settings_that_need_a_process_per_rank_are_refused(settings, message):
+    with pytest.raises(ExecutionError, match=message):
+        spec("1f1b", **settings)
