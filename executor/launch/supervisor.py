@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from pipesched.executor import STOP_SIGNALS, ExecutionError, RankFailed, failed
+from pipesched.executor import EVERYBODY, STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork, forks
 from pipesched.executor.launch.network_interfaces import require_interface
@@ -182,10 +182,12 @@ class Processes:
 
     def _died(self, number: int, ending: str) -> RankFailed:
         """Name the rank of a process that has left no word; of a process of all ranks, the last one that moved."""
-        if self._is_single:
-            places = self._places()
-            number = max(range(len(places)), key=lambda rank: places[rank].since_ns)
+        number = self._last_moved() if self._is_single else number
         return failed(self._ranks[number], self._progress_page.read_host(number).op, ending)
+
+    def _last_moved(self) -> int:
+        places = [self._progress_page.read_host(number) for number in range(len(self._ranks))]
+        return max(range(len(places)), key=lambda number: places[number].since_ns)
 
     def _is_clear(self, after_s: float) -> bool:
         """Return whether it is clear who ended the run, so long after a rank has failed.
@@ -210,6 +212,10 @@ class Processes:
             is_stopped = is_stopped_at(where)
             if is_stopped or ending is not None:
                 where = self._progress_page.read_host(number)
+            if self._is_single and number != self._last_moved():
+                is_stopped = False
+                if self._is_on_cpus:  # it has no turn
+                    where = where._replace(whom=EVERYBODY)
             states[rank] = state_of(rank, where, ending, is_stopped=is_stopped)
         return dict(sorted(states.items()))
 
