@@ -69,10 +69,14 @@ class ProgressPage(SharedPage):
 
     def writer(self, number: int) -> Callable[[int, Op], None]:
         """Return a function that process `number` calls with each op and its position; its waits are written too."""
-        row = PageRow(self._cells, self._map, number)
+        row = self.host_row(number)
         listen_to_waits(row.wait)
         row.begin()
         return row.reach
+
+    def host_row(self, number: int) -> PageRow:
+        """Return the row of the host of rank, or process, `number`."""
+        return PageRow(self._cells, self._map, number)
 
     def device_row(self, number: int) -> PageRow:
         """Return the row of the device of process `number`."""

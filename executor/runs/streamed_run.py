@@ -63,7 +63,9 @@ def make_streams(devices: Sequence[torch.device]) -> dict[int, Streams]:
 
 
 @kept_random_state()
-def measure_on_streams(spec: RunSpec, listener_of: Callable[[int], RankListener], model: Model | None = None) -> Measured:
+def measure_on_streams(
+    spec: RunSpec, listener_of: Callable[[int], RankListener], model: Model | None = None
+) -> Measured:
     """Run `spec`, whose job measures a model, with all ranks in this process.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.launch import Measure, RunSpec
-from pipesched.executor.runs import launch, measure_on_streams, whole_model_losses
+from pipesched.executor.runs import RankListener, launch, measure_on_streams, whole_model_losses
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from tests.executor.pipelines import MLP, even_bounds
@@ -27,9 +27,7 @@ def spec(name, model=MLP, num_ranks=2, iterations=2, **settings):
 def test_all_ops_are_timed_and_losses_are_those_of_the_whole_model(name):
     heard = []
     asked = spec(name, dtype="float64")
-    measured = measure_on_streams(
-        asked, lambda rank: (lambda index, op: heard.append((rank, index)), lambda whom: None)
-    )
+    measured = measure_on_streams(asked, lambda rank: RankListener(lambda index, op: heard.append((rank, index))))
     assert measured.losses[0] == pytest.approx(whole_model_losses(asked)[0], rel=1e-12)
     spans = measured.timeline.spans
     assert heard == list(dict.fromkeys(heard[: len(heard) // 2])) * 2
@@ -41,9 +39,7 @@ def test_all_ops_are_timed_and_losses_are_those_of_the_whole_model(name):
 
 def test_each_rank_holds_its_own_bytes():
     """The weights, gradients and momentum of a layer of 2,000 x 2,000 in float32 take 16 MB each."""
-    measured = measure_on_streams(
-        spec("1f1b", "mlp:layers=6,width=2000", lr=0.0), lambda rank: (lambda index, op: None, lambda whom: None)
-    )
+    measured = measure_on_streams(spec("1f1b", "mlp:layers=6,width=2000", lr=0.0), lambda rank: RankListener())
     peaks = {}
     for sample in measured.timeline.memory:
         peaks[sample.device] = max(peaks.get(sample.device, 0), sample.total_bytes)
