@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pipesched.executor import EVERYBODY, Averaging, ExecutionError
 from pipesched.executor.averaging.reference_memory import Reference, Shared, averaged, memory_bytes
-from pipesched.executor.core import Averager, ModuleStage, Signal, Stage, Streams
+from pipesched.executor.core import Averager, ModuleStage, RankStreams, Signal, Stage
 
 
 class Pool(ABC):
@@ -68,11 +68,11 @@ class LocalPool(Pool):
     Args:
         reference: The reference of one stage.
         rank: The rank.
-        streams: Streams of the rank.
+        streams: RankStreams of the rank.
         updates: The updates, which all ranks share.
     """
 
-    def __init__(self, reference: Reference, rank: int, streams: Streams, updates: _Updates) -> None:
+    def __init__(self, reference: Reference, rank: int, streams: RankStreams, updates: _Updates) -> None:
         self._reference = reference
         self._rank = rank
         self._streams = streams
@@ -221,7 +221,7 @@ def average_locally(
     averagers: Mapping[int, Sequence[int]],
     stages: Mapping[int, Mapping[int, Stage]],
     averaging: Averaging,
-    streams: Mapping[int, Streams],
+    streams: Mapping[int, RankStreams],
 ) -> None:
     """Give the averaged stages of all ranks, in one process, a reference on the device of their weights.
 
@@ -229,7 +229,7 @@ def average_locally(
         averagers: The ranks that average each stage, as from `executor.core.schedule_queries.averagers`.
         stages: Stages that each rank holds; emulated ones have no weights, and none gets a reference.
         averaging: Which of the two forms.
-        streams: Streams of each rank.
+        streams: RankStreams of each rank.
     """
     for stage, ranks in averagers.items():
         modules = {rank: stage_here for rank in ranks if isinstance(stage_here := stages[rank][stage], ModuleStage)}

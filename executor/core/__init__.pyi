@@ -40,8 +40,8 @@ from .stage_state import shifted_name as shifted_name
 from .stage_state import stage_state as stage_state
 from .streams import CudaStreams as CudaStreams
 from .streams import HostStreams as HostStreams
+from .streams import RankStreams as RankStreams
 from .streams import Signal as Signal
-from .streams import Streams as Streams
 from .transport_interface import PendingReduction as PendingReduction
 from .transport_interface import Transport as Transport
 from .transport_interface import require_expected as require_expected

@@ -15,7 +15,7 @@ from pipesched.executor import ExecutionError, RunEnded, failed
 from pipesched.executor.core.gradient_buckets import Bucket
 from pipesched.executor.core.recorder import Recorder
 from pipesched.executor.core.stage import Stage
-from pipesched.executor.core.streams import HostStreams, Streams
+from pipesched.executor.core.streams import HostStreams, RankStreams
 from pipesched.executor.core.transport_interface import PendingReduction, Transport
 from pipesched.schedules import (
     Average,
@@ -85,7 +85,7 @@ class Rank:
         at: Told each op and its position in `ops`, before it.
         probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
         named: Returns an op as it is told of: its list may be a part of a longer run.
-        streams: Streams of the rank's device.
+        streams: RankStreams of the rank's device.
     """
 
     rank: int
@@ -97,7 +97,7 @@ class Rank:
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
     probe: Probe | None = None
     named: Callable[[Op], Op] = lambda op: op
-    streams: Streams = HostStreams()  # noqa: RUF009 -- without state
+    streams: RankStreams = HostStreams()  # noqa: RUF009 -- without state
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Streams: the order in which a device does the work that one process launches for several ranks.
+"""RankStreams: the order in which a device does the work that one process launches for several ranks.
 
 Each rank of the process has a stream of its own. A tensor goes from rank to rank as a copy:
 
@@ -23,7 +23,7 @@ Signal: TypeAlias = Any
 """A torch.cuda.Event of any device; None on a CPU, where the work is over when its call returns."""
 
 
-class Streams(ABC):
+class RankStreams(ABC):
     """The streams of one rank: one for its ops, and one per peer for the tensors that it fetches."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Streams(ABC):
 
 
 @final
-class HostStreams(Streams):
+class HostStreams(RankStreams):
     """The streams of a CPU rank: an op is over when its call returns, and a tensor is read where it is."""
 
     def turn(self) -> AbstractContextManager[object]:
@@ -79,7 +79,7 @@ class HostStreams(Streams):
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class CudaStreams(Streams):
+class CudaStreams(RankStreams):
     """The CUDA streams of a rank.
 
     Args:

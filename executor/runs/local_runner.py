@@ -13,9 +13,9 @@ from pipesched.executor.core import (
     HostClock,
     HostStreams,
     Rank,
+    RankStreams,
     Recorder,
     Stage,
-    Streams,
     Transport,
     Waiting,
     averagers,
@@ -34,7 +34,7 @@ def local_ranks(
     averaging: Averaging = "asynchronous",
     transport: Callable[[int, Mailroom], Transport] = LocalTransport,
     *,
-    streams: Mapping[int, Streams] | None = None,
+    streams: Mapping[int, RankStreams] | None = None,
     recorder: Callable[[int], Recorder] = lambda rank: Recorder(HostClock(), keeps=False),  # noqa: ARG005
     at: Callable[[int, int], None] = lambda rank, index: None,  # noqa: ARG005 -- nobody need listen
 ) -> tuple[Rank, ...]:
@@ -45,7 +45,7 @@ def local_ranks(
         build: Makes the stages of a rank.
         averaging: How stages are averaged, where they are.
         transport: Makes the transport of a rank, given the mailroom that all share.
-        streams: Streams of each rank; None on CPUs.
+        streams: RankStreams of each rank; None on CPUs.
         recorder: Makes the recorder of a rank; none keeps the times of ops by default.
         at: Told rank and position in its list before each op.
 

@@ -16,9 +16,9 @@ from pipesched.executor.core import (
     DevicePosition,
     HostStreams,
     Rank,
+    RankStreams,
     Recorder,
     Stage,
-    Streams,
     build_stages,
     check_fits,
     make_batch,
@@ -55,7 +55,7 @@ def devices_of(rank_to_device: Sequence[int], kind: DeviceKind) -> list[torch.de
     return [torch.device("cuda", number[device] % torch.cuda.device_count()) for device in rank_to_device]
 
 
-def make_streams(devices: Sequence[torch.device]) -> dict[int, Streams]:
+def make_streams(devices: Sequence[torch.device]) -> dict[int, RankStreams]:
     """Return the streams of each rank, given its device."""
     return {
         rank: CudaStreams(device) if device.type == "cuda" else HostStreams() for rank, device in enumerate(devices)

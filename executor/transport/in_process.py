@@ -10,7 +10,7 @@ from functools import partial
 from torch import Tensor
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import HostStreams, PendingReduction, Signal, Streams, Transport, require_expected
+from pipesched.executor.core import HostStreams, PendingReduction, RankStreams, Signal, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
 from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Message, Recv, Reduce, Send
@@ -32,7 +32,7 @@ class _Parcel:
     ready: Signal
     num_left: int
 
-    def fetch(self, rank: int, streams: Streams) -> tuple[Tensor, Signal]:
+    def fetch(self, rank: int, streams: RankStreams) -> tuple[Tensor, Signal]:
         self.num_left -= 1
         if rank == self.sender:
             return self.tensor, self.ready
@@ -44,11 +44,11 @@ class Mailroom:
 
     Args:
         replicas: The ranks that reduce each stage, as from `reducers`.
-        streams: Streams of each rank; those of a CPU where a rank has none.
+        streams: RankStreams of each rank; those of a CPU where a rank has none.
     """
 
     def __init__(
-        self, replicas: Mapping[int, Sequence[int]] | None = None, streams: Mapping[int, Streams] | None = None
+        self, replicas: Mapping[int, Sequence[int]] | None = None, streams: Mapping[int, RankStreams] | None = None
     ) -> None:
         self.replicas = {} if replicas is None else replicas
         self.streams = {} if streams is None else streams

@@ -110,19 +110,19 @@ def test_the_detector_finds_a_wait_or_a_lifetime_that_is_missing(streams, device
 def test_messages_are_copied_beside_the_ops_of_both_ranks():
     """A copy waits for its own message alone: with the ops of both ranks left out, it is behind nothing else."""
     detector = RaceDetector()
-    mine, other = RacingStreams(detector), RacingStreams(detector)
+    receiver, sender = RacingStreams(detector), RacingStreams(detector)
     with detector:
-        with other.turn():
+        with sender.turn():
             sent = torch.ones(3)
-            ready = other.record()
+            ready = sender.record()
             later = torch.ones(3) * 2
-        with mine.turn():
+        with receiver.turn():
             own = torch.ones(3) * 3
-            copy, done = mine.fetch(sent, ready, 1)
-        assert mine._stream not in done.clock
-        assert done.clock[other._stream] == ready.clock[other._stream] < other._stream.clock[other._stream]
-        with mine.turn():
-            mine.wait(done, 1)
+            copy, done = receiver.fetch(sent, ready, 1)
+        assert receiver._stream not in done.clock
+        assert done.clock[sender._stream] == ready.clock[sender._stream] < sender._stream.clock[sender._stream]
+        with receiver.turn():
+            receiver.wait(done, 1)
             assert torch.equal(copy + own, torch.full((3,), 4.0))
     assert later.sum() == 6
 
