@@ -1,4 +1,4 @@
-"""RankStreams: the order in which a device does the work that one process launches for several ranks.
+"""Streams: the order in which a device does the work that one process launches for several ranks.
 
 Each rank of the process has a stream of its own. A tensor goes from rank to rank as a copy:
 

@@ -108,8 +108,9 @@ class MeasuringJob(RankJob[Measured]):
             prediction=spec.prediction,
         )  # fmt: skip
         return stages, make_batch(
-            model, schedule.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=context.device
-        )
+            model, schedule.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=context.device,
+            reads=(0 in stages, schedule.num_stages - 1 in stages),
+        )  # fmt: skip
 
     def _emulated(self, costs: StageCosts, rank: int) -> tuple[dict[int, Stage], Batch]:
         """Return stages that only take time, and a batch of nothing."""
@@ -130,7 +131,8 @@ class MeasuringJob(RankJob[Measured]):
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         if self._job.emulate is not None:
             return emulated_shapes(self._job.emulate, sys.maxsize if self._cluster is None else MOST_BYTES)
-        return find_shapes(self._schedule, context.rank, stages, batch.inputs[0], context.control)
+        sample = batch.inputs[0] if 0 in stages else None
+        return find_shapes(self._schedule, context.rank, stages, sample, context.control)
 
     def work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
