@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from pipesched.executor import LAUNCHER_S, PAUSE_SIGNALS, PAUSED
+from pipesched.executor import LAUNCHER_S, NOBODY, PAUSE_SIGNALS, PAUSED
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, writing
 from pipesched.executor.launch import (
     DrainPage,
@@ -149,7 +149,7 @@ def _rank_listener(page: ProgressPage, rank: int) -> RankListener:
     """Return the listener to one of several ranks of this process."""
     row = page.host_row(rank)
     row.begin()
-    return RankListener(row.reach, device=page.device_row(rank))
+    return RankListener(row.reach, on_turn=partial(row.wait, NOBODY), device=page.device_row(rank))
 
 
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:

@@ -86,6 +86,7 @@ class Rank:
         probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
         named: Returns an op as it is told of: its list may be a part of a longer run.
         streams: RankStreams of the rank's device.
+        on_turn: Called when a turn of the rank begins, in a process with several ranks.
     """
 
     rank: int
@@ -98,10 +99,12 @@ class Rank:
     probe: Probe | None = None
     named: Callable[[Op], Op] = lambda op: op
     streams: RankStreams = HostStreams()  # noqa: RUF009 -- without state
+    on_turn: Callable[[], None] = lambda: None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Launch on the rank's stream and count its bytes inside the block, in a process with several ranks."""
+        self.on_turn()
         with self.streams.turn(), self.recorder.turn():
             yield
 

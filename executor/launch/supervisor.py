@@ -187,7 +187,7 @@ class Processes:
 
     def _last_moved(self) -> int:
         places = [self._progress_page.read_host(number) for number in range(len(self._ranks))]
-        return max(range(len(places)), key=lambda number: places[number].since_ns)
+        return max(range(len(places)), key=lambda number: max(places[number].since_ns, places[number].waits_since_ns))
 
     def _is_clear(self, after_s: float) -> bool:
         """Return whether it is clear who ended the run, so long after a rank has failed.

@@ -39,6 +39,7 @@ class RankListener:
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
         is_asked: Returns whether a training run is to end after a checkpoint; asked in every process.
         gate: Says where its lists end early, if they have no flush; None: nowhere.
+        on_turn: Told that the rank continues, where it takes turns with others in its process.
         device: Gets the position of the rank's GPU, which is behind `at`; None: nobody asks for it.
     """
 
@@ -48,6 +49,7 @@ class RankListener:
     on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
     is_asked: Callable[[], bool] = lambda: False
     gate: Gate | None = None
+    on_turn: Callable[[], None] = lambda: None
     device: PageRow | None = None
 
 

@@ -169,7 +169,7 @@ def _built(
         faults = Interference(
             map(read_fault, spec.inject), schedule.num_microbatches, is_finite_checked=spec.is_finite_checked
         )
-        ranks.append(faults.on(replace(rank, at=at)))
+        ranks.append(faults.on(replace(rank, at=at, on_turn=listener.on_turn)))
     return ranks, {rank: batch_of(rank) for rank in range(len(ranks))}, positions
 
 
