@@ -5,7 +5,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format generated examples docs faults bounds install clean
+.PHONY: demo test check format generated examples docs faults gpu bounds install clean
 
 install: .venv/installed
 
@@ -46,6 +46,14 @@ FAULTS ?= 0.4
 faults: install
 	mkdir -p build
 	$(BIN)/python benchmarks/faults.py --share $(FAULTS) --out build/faults.md
+
+# the tests that need a GPU, then its figures, whatever the tests say, in nine minutes; installs nothing: a machine
+# without .venv needs a Python with torch and the packages of pipesched
+GPU_TESTS = $(shell grep -rl "mark\.gpu" tests --include="test_*.py")
+GPU_PYTHON = PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+gpu:
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 timeout 120 env $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini -m gpu $(GPU_TESTS); tests=$$?; \
+	$(GPU_PYTHON) benchmarks/gpu.py --minutes 7 && exit $$tests
 
 # the tests of loops in machine code that refuses an index outside its array, or below 0
 bounds: install

@@ -19,10 +19,13 @@ from pipesched.workflows import ArgumentError
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
+    from pipesched.executor.runs import Measured
 
 StageBounds: TypeAlias = tuple[tuple[int, int], ...]
 MakeSpec: TypeAlias = "Callable[[Schedule, str, StageBounds, int], RunSpec]"
 """From lists, a model's name, the layers of every stage and the samples of a micro-batch to one run of the lists."""
+RunLists: TypeAlias = "Callable[[RunSpec, Callable[[float], None]], Measured]"
+"""From one run of lists, and what is told its progress, to its measurement."""
 
 
 def with_trust(problem: Problem) -> Problem:
@@ -68,6 +71,7 @@ class Measurement:
         drift: Iterations more before those that count, where there are several pipelines: they begin together, and
             drift apart.
         spec: Makes one run of lists.
+        runs: Runs lists; None: processes of this machine do.
     """
 
     problem: Problem
@@ -75,6 +79,7 @@ class Measurement:
     warmup: int = 1
     drift: int = 20
     spec: MakeSpec = plain_spec
+    runs: RunLists | None = None
 
     def __call__(
         self,
@@ -92,7 +97,7 @@ class Measurement:
             spec = self._spec_of(setting)
         except (ScheduleError, ProfileError) as error:
             return SettingOutcome(setting, reason=str(error))
-        timeline = launch(spec, tick).timeline
+        timeline = (self.runs or launch)(spec, tick).timeline
         held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
         over = over_capacity(timeline.memory, self.problem.cluster, timeline)
         seconds = _iteration_s(timeline, setting.num_pipelines, self._skipped(setting)) / setting.num_pipelines

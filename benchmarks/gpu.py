@@ -1,0 +1,93 @@
+"""What a GPU shows of the executor and its predictions: every row is written as soon as it is there.
+
+    python benchmarks/gpu.py --minutes 7 [--rows equal,makespan]
+    python benchmarks/gpu.py --dry-run                           # the same on a CPU, with tiny models
+
+The page is benchmarks/results/gpu-<device>.md, a dry run's build/gpu-dry-run.md. A row that does not fit into the
+minutes is skipped with a line; a row that fails has its error in its place, and the others continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from gpu_rows import equality, faults, launching, memory, predictions, rivals, shapes, utilisation
+from gpu_rows.card import Card, error_line, file_of, free_memory, provenance
+from gpu_rows.row import Row
+from report import show
+
+from pipesched.workflows import session
+
+ROOT = Path(__file__).parents[1]
+ROWS = {
+    "equal": equality.ROW,
+    "makespan": predictions.ROW,
+    "memory": memory.ROW,
+    "utilisation": utilisation.ROW,
+    "shapes": shapes.ROW,
+    "pytorch": rivals.ROW,
+    "faults": faults.ROW,
+    "launching": launching.ROW,
+}
+LEAST_S = 3.0
+"""Time without which no row begins [s]."""
+GRACE_S = 45.0
+"""Time behind the end after which a device that hangs ends the program [s]."""
+
+
+def section(name: str, row: Row, card: Card, command: str) -> Iterator[str]:
+    """Yield a part of the page; a row that fails, or finds no time, has a line of it."""
+    begun_s = time.monotonic()
+    yield f"# {row.title}"
+    yield ""
+    yield from provenance(card, f"gpu.py --rows {name}{command}")
+    yield f"Goal: {row.goal}."
+    yield ""
+    if card.left_s < LEAST_S:
+        yield f"Skipped: {max(0.0, card.left_s):.0f} s were left."
+        return
+    try:
+        yield from row.lines(replace(card, ends_s=min(card.ends_s, begun_s + row.seconds)))
+    except Exception as error:  # noqa: BLE001 -- whatever ends one row must not end the others
+        yield f"\n**Failed.** {error_line(error)}"
+    free_memory()
+    yield ""
+    yield f"Took {time.monotonic() - begun_s:.0f} s."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=7.0, help="time for all rows (default: 7)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}")
+    parser.add_argument("--dry-run", action="store_true", help="run tiny models on a CPU, into build/")
+    arguments = parser.parse_args()
+    names = arguments.rows.split(",")
+    if unknown := set(names) - set(ROWS):
+        parser.error(f"--rows: got {', '.join(sorted(unknown))}, expected some of {', '.join(ROWS)}")
+    if not 0 < arguments.minutes <= 60:
+        parser.error(f"--minutes: got {arguments.minutes:g}, expected a number above 0, and at most 60")
+    if not arguments.dry_run and not torch.cuda.is_available():
+        parser.error("no GPU: torch.cuda.is_available() is false; try --dry-run")
+    seconds = 60 * arguments.minutes
+    card = Card("cpu" if arguments.dry_run else "cuda", time.monotonic() + seconds)
+    page = file_of(card, ROOT)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True)
+    command = f" --minutes {arguments.minutes:g}" + (" --dry-run" if arguments.dry_run else "")
+    with session():
+        for name in names:
+            show(section(name, ROWS[name], card, command), page)
+    faulthandler.cancel_dump_traceback_later()
+    print(f"written: {page.relative_to(ROOT)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

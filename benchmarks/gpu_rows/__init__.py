@@ -1,0 +1,1 @@
+"""The rows of the benchmark on a GPU."""
