@@ -26,6 +26,7 @@ class RunSettings:
     transport: Annotated[
         TransportKind, "A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."
     ] = "auto"
+    has_green_contexts: Annotated[bool, "Give each rank on streams of a GPU multiprocessors of its own."] = False
     backend: Annotated[Backend, "Backend of the messages; auto: nccl if every rank has a GPU, else gloo."] = "auto"
     compression: Annotated[
         MessagePrecision | None, "Send activations and gradients in half precision if their values fit."

@@ -12,6 +12,8 @@ from .finite_check import check_finite as check_finite
 from .gradient_buckets import Bucket as Bucket
 from .gradient_buckets import buckets as buckets
 from .gradient_mean import GradientMean as GradientMean
+from .green_contexts import green_pointers as green_pointers
+from .green_contexts import green_streams as green_streams
 from .interpreter import Batch as Batch
 from .interpreter import Probe as Probe
 from .interpreter import Rank as Rank

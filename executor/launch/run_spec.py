@@ -165,6 +165,8 @@ class RunSpec(RunSettings):
             yield f"bounds: {fault}"
         if self.model is None and not self.is_emulated:
             yield "model: got none, expected one, or costs to emulate"
+        if self.has_green_contexts and not (self.is_streamed and self.device == "cuda"):
+            yield "has_green_contexts: got True without streams of a GPU, expected device cuda and transport streams"
         if self.is_streamed:
             yield from self._stream_faults()
         yield from self._injected_faults()

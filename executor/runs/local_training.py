@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipesched.executor.core import (
     Batch,
@@ -26,6 +26,7 @@ from pipesched.executor.core import (
 from pipesched.executor.launch import LocalGate, RunSpec, Train
 from pipesched.executor.runs.held_out_looks import HeldOutLooks
 from pipesched.executor.runs.local_runner import local_ranks, run_local
+from pipesched.executor.runs.rank_streams import devices_of, make_streams, synchronize
 from pipesched.executor.runs.training_parts import TrainingParts
 from pipesched.executor.training import (
     BackgroundWriter,
@@ -138,9 +139,21 @@ class TrainingSetup:
         samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
         if samples is None:
             return None
-        whole = nn.Sequential(*stages)
+        whole = _Whole(*stages)
+        synchronize({parameter.device for parameter in whole.parameters()})  # stages come from several streams
         with kept_state(whole):
             return score_model(whole.eval(), self.model.loss, samples, self.batch_size)
+
+
+class _Whole(nn.Sequential):
+    """All stages in a row, each on its own device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        device = x.device
+        for stage in self:
+            own = next(stage.parameters(), x).device
+            x = stage(x.to(own))
+        return x.to(device)
 
 
 def training_of(spec: RunSpec, device: torch.device, model: Model | None = None) -> TrainingSetup:
@@ -170,7 +183,7 @@ def train_locally(
     is_asked: Callable[[], bool] = lambda: False,
     export: Path | None = None,
 ) -> Trained:
-    """Run `lists`, all ranks in this process on one device.
+    """Run `lists`, all ranks in this process, on a CPU or each on a stream of its GPU.
 
     Args:
         lists: Lists of all steps, with or without communication.
@@ -185,7 +198,7 @@ def train_locally(
             checkpoint cannot be written or read.
         ProfileError: A layer cannot be built, or there are no samples.
     """
-    spec = training.spec
+    spec, devices = training.spec, devices_of(lists.rank_to_device, training.spec.device)
     history = LossHistory(training.run.microbatches_per_step, on_step, is_finite_checked=spec.is_finite_checked)
     looks = HeldOutLooks(held_out_every, lists.num_stages, training.judge)
     parts = training.parts()
@@ -197,20 +210,21 @@ def train_locally(
             assert isinstance(stepped, ModuleStage), "as it is built here"
             looks.look(stage, version, stepped.module)
 
-        stages = training.stages(lists, history.listen, on_stage_step)(rank)
+        there = replace(training, device=devices[rank])
+        stages = there.stages(lists, history.listen, on_stage_step)(rank)
         if parts is not None:
             parts.load(rank, stages)
         return stages
 
     transport = partial(LocalTransport, compression=spec.compression)
-    ranks = local_ranks(lists, build, spec.averaging, transport)
+    ranks = local_ranks(lists, build, spec.averaging, transport, streams=make_streams(devices))
     if spec.is_finite_checked:
         ranks = tuple(replace(rank, probe=check_finite) for rank in ranks)
     try:
         if parts is None:
-            run_local(ranks, training.batch(lists))
+            run_local(ranks, _batches(training, devices, lists))
             history.catch_up()
-        elif _run_parts(parts, ranks, training, history, is_asked):
+        elif _run_parts(parts, ranks, training, devices, history, is_asked):
             return replace(history.end(), is_paused=True)
     except RunDiverged:
         return replace(history.end(), looks=looks.scores)
@@ -218,6 +232,14 @@ def train_locally(
     if export is not None:
         export_weights(export, stages, training.spec.bounds)
     return replace(history.end(training.judge(stages)), looks=looks.scores)
+
+
+def _batches(
+    training: TrainingSetup, devices: Sequence[torch.device], lists: Schedule, first: int = 0
+) -> dict[int, Batch]:
+    """Return the samples of each rank, from micro-batch `first` of the run on; ranks of a device share them."""
+    batches = {device: replace(training, device=device).batch(lists, first) for device in dict.fromkeys(devices)}
+    return {rank: batches[device] for rank, device in enumerate(devices)}
 
 
 def _final_stages(ranks: Sequence[Rank]) -> list[nn.Module]:
@@ -238,6 +260,7 @@ def _run_parts(
     parts: TrainingParts,
     ranks: Sequence[Rank],
     training: TrainingSetup,
+    devices: Sequence[torch.device],
     history: LossHistory,
     is_asked: Callable[[], bool],
 ) -> bool:
@@ -256,7 +279,7 @@ def _run_parts(
             for rank in ranks:
                 count_from(rank.stages, part.first_microbatch)
             ranks = [replace(rank, named=part.named) for rank in ranks]
-            run_local(ranks, training.batch(lists, part.first_microbatch))
+            run_local(ranks, _batches(training, devices, lists, part.first_microbatch))
             writer.check()
             is_last, steps = is_asked(), parts.steps_after(part)
             if is_last or parts.is_due(steps):

@@ -14,9 +14,7 @@ from pipesched.executor.core import (
     Batch,
     CudaStreams,
     DevicePosition,
-    HostStreams,
     Rank,
-    RankStreams,
     Recorder,
     Stage,
     build_stages,
@@ -30,7 +28,7 @@ from pipesched.executor.launch import Interference, Measure, RunSpec, read_fault
 from pipesched.executor.runs.local_runner import local_ranks, run_local
 from pipesched.executor.runs.measuring_job import Measured, make_measured, tensors_of
 from pipesched.executor.runs.rank_job import RankListener
-from pipesched.profiles import DeviceKind
+from pipesched.executor.runs.rank_streams import devices_of, make_streams
 from pipesched.profiles.measuring import SHORT_COUNT, computing, yardstick_s
 from pipesched.profiles.models import Model, kept_random_state, resolve_model, torch_dtype
 from pipesched.schedules import Op, Schedule, Yardstick
@@ -40,26 +38,6 @@ from pipesched.schedules.lowering import lower
 
 At: TypeAlias = Callable[[int, Op], None]
 """A function that is called with the position of each op and the op."""
-
-
-def devices_of(rank_to_device: Sequence[int], kind: DeviceKind) -> list[torch.device]:
-    """Return the device of each rank: GPUs in the order of the schedule's devices, which share them if they are more.
-
-    Args:
-        rank_to_device: Device of each rank in the schedule.
-        kind: ``cpu`` or ``cuda``.
-    """
-    if kind == "cpu":
-        return [torch.device("cpu")] * len(rank_to_device)
-    number = {device: index for index, device in enumerate(sorted(set(rank_to_device)))}
-    return [torch.device("cuda", number[device] % torch.cuda.device_count()) for device in rank_to_device]
-
-
-def make_streams(devices: Sequence[torch.device]) -> dict[int, RankStreams]:
-    """Return the streams of each rank, given its device."""
-    return {
-        rank: CudaStreams(device) if device.type == "cuda" else HostStreams() for rank, device in enumerate(devices)
-    }
 
 
 @kept_random_state()
@@ -134,7 +112,8 @@ def _built(
     assert isinstance(spec.job, Measure), "of this kind"
     check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
     built, dtype, size = model or resolve_model(spec.model), torch_dtype(spec.dtype), spec.job.microbatch_size
-    streams, positions = make_streams(devices), list[DevicePosition]()
+    streams = make_streams(devices, are_green=spec.has_green_contexts)
+    positions = list[DevicePosition]()
 
     def stages_of(rank: int) -> dict[int, Stage]:
         with starting(rank):

@@ -30,8 +30,8 @@ class RunOptions(RunSettings):
     no_check: Annotated[bool, typer.Option("--no-check", help="Run a list that the checker refuses.")] = False
 
     shown: ClassVar[dict[str, str | None]] = {
-        **dict.fromkeys(("optimizer", "lr", "dtype", "device", "transport", "backend", "threads")),
-        **dict.fromkeys(("iterations", "warmup", "timeout_s", "no_check", "is_pinned")),
+        **dict.fromkeys(("optimizer", "lr", "dtype", "device", "transport", "has_green_contexts")),
+        **dict.fromkeys(("backend", "threads", "iterations", "warmup", "timeout_s", "no_check", "is_pinned")),
         **dict.fromkeys(("prediction", "compression", "averaging", "seed")),
     }
 

@@ -10,7 +10,7 @@ from pipesched.executor import RunSettings
 from pipesched.schedules import LONGEST_S
 
 SETTINGS = get_type_hints(RunSettings, include_extras=True)
-_NAMES = {"timeout_s": "--timeout"}
+_NAMES = {"timeout_s": "--timeout", "has_green_contexts": "--green-contexts"}
 _LIMITS = {"lr": (0.0, 1e6), "seed": (0, 2**32 - 1), "threads": (1, 1024), "timeout_s": (0.1, LONGEST_S)}
 _OFF = {"is_pinned": ("--no-pin", "Let the operating system choose the cores of every rank.")}
 """The flags, and their help, that turn off what is on."""

@@ -35,6 +35,7 @@ class RunKeywords(TypedDict, total=False):
     dtype: Dtype
     device: DeviceKind
     transport: TransportKind
+    has_green_contexts: bool
     backend: Backend
     compression: MessagePrecision | None
     averaging: Averaging

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from pipesched.executor.training import OnStep
 
 TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | Builder | str | Path
-_OF_PROCESSES = ("transport", "backend", "timeout_s", "is_pinned", "save")
+_OF_PROCESSES = ("transport", "has_green_contexts", "backend", "timeout_s", "is_pinned", "save")
 """Keywords that have an effect only where every rank has a process of its own."""
 
 
