@@ -56,7 +56,7 @@ class Card:
     @property
     def has_green_contexts(self) -> bool:
         """Whether runs can give each rank processors of its own."""
-        return self.kind == "cuda" and "green_contexts" in {field.name for field in fields(RunSettings)}
+        return self.kind == "cuda" and "has_green_contexts" in {field.name for field in fields(RunSettings)}
 
     def pick(self, real: T, dry: T) -> T:
         """Return what a GPU takes, or its tiny double."""

@@ -31,10 +31,10 @@ def lines(card: Card) -> Iterator[str]:
 
 def _row(card: Card, case: str) -> str:
     name, _, num_ranks = case.partition(", ")
-    found = compare(name, int(num_ranks), card.device)
+    difference = compare(name, int(num_ranks), card.device)
     limit = 0.0 if name in SAME_ORDER else TOLERANCE
-    verdict = "all bits equal" if not found.largest else "equal" if found.largest <= limit else "**differs**"
-    return f"| {case} | {found.losses:.1e} | {found.gradients:.1e} | {found.weights:.1e} | {verdict} |"
+    verdict = "all bits equal" if not difference.largest else "equal" if difference.largest <= limit else "**differs**"
+    return f"| {case} | {difference.losses:.1e} | {difference.gradients:.1e} | {difference.weights:.1e} | {verdict} |"
 
 
 ROW = Row(

@@ -30,13 +30,13 @@ def lines(card: Card) -> Iterator[str]:
 
 
 def _row(card: Card, case: Case) -> str:
-    found = verified(card, case)
-    launches_s = found.measured.launches_s
+    run = verified(card, case)
+    launches_s = run.measured.launches_s
     if not launches_s:
-        return f"| {case} | - | {readable_s(found.op_s)} | - | {readable_s(found.makespan_s)} |"
-    num_ops = sum(isinstance(span.op, Compute) for span in found.measured.timeline.spans)
+        return f"| {case} | - | {readable_s(run.op_s)} | - | {readable_s(run.makespan_s)} |"
+    num_ops = sum(isinstance(span.op, Compute) for span in run.measured.timeline.spans)
     launch_s = median(launches_s)
-    times = (launch_s / num_ops, found.op_s, launch_s, found.makespan_s)
+    times = (launch_s / num_ops, run.op_s, launch_s, run.makespan_s)
     return f"| {case} | {' | '.join(map(readable_s, times))} |"
 
 

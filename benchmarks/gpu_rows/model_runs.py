@@ -37,7 +37,7 @@ class Case:
         num_ranks: Ranks.
         num_microbatches: Micro-batches.
         own: Whether each rank has a device of its own in the prediction, else all share one.
-        settings: More settings of the run, as ``green_contexts``.
+        settings: More settings of the run, as ``has_green_contexts``.
     """
 
     model: str
@@ -49,7 +49,7 @@ class Case:
     settings: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        more = "".join(f", {name.replace('_', ' ')}" for name, _ in self.settings)
+        more = "".join(f", {name.removeprefix('has_').replace('_', ' ')}" for name, _ in self.settings)
         return f"{self.label}, {self.name}, {self.num_ranks} ranks{more}"
 
     @property
@@ -98,7 +98,7 @@ class Verified:
     @property
     def memory_errors(self) -> Mapping[int, tuple[int, float]]:
         """Measured peak [bytes] and (predicted - measured) / measured, of each device."""
-        predicted, measured = (peak_memory(each.memory) for each in (self.predicted, self.measured.timeline))
+        predicted, measured = (peak_memory(timeline.memory) for timeline in (self.predicted, self.measured.timeline))
         return {
             device: (peak.total_bytes, predicted[device].total_bytes / peak.total_bytes - 1)
             for device, peak in measured.items()

@@ -29,7 +29,7 @@ def cases_of(card: Card) -> list[Case]:
     ]
     if not card.has_green_contexts:
         return shared
-    green = (("green_contexts", True),)
+    green = (("has_green_contexts", True),)
     return shared + [Case(*model, "1f1b", p, own=True, settings=green) for model in models_of(card) for p in (2, 4)]
 
 
@@ -46,16 +46,16 @@ def lines(card: Card) -> Iterator[str]:
 
 
 def _row(card: Card, case: Case) -> str:
-    found = verified(card, case)
-    times = " | ".join(map(readable_s, (found.op_s, found.predicted.makespan_s, found.makespan_s)))
-    split = found.split
+    run = verified(card, case)
+    times = " | ".join(map(readable_s, (run.op_s, run.predicted.makespan_s, run.makespan_s)))
+    split = run.split
     parts = (
         ["-"] * len(PARTS)
         if split is None
         else [_share(split.makespan.share(getattr(split.makespan, f"{part}_s"))) for part in PARTS]
     )
-    memory = max((error for _, error in found.memory_errors.values()), key=abs, default=None)
-    return f"| {case} | {times} | {found.makespan_error:+.1%} | {' | '.join(parts)} | {_share(memory)} |"
+    memory = max((error for _, error in run.memory_errors.values()), key=abs, default=None)
+    return f"| {case} | {times} | {run.makespan_error:+.1%} | {' | '.join(parts)} | {_share(memory)} |"
 
 
 def _share(share: float | None) -> str:

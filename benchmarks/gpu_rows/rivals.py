@@ -15,10 +15,9 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 from gpu_rows.card import Card
 from gpu_rows.row import Row
-from gpu_rows.whole_model import even_bounds
+from gpu_rows.whole_model import even_bounds, streams_on
 from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.executor.runs.streamed_run import make_streams
 from pipesched.profiles.models import Model, build_layers, resolve_model, torch_dtype
 from pipesched.profiles.models.optimizers import make_optimizer
 from pipesched.schedules.builders import build
@@ -66,9 +65,9 @@ def _row(card: Card, case: str) -> str:
             card.synchronize()
             if turn >= 2:
                 taken.append(time.perf_counter() - begun_s)
-    theirs, *ours = map(statistics.median, seconds)
-    cells = " | ".join(f"{taken * 1e3:.2f} ms" for taken in (theirs, *ours))
-    return f"| {case}: width {width}, {size} samples | {cells} | {ours[0] / theirs:.3f} |"
+    torch_s, *own_s = map(statistics.median, seconds)
+    cells = " | ".join(f"{taken * 1e3:.2f} ms" for taken in (torch_s, *own_s))
+    return f"| {case}: width {width}, {size} samples | {cells} | {own_s[0] / torch_s:.3f} |"
 
 
 def _our_step(model: Model, batch: Batch, dtype: torch.dtype, device: torch.device, name: str, num_ranks: int) -> Step:
@@ -78,7 +77,7 @@ def _our_step(model: Model, batch: Batch, dtype: torch.dtype, device: torch.devi
     ranks = local_ranks(
         schedule,
         lambda rank: build_stages(schedule, rank, model, bounds, **how),  # type: ignore[arg-type]
-        streams=make_streams([device] * num_ranks),
+        streams=streams_on(device, num_ranks),
     )
 
     def step() -> None:

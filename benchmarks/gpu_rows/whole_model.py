@@ -20,9 +20,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pipesched.executor.core import Batch, ModuleStage, Recorder, Stage, build_stages, make_batch, make_clock
+from pipesched.executor.core import (
+    Batch,
+    CudaStreams,
+    HostStreams,
+    ModuleStage,
+    RankStreams,
+    Recorder,
+    Stage,
+    build_stages,
+    make_batch,
+    make_clock,
+)
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.executor.runs.streamed_run import make_streams
 from pipesched.profiles.models import Model, build_layers, resolve_model
 from pipesched.profiles.models.optimizers import make_optimizer
 from pipesched.schedules import Schedule
@@ -110,6 +120,11 @@ def even_bounds(num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]
     return tuple(pairwise(cuts))
 
 
+def streams_on(device: torch.device, num_ranks: int) -> dict[int, RankStreams]:
+    """Return a stream of the device for each rank."""
+    return {rank: CudaStreams(device) if device.type == "cuda" else HostStreams() for rank in range(num_ranks)}
+
+
 def _on_streams(
     schedule: Schedule,
     model: Model,
@@ -126,7 +141,7 @@ def _on_streams(
             optimizer=OPTIMIZER, lr=LR, seed=SEED, dtype=torch.float32, device=device,
         )  # fmt: skip
 
-    streams = make_streams([device] * schedule.num_ranks)
+    streams = streams_on(device, schedule.num_ranks)
     ranks = local_ranks(schedule, stages_of, streams=streams, recorder=lambda rank: Recorder(make_clock(device)))  # noqa: ARG005
     losses: dict[int, float] = {}
     for iteration in range(times):
