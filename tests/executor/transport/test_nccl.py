@@ -191,7 +191,7 @@ def test_communicators_are_bound_to_the_gpu_and_their_watchdog_outlasts_every_ru
         assert (given.backend, given.device_id) == ("nccl", GPU)
         assert given.timeout == given.pg_options._timeout > timedelta(seconds=LONGEST_S)
     channels = [given.pg_options for _, given in options if getattr(given.pg_options, "is_high_priority_stream", False)]
-    assert [(each.config.min_ctas, each.config.max_ctas) for each in channels] == [(1, 4)] * 2
+    assert [(channel.config.min_ctas, channel.config.max_ctas) for channel in channels] == [(1, 4)] * 2
 
 
 def test_a_pytorch_without_limits_of_thread_blocks_is_not_asked_for_them(double, monkeypatch):
@@ -199,7 +199,7 @@ def test_a_pytorch_without_limits_of_thread_blocks_is_not_asked_for_them(double,
     monkeypatch.setattr(dist, "ProcessGroupNCCL", old)
     rows = calls_of(double, lower(build("1f1b", 2, 2)))
     options = [call.arguments[0].pg_options for call in rows[0] if call.kind == "new_group"]
-    assert [sorted(vars(each)) for each in options] == [["_timeout", "is_high_priority_stream"]] * 2
+    assert [sorted(vars(option)) for option in options] == [["_timeout", "is_high_priority_stream"]] * 2
 
 
 @pytest.mark.skipif(not dist.is_nccl_available(), reason="this PyTorch has no NCCL")
