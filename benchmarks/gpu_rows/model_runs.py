@@ -13,6 +13,7 @@ import torch
 import pipesched
 from gpu_rows.card import Card
 from pipesched import CATALOGUE, Profile, RunSettings, Schedule, build
+from pipesched.executor.core import green_streams
 from pipesched.executor.launch import RunSpec
 from pipesched.executor.runs import Measured, RankListener, measure_on_streams
 from pipesched.profiles import Dtype
@@ -56,6 +57,11 @@ class Case:
     def label(self) -> str:
         """The model's parameters, in millions."""
         return f"{num_parameters(self.model) / 1e6:.3g} M"
+
+    @property
+    def num_shares(self) -> int:
+        """Shares of the device's processors, one for each rank with green contexts."""
+        return self.num_ranks if self.settings else 1
 
     @property
     def schedule(self) -> Schedule:
@@ -120,8 +126,15 @@ def settings_of(card: Card, **more: Any) -> RunSettings:
 
 
 @cache
-def profiled(card_kind: str, dtype: str, model: str, sizes: tuple[int, ...]) -> Profile:
-    """Profile a model once, at some sizes of micro-batches."""
+def profiled(card_kind: str, dtype: str, model: str, sizes: tuple[int, ...], num_shares: int = 1) -> Profile:
+    """Profile a model once, at some sizes of micro-batches, on one of some shares of the device's processors."""
+    if num_shares > 1:
+        with torch.cuda.stream(green_streams(torch.device(card_kind, 0), num_shares)[0]):
+            return _profiled(card_kind, dtype, model, sizes)
+    return _profiled(card_kind, dtype, model, sizes)
+
+
+def _profiled(card_kind: str, dtype: str, model: str, sizes: tuple[int, ...]) -> Profile:
     few = {"repeats": 5, "warmup": 2} if card_kind == "cuda" else {"repeats": 1, "warmup": 1}
     how: dict[str, Any] = {"device": card_kind, "dtype": dtype} | few
     return pipesched.profile(model, list(sizes), **how).profile
@@ -144,7 +157,7 @@ def verified(card: Card, case: Case) -> Verified:
 
 def _verified(card: Card, case: Case) -> Verified:
     settings, source = settings_of(card, **dict(case.settings)), read_schedule_argument(case.schedule)
-    profile = profiled(card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size))
+    profile = profiled(card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares)
     conditions = Conditions(costs=profile, microbatch_size=case.size, partition="balanced")
     prediction = predict_source(source, conditions)
     bounds = conditions.bounds_of(source)
