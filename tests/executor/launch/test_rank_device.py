@@ -33,7 +33,7 @@ def together(views, backend):
     """Return the device of every process, or the error that it was told."""
     store, size = HashStore(), len(views)
 
-    def one(number):
+    def answer(number):
         HERE.gpus = views[number]
         try:
             return placed("cuda", backend, Neighbours(number, number, range(size), number, size), store)
@@ -41,7 +41,7 @@ def together(views, backend):
             return str(error)
 
     with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(one, range(size)))
+        return list(threads.map(answer, range(size)))
 
 
 def test_each_process_computes_on_the_gpu_that_all_have_agreed_on(chosen):
