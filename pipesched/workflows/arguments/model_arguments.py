@@ -66,7 +66,8 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
         threads=require_at_least("threads", settings.threads, 1),
         seed=require_at_least("seed", settings.seed, -MAX_INT64 - 1, MAX_INT64),
     )
-    require_kind("is_pinned", settings.is_pinned, bool, "True or False")
+    for name in ("is_pinned", "has_green_contexts"):
+        require_kind(name, getattr(settings, name), bool, "True or False")
     require_kind("save", settings.save, str | None, "the name of a folder, or None")
     if isinstance(settings.lr, bool) or not (
         isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0
