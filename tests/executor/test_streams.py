@@ -10,8 +10,9 @@ import torch
 from pipesched.executor import RankFailed
 from pipesched.executor.core import Batch, CudaStreams
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute, replicate
 from tests.executor.pipelines import Local, any_schedule
 from tests.executor.race_detector import HERE, RaceDetector, RaceError, RacingStreams
 from tests.executor.random_lists import SmallStage, random_schedule
@@ -49,6 +50,24 @@ def test_every_schedule_runs_without_a_race_and_gives_the_same_weights(name, ave
     plain.run(2)
     detector = raced(streamed)
     assert detector.num_ops > 50
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters, streamed.parameters, strict=True))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        recompute(build("1f1b", 2, 4)),
+        recompute(build("interleaved", 2, 4)),
+        replicate(build("1f1b", 2, 4), 2),
+        replicate(recompute(build("gpipe", 2, 4)), 2),
+        replicate(build("zb_h1", 2, 4), 2),
+    ],
+    ids=["recompute", "recompute, chunks", "replicas", "recompute, replicas", "replicas, split backward"],
+)
+def test_recomputation_and_replicas_run_without_a_race(schedule):
+    plain, streamed = (Local(schedule, "mlp:layers=12,width=4", optimizer="momentum") for _ in range(2))
+    plain.run(2)
+    raced(streamed)
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters, streamed.parameters, strict=True))
 
 
