@@ -111,7 +111,7 @@ TOGETHER = {
         "sharing",
     },
     "run-costs": {"variation", "yardstick", "stages.0.work.F"},
-    "job": {"job.emulate", "model", "is_finite_checked"},
+    "job": {"job.emulate", "model", "is_finite_checked", "has_green_contexts"},
 }
 """Fields that readers refuse because of another: the version, a stage without a forward, a job of no model."""
 
