@@ -16,9 +16,16 @@ from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_rank
 from pipesched.schedules import Message, Payload, Schedule, ScheduleError, machine_code, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import runs_without_flush
-from pipesched.simulator import USUAL_NETWORK, Buffers, Inexact, NetworkOptions, Scenario
+from pipesched.simulator import USUAL_NETWORK, Buffers, Estimate, Inexact, NetworkOptions, Scenario
 from pipesched.simulator.engine import require_simulable
-from pipesched.simulator.fast import Program, UnflushedRuns, compile_lists, program_times
+from pipesched.simulator.fast import (
+    Program,
+    UnflushedRuns,
+    compile_lists,
+    drifting_scenario,
+    predict_drifting,
+    program_times,
+)
 from pipesched.simulator.memory import peak_memory, with_memory
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
 from pipesched.simulator.search.search_outcome import UNPREDICTABLE
@@ -30,6 +37,8 @@ _MOST_CUTS = 64
 """Cuts that are simulated at most, besides those that a search starts from."""
 _MOST_STEPS = 50_000
 """Instructions that are simulated at most: numba, for which others count theirs too, is not loaded for so few."""
+_MOST_PACES = 4
+"""Cuts likewise of pipelines that drift apart, whose pace takes about 0.1 s."""
 _MOST_CELLS = 60_000
 """Ops in the lists of a run without a flush, of all cuts whose pace is found by longer runs."""
 
@@ -72,13 +81,14 @@ def fastest_cut(task: CutTask) -> Layers:
     """
     alone = task.costs((1,) * task.num_layers)
     layers, seconds = alone.stages, [layer.both_s for layer in alone.stages]
-    shares_devices = task.schedule.ranks_per_device > 1  # pipelines that drift apart have no pace that one run shows
-    if shares_devices or task.schedule.num_stages in (task.num_layers, 1):
+    if task.schedule.num_stages in (task.num_layers, 1):
         return first_cuts(bounds_of_cuts(task.schedule, alone, task.cluster).work, seconds)[0]
     try:
         lists = lower(task.schedule)
         bounds = bounds_of_cuts(lists, alone, task.cluster)
         starts = first_cuts(bounds.work, seconds)
+        if lists.ranks_per_device > 1:
+            return CutSearch(bounds, _drifting_cost(task), _MOST_PACES).fastest(starts)
         measure = _Measure(task, lists, task.costs(starts[0]))
         if measure.has_limits:
             starts = [*starts, *_small_cuts(lists, layers, starts)]
@@ -116,7 +126,8 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
                 of_rank.append((stage, sums_of[key]))
         ranks.append(tuple(of_rank))
     hidden = alone.overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
-    speeds, is_asynchronous = [device.speed for device in cluster.devices], lists.traits.is_asynchronous
+    speeds = [device.speed for device in cluster.devices]
+    is_asynchronous = lists.ranks_per_device > 1 or runs_without_flush(lists)
     waits_back = not (is_asynchronous or columns.splits_backward)
     ways_s = (
         [layer.forward_s / max(speeds) * (not is_asynchronous) for layer in layers],
@@ -172,6 +183,17 @@ def _small_cuts(lists: Schedule, layers: Sequence[StageCost], starts: Sequence[L
         ranks[rank].append((stage, [0.0, *accumulate(map(float, held_bytes))]))
     work = RankWork(lists.num_stages, tuple(tuple(stages) for stages in ranks if stages))
     return [cut for cut in (balanced_over_ranks(work, start) for start in starts) if cut not in starts]
+
+
+def _drifting_cost(task: CutTask) -> Callable[[Layers], tuple[float, ...]]:
+    """Return a function that gives the pace of pipelines that drift apart, infinite where it is not known."""
+
+    def cost(layers: Layers) -> tuple[float, ...]:
+        scenario = drifting_scenario(Scenario(task.schedule, task.costs(layers), task.cluster, task.network))
+        answer = predict_drifting(scenario) if isinstance(scenario, Scenario) else scenario
+        return 0, answer.seconds if isinstance(answer, Estimate) else math.inf
+
+    return cost
 
 
 @final

@@ -9,7 +9,7 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerCosts, StageCost
-from pipesched.schedules import Phase
+from pipesched.schedules import Phase, ScheduleTraits
 from pipesched.schedules.builders import build
 from pipesched.simulator.memory import peak_memory
 
@@ -211,6 +211,29 @@ def test_a_run_without_a_flush_is_cut_alike_by_its_name_and_as_lists(name):
         lists = pipesched.simulate(build(name, 3, 6), costs)
         assert lists.costs == named.costs
         assert lists.steady_s_per_microbatch == pytest.approx(named.steady_s_per_microbatch, rel=1e-9)
+
+
+def test_lists_of_a_user_without_a_flush_are_cut_for_their_pace():
+    schedule = build("xpipe", 4, 8)
+    own = schedule.made_from("mine", ScheduleTraits())
+    for seed in (0, 6, 12):
+        draw = random.Random(seed)
+        costs = LayerCosts(tuple(StageCost(f := draw.uniform(0.5, 2), 2 * f) for _ in range(7)))
+        assert pipesched.simulate(own, costs).costs == pipesched.simulate(schedule, costs).costs
+
+
+@pytest.mark.parametrize("counts", [(4, 4), (3, 6), (4, 12)])
+def test_pipelines_that_drift_apart_are_not_slower_than_with_equal_numbers_of_layers(counts):
+    num_ranks, num_microbatches = counts
+    for seed in range(2):
+        draw = random.Random(f"{counts} {seed}")
+        layers = [(draw.uniform(0.5, 3), draw.choice(SMALL + LARGE)) for _ in range(num_ranks + 2)]
+        costs = LayerCosts(tuple(StageCost(f, 2 * f, output_bytes=size) for f, size in layers))
+        cluster = pipesched.flat(num_ranks, Link(0.0, 500))
+        given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
+        default = pipesched.simulate("avgpipe", costs, cluster, **given)
+        uniform = pipesched.simulate("avgpipe", costs, cluster, **given, partition="uniform")
+        assert default.step_s <= uniform.step_s * (1 + 1e-9)
 
 
 def test_a_plan_takes_the_best_cut_and_claims_no_more_than_it_knows():
