@@ -23,6 +23,7 @@ from gpu_rows.card import Card, error_line, file_of, free_memory, provenance
 from gpu_rows.row import Row
 from report import show
 
+from pipesched.executor.runs.rank_streams import prepare_cuda
 from pipesched.workflows import session
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +74,7 @@ def main() -> int:
         parser.error(f"--rows: got {', '.join(sorted(unknown))}, expected some of {', '.join(ROWS)}")
     if not 0 < arguments.minutes <= 60:
         parser.error(f"--minutes: got {arguments.minutes:g}, expected a number above 0, and at most 60")
+    prepare_cuda()
     if not arguments.dry_run and not torch.cuda.is_available():
         parser.error("no GPU: torch.cuda.is_available() is false; try --dry-run")
     seconds = 60 * arguments.minutes

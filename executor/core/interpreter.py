@@ -129,9 +129,10 @@ def _resident_bytes(rank: Rank) -> int:
     return sum(stage.resident_bytes() for stage in rank.stages.values()) if rank.recorder.has_meter else 0
 
 
-def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
-    """Run one rank's list; it yields while it waits.
+def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting | None]:
+    """Run one rank's list; it yields while it waits, and None behind each computation that is only launched.
 
+    A rank that launched all that it can would keep the devices of the others idle meanwhile.
     A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
     never wait: a computation waits for the messages that it needs (an Overlap for those of both its computations,
     which then run one after the other). Reduce posts too: the stage's next Step, or the end of the list, waits for the
@@ -148,6 +149,8 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
         for index, op in enumerate(rank.ops):
             rank.at(index, op)
             yield from _execute(rank, op, tensors, reductions, batch)
+            if rank.streams.are_behind and isinstance(op, Compute | Overlap):
+                yield None
         for op in [reduction.op for reduction in reductions.values()]:
             yield from _finish_reduction(rank, op, reductions.pop(op.stage))
         rank.transport.flush()

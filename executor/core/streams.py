@@ -24,7 +24,13 @@ Signal: TypeAlias = Any
 
 
 class RankStreams(ABC):
-    """The streams of one rank: one for its ops, and one per peer for the tensors that it fetches."""
+    """The streams of one rank: one for its ops, and one per peer for the tensors that it fetches.
+
+    Attributes:
+        are_behind: Whether ops are only launched when their calls return; then one op launched is a turn of a rank.
+    """
+
+    are_behind = False
 
     @abstractmethod
     def turn(self) -> AbstractContextManager[object]:
@@ -90,6 +96,8 @@ class CudaStreams(RankStreams):
     Attributes:
         on_wait: Called with the rank that the stream waits for, and then with `NOBODY`.
     """
+
+    are_behind = True
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None = None, cuda: Any = torch.cuda) -> None:
         self.on_wait: Callable[[int], None] = lambda whom: None  # noqa: ARG005 -- nobody need listen

@@ -27,6 +27,9 @@ from pipesched.executor.core import (
 from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.schedules import Op, Schedule
 
+_OVER = object()
+"""What the list of a rank gives when it is over."""
+
 
 def local_ranks(
     schedule: Schedule,
@@ -77,11 +80,14 @@ def _without_op(at: Callable[[int], None]) -> Callable[[int, Op], None]:
 
 
 def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> float:
-    """Run every rank's list once, each as far as it comes at a turn; return the time to launch all ops [s].
+    """Run every rank's list once, each as far as it comes at a turn, on a GPU for one computation.
 
     Args:
         ranks: All ranks.
         batch: The data of the run; by rank where ranks are on several devices.
+
+    Returns:
+        The time to launch all ops [s].
 
     Raises:
         ExecutionError: An op failed, or every unfinished rank waits: a deadlock; with rank and op.
@@ -100,10 +106,10 @@ def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> floa
             rank, before = by_number[number], waiting.pop(number, None)
             done = len(rank.recorder)
             with rank.turn():
-                now = next(program, None)
-            if now is None:
+                now = next(program, _OVER)
+            if now is _OVER:
                 del programs[number]
-            else:
+            elif isinstance(now, Waiting):
                 waiting[number] = now
             moved = moved or now != before or len(rank.recorder) != done
         if not moved:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
 import torch
 
 from pipesched.executor.core import CudaStreams, HostStreams, RankStreams, green_streams
 from pipesched.profiles import DeviceKind
+
+_ENVIRONMENT = {
+    # queues of a process to a GPU, the most that CUDA has: with 8, its default, streams of ranks and of copies share
+    # them, and an op is kept waiting behind the wait of another rank
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    # one workspace for products of a stream, which stays: else some allocate their own, and it counts in their op
+    "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1",
+}
+"""Settings of CUDA and PyTorch, which read them when CUDA starts; those that the user has set stay."""
+
+
+def prepare_cuda() -> None:
+    """Set the variables that streams need; call this before CUDA starts."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def devices_of(rank_to_device: Sequence[int], kind: DeviceKind) -> list[torch.device]:
@@ -33,6 +49,8 @@ def make_streams(devices: Sequence[torch.device], *, are_green: bool = False) ->
     Raises:
         ExecutionError: The driver knows no green contexts, or a GPU has too few multiprocessors.
     """
+    if any(device.type == "cuda" for device in devices):
+        prepare_cuda()
     shares = {device: iter(green_streams(device, devices.count(device))) for device in set(devices) if are_green}
     return {
         rank: CudaStreams(device, next(shares[device]) if are_green else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from pipesched.executor import RankFailed
 from pipesched.executor.core import Batch, CudaStreams
 from pipesched.executor.runs import local_ranks, run_local
+from pipesched.schedules import Compute, Phase
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute, replicate
@@ -96,6 +98,26 @@ def test_a_thousand_random_orders_run_without_a_race(part):
                 run_local(ranks, batch)
             runs.append(torch.stack([stages[s % num_ranks][s].weight for s in range(drawn.num_stages)]))
         assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_no_rank_launches_far_ahead_of_the_next_one(num_ranks):
+    """A message leaves at the turn behind its forward: so the next rank is two forwards behind, and not all of them."""
+    detector, launched = RaceDetector(), [0] * num_ranks
+    run = Local(build("gpipe", num_ranks, 16), "mlp:layers=12,width=4")
+    lists = run.schedule.ops
+
+    def at(rank, index):
+        op = lists[rank][index]
+        launched[rank] += isinstance(op, Compute) and op.phase is Phase.FORWARD
+        ahead = [before - after for before, after in pairwise(launched)]
+        assert max(ahead) <= 2, launched
+
+    own = {rank: RacingStreams(detector) for rank in range(num_ranks)}
+    built = {rank.rank: rank.stages for rank in run.ranks}
+    with detector:
+        run_local(local_ranks(run.schedule, built.__getitem__, streams=own, at=at), run.batch)
+    assert launched == [16] * num_ranks
 
 
 class _Blind(RacingStreams):

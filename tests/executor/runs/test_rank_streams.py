@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from pipesched.executor.core import Batch
 from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import local_training, train_locally, training_of
-from pipesched.executor.runs.rank_streams import devices_of
+from pipesched.executor.runs import local_training, rank_streams, train_locally, training_of
+from pipesched.executor.runs.rank_streams import devices_of, make_streams
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import CPU, MLP, even_bounds
 from tests.executor.race_detector import RaceDetector, RacingStreams
@@ -32,6 +34,18 @@ def test_ranks_get_gpus_in_the_order_of_their_devices(monkeypatch, rank_to_devic
 
 def test_ranks_on_cpus_share_the_cpu():
     assert devices_of((0, 1, 2), "cpu") == [CPU] * 3
+
+
+@pytest.mark.parametrize("given", [{}, {"CUDA_DEVICE_MAX_CONNECTIONS": "4", "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "0"}])
+def test_streams_have_queues_of_their_own_unless_the_user_says_how_many(monkeypatch, given):
+    expected = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"} | given
+    for name in expected:
+        monkeypatch.setenv(name, given.get(name, ""))
+        if not given:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(rank_streams, "CudaStreams", lambda device, stream: device)
+    assert [*make_streams([torch.device("cuda", 0)] * 2)] == [0, 1]
+    assert {name: os.environ[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["1f1b", "pipedream", "avgpipe", "xpipe"])
