@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -131,6 +132,9 @@ class _Shared:
 
     def __init__(self, recorder):
         self.rows, self.mark, self.note, self._recorder = [], recorder.mark, recorder.note, recorder
+
+    def turn(self):
+        return nullcontext()
 
     def __len__(self):
         return len(self.rows)
