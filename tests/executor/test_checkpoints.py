@@ -205,7 +205,7 @@ def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkey
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setattr(
         "pipesched.executor.rank_command.GuardedRank",
-        lambda timeout_s: SimpleNamespace(at=None, gate=lambda is_asked: None),
+        lambda timeout_s: SimpleNamespace(at=None, device=None, gate=lambda is_asked: None),
     )
     for restart in (0, 1):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
