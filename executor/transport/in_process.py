@@ -75,7 +75,7 @@ class LocalTransport(Transport):
         self._fetched: dict[Message, tuple[Tensor, Signal, int]] = {}
         """Copies of messages, each with the event behind it and its sender."""
         self._kept: list[_Parcel] = []
-        """Parcels of this rank, whose tensors are freed in its own turns."""
+        """Parcels of this rank that others copy, whose tensors are freed in its own turns."""
         self._meetings = Meetings()
 
     def send(self, op: Send, tensor: Tensor) -> None:
@@ -87,7 +87,8 @@ class LocalTransport(Transport):
     def _parcel(self, tensor: Tensor, num_readers: int) -> _Parcel:
         self._free_fetched()
         parcel = _Parcel(self._rank, tensor, self._streams.record(), num_readers)
-        self._kept.append(parcel)
+        if self._streams.are_behind:
+            self._kept.append(parcel)
         return parcel
 
     def _free_fetched(self) -> None:
