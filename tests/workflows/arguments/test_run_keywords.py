@@ -30,8 +30,9 @@ def test_each_setting_says_what_it_means_in_a_sentence():
 def test_settings_that_are_words_have_their_choices():
     choices = setting_choices()
     assert choices["backend"] == ("auto", "gloo", "nccl")
+    assert choices["transport"] == ("auto", "processes", "streams")
     assert choices["compression"] == (None, "half")
-    assert set(choices) == {"optimizer", "dtype", "device", "backend", "compression", "averaging"}
+    assert set(choices) == {"optimizer", "dtype", "device", "transport", "backend", "compression", "averaging"}
 
 
 @pytest.mark.parametrize("function", [pipesched.run, pipesched.verify])
