@@ -39,7 +39,7 @@ from pipesched.executor.core import (
     execute_rank,
     make_meter,
 )
-from pipesched.executor.transport import ProcessGroupTransport, TensorShape
+from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.processes import pin
 from pipesched.schedules import Compute, Schedule, Step, compute_only
@@ -133,7 +133,9 @@ class OurStep:
         )
         device = torch.device("cpu")
         shapes = {0: TensorShape(tuple(xs[0].shape), x.dtype)}
-        transport = ProcessGroupTransport(rank, dict(enumerate(rows)), schedule.num_stages, shapes, device, False, 60.0)
+        transport = ProcessGroupTransport(
+            RankChannels(rank, dict(enumerate(rows)), schedule.num_stages, shapes, device), 60.0
+        )
         self._rank = Rank(rank, rows[rank], schedule.num_stages, {rank: stage}, transport,
                           Recorder(HostClock(), make_meter(device)))  # fmt: skip
         self._batch = Batch(xs, ys)

@@ -1,4 +1,4 @@
-"""Runs of GPTs on streams of one device, each beside its prediction: what several rows look at, so made once."""
+"""Runs of GPTs on streams of one device, each beside its prediction; several rows share them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted makespans of GPTs beside runs on streams: the error, and what it is made of."""
+"""Predicted makespans of GPTs beside runs on streams: the error and its parts."""
 
 from __future__ import annotations
 

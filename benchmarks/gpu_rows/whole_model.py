@@ -47,7 +47,7 @@ TOLERANCE = 1e-5
 MODEL = "gpt:layers=6,width=64,heads=4,context=32"
 NUM_MICROBATCHES, MICROBATCH_SIZE, PIPELINES, SEED = 8, 2, 2, 0
 OPTIMIZER, LR = "momentum", 0.05
-"""Momentum keeps the gradients of the first Step as they are, and sums those of later Steps."""
+"""Momentum: the buffer is the gradient of the first Step, and a decayed sum from the second Step on."""
 Values = dict[str, Tensor]
 """The parameters of a stage by name."""
 

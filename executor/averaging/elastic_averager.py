@@ -68,7 +68,7 @@ class LocalPool(Pool):
     Args:
         reference: The reference of one stage.
         rank: The rank.
-        streams: RankStreams of the rank.
+        streams: Streams of the rank.
         updates: The updates, which all ranks share.
     """
 
@@ -229,7 +229,7 @@ def average_locally(
         averagers: The ranks that average each stage, as from `executor.core.schedule_queries.averagers`.
         stages: Stages that each rank holds; emulated ones have no weights, and none gets a reference.
         averaging: Which of the two forms.
-        streams: RankStreams of each rank.
+        streams: Streams of each rank.
     """
     for stage, ranks in averagers.items():
         modules = {rank: stage_here for rank in ranks if isinstance(stage_here := stages[rank][stage], ModuleStage)}

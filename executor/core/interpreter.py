@@ -76,7 +76,7 @@ Probe: TypeAlias = Callable[[Compute, Stage], Callable[[Tensor | None], None]]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of a run: its list, its stages, and what carries its messages.
+    """One rank of a run: its op list, its stages and its transport.
 
     Attributes:
         ops: The rank's op list, lowered; it is read from the start at each run.
@@ -85,7 +85,7 @@ class Rank:
         at: Told each op and its position in `ops`, before it.
         probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
         named: Returns an op as it is told of: its list may be a part of a longer run.
-        streams: RankStreams of the rank's device.
+        streams: Streams of the rank's device.
         on_turn: Called when a turn of the rank begins, in a process with several ranks.
     """
 

@@ -50,7 +50,7 @@ class RankStreams(ABC):
 
         Args:
             tensor: The peer's tensor; its memory is not reused before the copy.
-            ready: Signal behind the ops that write to `tensor`.
+            ready: Event behind the ops that write to `tensor`.
             peer: The rank that has made `tensor`.
 
         Returns:

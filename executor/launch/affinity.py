@@ -1,4 +1,4 @@
-"""Affinity: which rank a process runs, on which of its machine's devices, and what carries its messages."""
+"""Affinity: the rank that a process runs, its device on this machine, and the backend of its messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class GpuPlace:
-    """The GPU of a process, and what carries its messages.
+    """The GPU of a process and the backend of its messages.
 
     Attributes:
         index: Index of the GPU, as the process sees it.

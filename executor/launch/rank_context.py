@@ -37,7 +37,14 @@ from pipesched.executor.launch.injected_fault import read_fault
 from pipesched.executor.launch.interference import Interference
 from pipesched.executor.launch.rank_device import Neighbours, placed
 from pipesched.executor.launch.run_spec import RunSpec, Train
-from pipesched.executor.transport import Groups, NcclTransport, ProcessGroupTransport, TensorShape, nccl_environment
+from pipesched.executor.transport import (
+    Groups,
+    NcclTransport,
+    ProcessGroupTransport,
+    RankChannels,
+    TensorShape,
+    nccl_environment,
+)
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
 from pipesched.profiles.processes import pin, usable_cores
@@ -51,7 +58,6 @@ class RankContext:
     Attributes:
         is_first: Whether this is the first of all processes, which says what came out.
         backend: ``gloo`` or ``nccl``, of the messages between stages.
-        control: What the ranks say to each other besides goes over this group, on CPUs; None: over the default one.
         timeout_s: How long one message may keep the rank waiting.
         reference: The process of its device, where this rank is the one that has started it.
         num_busy: How many devices of this machine can compute at once, each with a core, or a GPU.
@@ -64,7 +70,6 @@ class RankContext:
     is_first: bool
     device: torch.device
     backend: str
-    control: dist.ProcessGroup | None
     timeout_s: float
     reference: ReferenceProcess | None = None
     num_busy: int = 1
@@ -75,7 +80,7 @@ class RankContext:
     def meet(self) -> None:
         """Wait for all ranks."""
         with waiting_for(f"the other ranks of rank {self.rank}"):
-            dist.barrier(self.control)
+            dist.barrier()
 
     def join(
         self,
@@ -117,14 +122,14 @@ class RankContext:
         compression: MessagePrecision | None,
     ) -> Transport:
         """Return what carries the messages of this rank; all ranks call this together."""
-        ends = (self.rank, lists, schedule.num_stages, shapes, self.device)
-        are_held = schedule.is_held and schedule.is_lowered
         with among_ourselves(self.rank), waiting_for(f"the other ranks of rank {self.rank}"):
-            replicas = self.groups.of_replicas(schedule.reducers)
+            own = RankChannels(
+                self.rank, lists, schedule.num_stages, shapes, self.device, self.groups.of_replicas(schedule.reducers),
+                are_held=schedule.is_held and schedule.is_lowered,
+            )  # fmt: skip
             if self.backend == "nccl":
-                return NcclTransport(*ends, self.groups.of_channels(channels(schedule)), replicas, are_held=are_held)
-        is_staged = self.device.type == "cuda"
-        return ProcessGroupTransport(*ends, is_staged, self.timeout_s, replicas, compression, are_held=are_held)
+                return NcclTransport(own, self.groups.of_channels(channels(schedule)))
+        return ProcessGroupTransport(own, self.timeout_s, compression, is_staged=self.device.type == "cuda")
 
     def run(self, me: Rank, batch: Batch) -> None:
         """Run the list of `me` once, all ranks starting together.
@@ -195,7 +200,7 @@ def connected(
             default_group(groups, rank, size, store, patience),
         ):
             yield RankContext(
-                rank, process == 0, place.device, place.backend, None, timeout_s, reference,
+                rank, process == 0, place.device, place.backend, timeout_s, reference,
                 place.num_busy, place.is_busy, interference, groups,
             )  # fmt: skip
             with waiting_for(f"the other ranks of rank {rank}"):

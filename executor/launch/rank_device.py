@@ -1,4 +1,4 @@
-"""The device that a process computes on, and what carries its messages; agreed by all where it is a GPU."""
+"""The device of a process and the backend of its messages; on GPUs all processes agree on both."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def references(
     process = context.reference
     attached: list[ElasticAverager] = []
     try:
-        addresses = gather_texts("" if process is None else process.address, context.control)
+        addresses = gather_texts("" if process is None else process.address)
         if process is not None:
             attached = _attach(process.hold(held, context.timeout_s), held, stages, context.rank, averaging)
         elif context.rank in ranks:
@@ -86,7 +86,7 @@ def _everyones(
         for index, stage in stages.items()
         if isinstance(stage, ModuleStage) and index in ranks_of and context.rank == ranks_of[index][0]
     }
-    told = [json.loads(text) for text in gather_texts(json.dumps(first_stages), context.control)]
+    told = [json.loads(text) for text in gather_texts(json.dumps(first_stages))]
     for index, ranks in ranks_of.items():
         yield Averaged(index, tuple(ranks), tuple((name, count) for name, count in told[ranks[0]][str(index)]))
 

@@ -80,9 +80,9 @@ def _measured(lists: Schedule, context: RankContext, recorder: Recorder) -> tupl
     """
     ends_s = list(_batch_ends_s(lists_of(lists, {context.rank})[context.rank], recorder))
     mine_s = torch.tensor(ends_s, dtype=torch.float64).diff()
-    batches_s = torch.stack(all_gather(mine_s, context.control)).amax(0)
+    batches_s = torch.stack(all_gather(mine_s)).amax(0)
     peak = torch.tensor([max(recorder.most_bytes(), default=-1)])
-    peaks = [int(peak_bytes) for peak_bytes in all_gather(peak, context.control)]
+    peaks = [int(peak_bytes) for peak_bytes in all_gather(peak)]
     if min(peaks) < 0:
         return batches_s.tolist(), None
     held = dict.fromkeys(lists.rank_to_device, 0)

@@ -48,7 +48,7 @@ def local_ranks(
         build: Makes the stages of a rank.
         averaging: How stages are averaged, where they are.
         transport: Makes the transport of a rank, given the mailroom that all share.
-        streams: RankStreams of each rank; None on CPUs.
+        streams: Streams of each rank; None on CPUs.
         recorder: Makes the recorder of a rank; none keeps the times of ops by default.
         at: Told rank and position in its list before each op.
 

@@ -98,19 +98,7 @@ class MeasuringJob(RankJob[Measured]):
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         if self._job.emulate is not None:
             return self._emulated(self._job.emulate, context.rank)
-        spec, schedule, job = self.spec, self._schedule, self._job
-        assert spec.model is not None, "what is not emulated has a model"
-        check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
-        model, dtype = self._model or resolve_model(spec.model), torch_dtype(spec.dtype)
-        stages = build_stages(
-            schedule, context.rank, model, spec.bounds,
-            optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=context.device,
-            prediction=spec.prediction,
-        )  # fmt: skip
-        return stages, make_batch(
-            model, schedule.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=context.device,
-            reads=(0 in stages, schedule.num_stages - 1 in stages),
-        )  # fmt: skip
+        return build_measured(self.spec, self._schedule, context.rank, context.device, self._model)
 
     def _emulated(self, costs: StageCosts, rank: int) -> tuple[dict[int, Stage], Batch]:
         """Return stages that only take time, and a batch of nothing."""
@@ -132,12 +120,12 @@ class MeasuringJob(RankJob[Measured]):
         if self._job.emulate is not None:
             return emulated_shapes(self._job.emulate, sys.maxsize if self._cluster is None else MOST_BYTES)
         sample = batch.inputs[0] if 0 in stages else None
-        return find_shapes(self._schedule, context.rank, stages, sample, context.control)
+        return find_shapes(self._schedule, context.rank, stages, sample)
 
     def work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
-        job, control = self._job, context.control
+        job = self._job
         meter = make_meter(context.device) if job.emulate is None else None  # emulated stages hold nothing
         recorder = Recorder(make_clock(context.device), meter)
         rank = context.join(self._schedule, stages, shapes, recorder, self.listener.at, self.spec.compression)
@@ -145,7 +133,7 @@ class MeasuringJob(RankJob[Measured]):
             routes = ThrottledRoutes(self._schedule, self._cluster, job.emulate)
             page = _shared_page(routes, context)
             rank = replace(rank, transport=ThrottledTransport(context.rank, rank.transport, routes, page))
-        offset_ns = _clock_offset_ns(context.rank, control)
+        offset_ns = _clock_offset_ns(context.rank)
         self._look(context)
         for iteration in range(job.warmup + job.iterations):
             context.run(rank, batch)
@@ -166,11 +154,11 @@ class MeasuringJob(RankJob[Measured]):
             self._kernels_s.append(yardstick_s(1, context.device, SHORT_COUNT))
 
     def gather(self, context: RankContext) -> Measured | None:
-        times_ns = all_gather(torch.stack(self._times_ns), context.control)
-        held_bytes = all_gather(torch.stack(self._held_bytes), context.control)
+        times_ns = all_gather(torch.stack(self._times_ns))
+        held_bytes = all_gather(torch.stack(self._held_bytes))
         pairs = torch.tensor(sorted(self._losses.items()), dtype=torch.float64).reshape(-1, 2)
-        losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, context.control)]).tolist())
-        kernels_s = torch.cat(all_gather(torch.tensor(self._kernels_s, dtype=torch.float64), context.control))
+        losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs)]).tolist())
+        kernels_s = torch.cat(all_gather(torch.tensor(self._kernels_s, dtype=torch.float64)))
         if not context.is_first:
             return None
         yardstick = None
@@ -178,6 +166,37 @@ class MeasuringJob(RankJob[Measured]):
             num_busy = context.num_busy if self.spec.device == "cpu" else 1
             yardstick = Yardstick(self.spec.device, num_busy, float(kernels_s.mean()))
         return make_measured(self._schedule, times_ns, held_bytes, losses, yardstick)
+
+
+def build_measured(
+    spec: RunSpec, schedule: Schedule, rank: int, device: torch.device, model: Model | None = None
+) -> tuple[dict[int, Stage], Batch]:
+    """Return the stages of a rank of a measured run, and the data that they read.
+
+    Args:
+        spec: Specification of the run, whose job measures a model.
+        schedule: The lowered lists.
+        rank: The rank.
+        device: Device of the rank.
+        model: The model of the run; None to look up its name.
+
+    Raises:
+        ExecutionError: The stages are not a cut of the model, or its batch has another number of samples.
+        ProfileError: There is no such model, or a layer cannot be built.
+    """
+    assert isinstance(spec.job, Measure), "of this kind"
+    assert spec.model is not None, "a run that is not emulated has a model"
+    check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
+    built, dtype = model or resolve_model(spec.model), torch_dtype(spec.dtype)
+    stages = build_stages(
+        schedule, rank, built, spec.bounds,
+        optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=device, prediction=spec.prediction,
+    )  # fmt: skip
+    batch = make_batch(
+        built, schedule.num_microbatches, spec.job.microbatch_size, seed=spec.seed, dtype=dtype, device=device,
+        reads=(0 in stages, schedule.num_stages - 1 in stages),
+    )  # fmt: skip
+    return stages, batch
 
 
 def tensors_of(recorder: Recorder) -> tuple[Tensor, Tensor]:
@@ -223,20 +242,20 @@ def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
     Raises:
         ExecutionError: The ranks are not all on one host.
     """
-    if len(set(gather_texts(socket.gethostname(), context.control))) > 1:
+    if len(set(gather_texts(socket.gethostname()))) > 1:
         raise ExecutionError(
             "cluster: got ranks on several hosts, expected all on one, whose clock they share; start them on one host"
         )
     with owned_folder() as folder:
         Page.create(folder / "page", routes.num_cells)
-        page = Page(Path(gather_texts(str(folder), context.control)[0]) / "page")
+        page = Page(Path(gather_texts(str(folder))[0]) / "page")
         context.meet()  # rank 0 leaves the folder when all have opened the page
     return page
 
 
-def _clock_offset_ns(rank: int, control: dist.ProcessGroup | None, rounds: int = 20) -> int:
+def _clock_offset_ns(rank: int, rounds: int = 20) -> int:
     """Return what to add to this rank's clock to get rank 0's: nothing on one host, else the best of some echoes."""
-    hosts = gather_texts(socket.gethostname(), control)
+    hosts = gather_texts(socket.gethostname())
     offset_ns = 0
     for other in range(1, len(hosts)):
         if hosts[other] == hosts[0] or rank not in (0, other):
@@ -245,12 +264,12 @@ def _clock_offset_ns(rank: int, control: dist.ProcessGroup | None, rounds: int =
         for _ in range(rounds):
             stamp = torch.zeros(1, dtype=torch.int64)
             if rank == 0:
-                dist.recv(stamp, other, group=control)
-                dist.send(torch.tensor([time.perf_counter_ns()]), other, group=control)
+                dist.recv(stamp, other)
+                dist.send(torch.tensor([time.perf_counter_ns()]), other)
             else:
                 sent_ns = time.perf_counter_ns()
-                dist.send(stamp, 0, group=control)
-                dist.recv(stamp, 0, group=control)
+                dist.send(stamp, 0)
+                dist.recv(stamp, 0)
                 got_ns = time.perf_counter_ns()
                 if best_ns is None or got_ns - sent_ns < best_ns:
                     best_ns, offset_ns = got_ns - sent_ns, int(stamp) - (sent_ns + got_ns) // 2

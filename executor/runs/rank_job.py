@@ -55,11 +55,21 @@ class RankListener:
 
 @contextmanager
 def following_device(listener: RankListener, device: torch.device) -> Iterator[RankListener]:
-    """Yield a listener that has the position and the waits of a GPU written too; on a CPU yield `listener`."""
+    """Yield a listener that also writes the position and the waits of a GPU; on a CPU yield `listener`."""
     row = listener.device
     if row is None or device.type == "cpu":
         yield listener
         return
+    placed, position = with_position(listener, row, device)
+    try:
+        with waits_told_to(position.wait), polled([position]):
+            yield placed
+    finally:
+        row.end()
+
+
+def with_position(listener: RankListener, row: PageRow, device: torch.device) -> tuple[RankListener, DevicePosition]:
+    """Return a listener that also notes ops for the position of a GPU, and the position, which writes to `row`."""
     position = DevicePosition(device, row.reach, row.wait)
 
     def at(index: int, op: Op) -> None:
@@ -67,11 +77,7 @@ def following_device(listener: RankListener, device: torch.device) -> Iterator[R
         position.at(index, op)
 
     row.begin()
-    try:
-        with waits_told_to(position.wait), polled([position]):
-            yield replace(listener, at=at)
-    finally:
-        row.end()
+    return replace(listener, at=at), position
 
 
 class RankJob(ABC, Generic[_Result]):

@@ -65,7 +65,7 @@ def run_rank(
             guarded.done()
         if is_shared:
             text = "" if result is None else result_to_text(result)
-            result = result_from_text(share(text, ranks[0], context.control))
+            result = result_from_text(share(text, ranks[0]))
     return result
 
 

@@ -11,13 +11,13 @@ from pipesched.executor.core import CudaStreams, HostStreams, RankStreams, green
 from pipesched.profiles import DeviceKind
 
 _ENVIRONMENT = {
-    # queues of a process to a GPU, the most that CUDA has: with 8, its default, streams of ranks and of copies share
-    # them, and an op is kept waiting behind the wait of another rank
+    # hardware queues per process, CUDA's maximum; with its default of 8 streams share queues, and an op may stand
+    # behind the wait of another rank
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
-    # one workspace for products of a stream, which stays: else some allocate their own, and it counts in their op
+    # one lasting cuBLAS workspace per stream; else some products allocate one, which counts in the memory of their op
     "TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1",
 }
-"""Settings of CUDA and PyTorch, which read them when CUDA starts; those that the user has set stay."""
+"""Environment variables that CUDA and PyTorch read when CUDA starts; values that the user has set stay."""
 
 
 def prepare_cuda() -> None:

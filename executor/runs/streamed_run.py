@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TypeAlias
 
 import torch
 
@@ -17,27 +16,21 @@ from pipesched.executor.core import (
     Rank,
     Recorder,
     Stage,
-    build_stages,
-    check_fits,
-    make_batch,
     make_clock,
     make_meter,
     polled,
 )
 from pipesched.executor.launch import Interference, Measure, RunSpec, read_fault
 from pipesched.executor.runs.local_runner import local_ranks, run_local
-from pipesched.executor.runs.measuring_job import Measured, make_measured, tensors_of
-from pipesched.executor.runs.rank_job import RankListener
+from pipesched.executor.runs.measuring_job import Measured, build_measured, make_measured, tensors_of
+from pipesched.executor.runs.rank_job import RankListener, with_position
 from pipesched.executor.runs.rank_streams import devices_of, make_streams
 from pipesched.profiles.measuring import SHORT_COUNT, computing, yardstick_s
-from pipesched.profiles.models import Model, kept_random_state, resolve_model, torch_dtype
-from pipesched.schedules import Op, Schedule, Yardstick
+from pipesched.profiles.models import Model, kept_random_state, resolve_model
+from pipesched.schedules import Schedule, Yardstick
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.lowering import lower
-
-At: TypeAlias = Callable[[int, Op], None]
-"""A function that is called with the position of each op and the op."""
 
 
 @kept_random_state()
@@ -108,27 +101,14 @@ def _built(
     model: Model | None,
 ) -> tuple[list[Rank], dict[int, Batch], list[DevicePosition]]:
     """Return the ranks, their data, and the positions of their devices, which the host runs ahead of."""
-    assert spec.model is not None, "its job measures a model"
-    assert isinstance(spec.job, Measure), "of this kind"
-    check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
-    built, dtype, size = model or resolve_model(spec.model), torch_dtype(spec.dtype), spec.job.microbatch_size
+    built = resolve_model(spec.model or "") if model is None else model
     streams = make_streams(devices, are_green=spec.has_green_contexts)
-    positions = list[DevicePosition]()
+    batches, positions = dict[int, Batch](), list[DevicePosition]()
 
     def stages_of(rank: int) -> dict[int, Stage]:
         with starting(rank):
-            return build_stages(
-                schedule, rank, built, spec.bounds,
-                optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=devices[rank],
-                prediction=spec.prediction,
-            )  # fmt: skip
-
-    def batch_of(rank: int) -> Batch:
-        held = schedule.stages_on(rank)
-        return make_batch(
-            built, schedule.num_microbatches, size, seed=spec.seed, dtype=dtype, device=devices[rank],
-            reads=(0 in held, schedule.num_stages - 1 in held),
-        )  # fmt: skip
+            stages, batches[rank] = build_measured(spec, schedule, rank, devices[rank], built)
+        return stages
 
     def recorder_of(rank: int) -> Recorder:
         meter = make_meter(devices[rank])
@@ -139,22 +119,12 @@ def _built(
     ranks = []
     for rank in local_ranks(schedule, stages_of, spec.averaging, streams=streams, recorder=recorder_of):
         listener, own = listener_of(rank.rank), streams[rank.rank]
-        at = listener.at
         if isinstance(own, CudaStreams) and listener.device is not None:
-            position = DevicePosition(devices[rank.rank], listener.device.reach, listener.device.wait)
-            listener.device.begin()
+            listener, position = with_position(listener, listener.device, devices[rank.rank])
             positions.append(position)
-            at, own.on_wait = _both(at, position.at), position.wait
+            own.on_wait = position.wait
         faults = Interference(
             map(read_fault, spec.inject), schedule.num_microbatches, is_finite_checked=spec.is_finite_checked
         )
-        ranks.append(faults.on(replace(rank, at=at, on_turn=listener.on_turn)))
-    return ranks, {rank: batch_of(rank) for rank in range(len(ranks))}, positions
-
-
-def _both(first: At, second: At) -> At:
-    def at(index: int, op: Op) -> None:
-        first(index, op)
-        second(index, op)
-
-    return at
+        ranks.append(faults.on(replace(rank, at=listener.at, on_turn=listener.on_turn)))
+    return ranks, batches, positions

@@ -76,7 +76,7 @@ class TrainingJob(RankJob[Trained]):
 
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         sample = batch.inputs[0] if 0 in stages else None
-        return find_shapes(self._lists, context.rank, stages, sample, context.control)
+        return find_shapes(self._lists, context.rank, stages, sample)
 
     def work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
@@ -119,18 +119,18 @@ class TrainingJob(RankJob[Trained]):
                 num_ops, steps = num_ops + len(recorder), parts.steps_after(part)
                 writer.check()
                 asked = torch.tensor([int(self.listener.is_asked())])
-                is_last = bool(torch.cat(all_gather(asked, context.control)).any())
+                is_last = bool(torch.cat(all_gather(asked)).any())
                 if is_last or parts.is_due(steps):
-                    self._take_scores(context)
+                    self._take_scores()
                     if self._history.diverged is not None:
                         return False
-                    _settle(writer, context)  # one copy of the weights at a time
+                    _settle(writer)  # one copy of the weights at a time
                     with writing(context.rank):
                         states = parts.copy(context.rank, stages)
                     writer.start(partial(_write, context, beside, parts, states, self._history.steps.copy()))
                 if is_last:
                     break
-            _settle(writer, context)
+            _settle(writer)
         return steps < parts.num_steps
 
     @property
@@ -140,11 +140,11 @@ class TrainingJob(RankJob[Trained]):
     def ops_of(self, rank: int) -> Iterable[Op]:
         return super().ops_of(rank) if self._parts is None else self._parts.ops_of(rank)
 
-    def _take_scores(self, context: RankContext) -> None:
+    def _take_scores(self) -> None:
         """Take the scores of all ranks since the last time into the history, of which each process has its own."""
         self._reader.finish()
         own, self._scores = torch.tensor(self._scores, dtype=torch.float64).reshape(-1, 3), array("d")
-        tables = torch.cat(all_gather(own, context.control))
+        tables = torch.cat(all_gather(own))
         try:
             for microbatch, loss, accuracy in sorted(tables.tolist()):
                 self._history.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
@@ -153,17 +153,17 @@ class TrainingJob(RankJob[Trained]):
 
     def gather(self, context: RankContext) -> Trained | None:
         if self._history.diverged is None:
-            self._take_scores(context)
+            self._take_scores()
         if not context.is_first:
             return None
         return replace(self._history.end(), ahead=self._ahead, is_paused=self._is_paused)
 
 
-def _settle(writer: BackgroundWriter, context: RankContext) -> None:
+def _settle(writer: BackgroundWriter) -> None:
     """Wait until the last checkpoint is written, by all ranks: none is to wait for another one's disk in an op."""
     with waiting_for("what is written of a checkpoint", ITS_CHECKPOINT):
         writer.wait()
-    all_gather(torch.zeros(1), context.control)
+    all_gather(torch.zeros(1))
 
 
 def _write(

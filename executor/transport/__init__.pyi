@@ -1,5 +1,6 @@
 from .boundary_shapes import emulated_shapes as emulated_shapes
 from .boundary_shapes import find_shapes as find_shapes
+from .channel_ends import RankChannels as RankChannels
 from .groups import Groups as Groups
 from .in_process import LocalTransport as LocalTransport
 from .in_process import Mailroom as Mailroom

@@ -31,7 +31,7 @@ def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[in
 
 
 def find_shapes(
-    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor | None, control: dist.ProcessGroup | None
+    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor | None
 ) -> dict[int, TensorShape]:
     """Return the shape of every stage's output but the last's; all ranks call this together.
 
@@ -43,7 +43,6 @@ def find_shapes(
         rank: This rank.
         stages: The stages that the rank holds.
         sample: Inputs of one micro-batch; a rank without stage 0 needs none.
-        control: Group of all ranks, on CPUs; None: the default one.
 
     Raises:
         ExecutionError: A stage gives anything but one floating-point tensor.
@@ -59,7 +58,7 @@ def find_shapes(
             assert x is not None, "who holds stage 0 has a sample"
             header = _header(index, _try(index, stage, x))
         with waiting_for(f"rank {owner} to say what stage {index} gives", owner):
-            dist.broadcast(header, owner, group=control)
+            dist.broadcast(header, owner)
         shapes[index] = _shape(header)
     return shapes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -44,44 +44,48 @@ class Incoming:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class RankChannels:
+    """The channels of a rank, whatever carries their messages.
+
+    Attributes:
+        rank: The rank.
+        programs: Lowered lists of the ranks that send to the rank; they give the order of its messages, and when a
+            message of the rank must have arrived.
+        num_stages: Number of stages of the whole pipeline.
+        shapes: ``shapes[s]`` is the tensor between stage s and s + 1, either way.
+        device: Device of the rank.
+        reduce_groups: Process group of the replicas of each stage that is reduced.
+        are_held: Whether the lists are in memory.
+    """
+
+    rank: int
+    programs: Mapping[int, Iterable[Op]]
+    num_stages: int
+    shapes: Mapping[int, TensorShape]
+    device: torch.device
+    reduce_groups: Mapping[int, dist.ProcessGroup] = field(default_factory=dict)
+    are_held: bool = False
+
+
 class ChannelEnds(Transport):
     """A rank's ends of its channels, over process groups of torch.
 
     A sent tensor is kept until a message comes that the peer sends after it has used the tensor (`Acknowledgements`).
-
-    Args:
-        rank: This rank.
-        programs: The lowered lists of the ranks that send to this one; they say in which order, and when a message of
-            ours must have arrived there.
-        num_stages: Number of stages of the whole pipeline.
-        shapes: ``shapes[s]`` is the tensor between stage s and s + 1, either way.
-        device: Where this rank computes.
-        reduce_groups: The process group of the replicas of every stage that is reduced.
-        are_held: Whether the lists are in memory.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        programs: Mapping[int, Iterable[Op]],
-        num_stages: int,
-        shapes: Mapping[int, TensorShape],
-        device: torch.device,
-        reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
-        *,
-        are_held: bool = False,
-    ) -> None:
-        self._rank = rank
-        self._shapes = shapes
-        self._device = device
-        self._all_reduce = StageAllReduce(reduce_groups or {}, self._staged, self._unstaged, self._wait)
+    def __init__(self, channels: RankChannels) -> None:
+        self._rank = rank = channels.rank
+        self._shapes = channels.shapes
+        self._device = channels.device
+        self._all_reduce = StageAllReduce(channels.reduce_groups, self._staged, self._unstaged, self._wait)
         self._posted: dict[Message, Incoming] = {}
         self._under_way: defaultdict[int, deque[SentParts]] = defaultdict(deque)
         self._meetings = Meetings()
         self._arrived: Counter[int] = Counter()
         self._all_letters = {
-            peer: Acknowledgements(program, peer, rank, num_stages, is_held=are_held)
-            for peer, program in programs.items()
+            peer: Acknowledgements(program, peer, rank, channels.num_stages, is_held=channels.are_held)
+            for peer, program in channels.programs.items()
             if peer != rank
         }
         self._letters: dict[int, Iterator[tuple[Message, int]]] = {}
@@ -92,7 +96,7 @@ class ChannelEnds(Transport):
 
     @abstractmethod
     def _wait(self, work: dist.Work, what: str, whom: int = EVERYBODY) -> None:
-        """Wait for `work`: the messages and sums that the rank asks for from then on find it done."""
+        """Wait for `work` before the rank reads its tensor."""
 
     def _staged(self, tensor: Tensor) -> Tensor:
         """Return `tensor` where messages start from."""

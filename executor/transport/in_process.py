@@ -23,7 +23,7 @@ class _Parcel:
 
     Attributes:
         sender: The rank that has made the tensor.
-        ready: Signal behind the ops that write to the tensor.
+        ready: Event behind the ops that write to the tensor.
         num_left: Ranks that have not fetched it yet.
     """
 
@@ -44,7 +44,7 @@ class Mailroom:
 
     Args:
         replicas: The ranks that reduce each stage, as from `reducers`.
-        streams: RankStreams of each rank; those of a CPU where a rank has none.
+        streams: Streams of each rank; those of a CPU where a rank has none.
     """
 
     def __init__(

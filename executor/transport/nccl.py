@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import final
 
-import torch
 import torch.distributed as dist
 
 from pipesched.executor import EVERYBODY, waiting_for
-from pipesched.executor.transport.channel_ends import ChannelEnds
-from pipesched.executor.transport.tensor_shape import TensorShape
-from pipesched.schedules import Op
+from pipesched.executor.transport.channel_ends import ChannelEnds, RankChannels
 
 _ENVIRONMENT = {
     # with it, each wait polls on the host, and no watchdog looks for errors
@@ -39,22 +36,12 @@ class NcclTransport(ChannelEnds):
     records tensors of messages on the stream of their communicator, so a rank that fails early frees nothing in use.)
 
     Args:
-        groups: The process group of every channel, by (sender, receiver).
+        channels: Channels of the rank.
+        groups: Process group of each channel, by (sender, receiver).
     """
 
-    def __init__(
-        self,
-        rank: int,
-        programs: Mapping[int, Iterable[Op]],
-        num_stages: int,
-        shapes: Mapping[int, TensorShape],
-        device: torch.device,
-        groups: Mapping[tuple[int, int], dist.ProcessGroup],
-        reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
-        *,
-        are_held: bool = False,
-    ) -> None:
-        super().__init__(rank, programs, num_stages, shapes, device, reduce_groups, are_held=are_held)
+    def __init__(self, channels: RankChannels, groups: Mapping[tuple[int, int], dist.ProcessGroup]) -> None:
+        super().__init__(channels)
         self._groups = groups
 
     def _group(self, sender: int, receiver: int) -> dist.ProcessGroup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import final
 
@@ -11,12 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesched.executor import EVERYBODY, waiting_for
-from pipesched.executor.transport.channel_ends import ChannelEnds, Incoming, SentParts
+from pipesched.executor.transport.channel_ends import ChannelEnds, Incoming, RankChannels, SentParts
 from pipesched.executor.transport.half_precision import Packed, is_compressed, pack, rest_bytes, unpack
 from pipesched.executor.transport.tensor_shape import TensorShape
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.costs import head_bytes
-from pipesched.schedules import Op
 
 _REST_TAG = 8
 """The tag, plus k, of the rest of a channel's k-th message that did not fit its head: it is asked for late, and
@@ -30,28 +28,23 @@ class ProcessGroupTransport(ChannelEnds):
     Every wait blocks the host, and has a time-out.
 
     Args:
-        is_staged: Whether messages go through pinned host memory: gloo between ranks on GPUs.
-        timeout_s: How long one message, or one sum over replicas, may keep a rank waiting.
+        channels: Channels of the rank.
+        timeout_s: Longest wait for one message, or for one sum over replicas [s].
         compression: Compression of the messages between stages; None for none.
+        is_staged: Whether messages go through pinned host memory, as between ranks on GPUs.
     """
 
     def __init__(
         self,
-        rank: int,
-        programs: Mapping[int, Iterable[Op]],
-        num_stages: int,
-        shapes: Mapping[int, TensorShape],
-        device: torch.device,
-        is_staged: bool,
+        channels: RankChannels,
         timeout_s: float,
-        reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
         compression: MessagePrecision | None = None,
         *,
-        are_held: bool = False,
+        is_staged: bool = False,
     ) -> None:
-        super().__init__(rank, programs, num_stages, shapes, device, reduce_groups, are_held=are_held)
+        super().__init__(channels)
         self._is_staged = is_staged
-        self._pin = is_staged and device.type == "cuda"
+        self._pin = is_staged and channels.device.type == "cuda"
         self._timeout = timedelta(seconds=timeout_s)
         self._compression = compression
 

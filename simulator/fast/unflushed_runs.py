@@ -1,4 +1,4 @@
-"""The steady state of a run without a flush, read off the run or longer ones; what its lists alone say is found once.
+"""The steady state of a run without a flush, from the run itself or from longer runs; each list is analysed once.
 
 What comes next depends on as many micro-batches as the lists have under way, and on nothing before. So once all ops of
 that many come just as long after the same ops of some periods before, all later ones do. One period may not do: where k

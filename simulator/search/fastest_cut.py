@@ -105,17 +105,38 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
         alone: Costs of each layer as a stage of its own.
         cluster: Speeds of the devices, and links.
     """
-    columns, layers = lists.columns, alone.stages
-    begins, codes, stages, _, peers, _ = columns.in_form(in_arrays=False)
+    columns = lists.columns
+    is_asynchronous = lists.ranks_per_device > 1 or runs_without_flush(lists)
+    ranks = _sums_of_ranks(lists, alone.stages, cluster)
+    channels, hops_s = _sums_of_channels(lists, alone, cluster, has_way=not is_asynchronous)
+    mean_s = math.fsum(sums[-1] for of_rank in ranks for _, sums in of_rank[:1]) / max(1, len(ranks)) ** 2
+    busy = (of for of in channels if math.fsum(max(seconds) for _, seconds in of) > mean_s)
+    work = RankWork(lists.num_stages, ranks, tuple(dict.fromkeys(busy)))
+    speeds = [device.speed for device in cluster.devices]
+    waits_back = not (is_asynchronous or columns.splits_backward)
+    there_s, back_s, steps_s = (
+        [0.0, *accumulate(seconds)]
+        for seconds in (
+            [layer.forward_s / max(speeds) * (not is_asynchronous) for layer in alone.stages],
+            [(layer.both_s - layer.forward_s) / max(speeds) * waits_back for layer in alone.stages],
+            [layer.step_s / min(speeds) for layer in alone.stages],
+        )
+    )
+    hidden = alone.overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
+    return CutBounds(work, there_s, back_s, steps_s, hops_s, hidden)
+
+
+def _sums_of_ranks(
+    lists: Schedule, layers: Sequence[StageCost], cluster: Cluster
+) -> tuple[tuple[tuple[int, list[float]], ...], ...]:
+    """Return (stage, running sums of the seconds of its layers) for each stage of each rank."""
+    begins, codes, stages, *_ = lists.columns.in_form(in_arrays=False)
     sums_of: dict[object, list[float]] = {}
-    ranks, sent = [], Counter[tuple[int, int, int]]()
-    for rank, (device, (begin, end)) in enumerate(zip(lists.rank_to_device, pairwise(begins), strict=True)):
+    ranks = []
+    for device, (begin, end) in zip(lists.rank_to_device, pairwise(begins), strict=True):
         counts: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for cell in range(begin, end):
-            code, stage = codes[cell], stages[cell]
+        for code, stage in zip(codes[begin:end], stages[begin:end], strict=True):
             counts[stage][code % op_cells.OVERLAPPED] += 1
-            if code in (op_cells.SEND_F, op_cells.SEND_B):
-                sent[rank, peers[cell], stage - (code == op_cells.SEND_B)] += 1
         speed, of_rank = cluster.devices[device].speed, []
         for stage, count in sorted(counts.items()):
             of_work = tuple((code, count[code]) for code in _SECONDS if count[code])
@@ -125,29 +146,37 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
                     sums_of[key] = [0.0, *accumulate(_work_s(layer, of_work) / speed for layer in layers)]
                 of_rank.append((stage, sums_of[key]))
         ranks.append(tuple(of_rank))
-    hidden = alone.overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
-    speeds = [device.speed for device in cluster.devices]
-    is_asynchronous = lists.ranks_per_device > 1 or runs_without_flush(lists)
-    waits_back = not (is_asynchronous or columns.splits_backward)
-    ways_s = (
-        [layer.forward_s / max(speeds) * (not is_asynchronous) for layer in layers],
-        [(layer.both_s - layer.forward_s) / max(speeds) * waits_back for layer in layers],
-        [layer.step_s / min(speeds) for layer in layers],
+    return tuple(ranks)
+
+
+def _sums_of_channels(
+    lists: Schedule, alone: StageCosts, cluster: Cluster, *, has_way: bool
+) -> tuple[list[tuple[tuple[int, tuple[float, ...]], ...]], list[list[float]]]:
+    """Return the time of the messages of channels, and of hops on the way through the stages, by the boundary layer.
+
+    Args:
+        lists: The lists, lowered.
+        alone: Costs of each layer as a stage of its own.
+        cluster: The links.
+        has_way: Whether each micro-batch goes through all stages within the run.
+    """
+    begins, codes, stages, _, peers, _ = lists.columns.in_form(in_arrays=False)
+    sent = Counter(
+        (rank, peers[cell], stages[cell] - (codes[cell] == op_cells.SEND_B))
+        for rank, (begin, end) in enumerate(pairwise(begins))
+        for cell in range(begin, end)
+        if codes[cell] in (op_cells.SEND_F, op_cells.SEND_B)
     )
-    there_s, back_s, steps_s = ([0.0, *accumulate(seconds)] for seconds in ways_s)
     channels: dict[tuple[int, int], list[tuple[int, tuple[float, ...]]]] = {}
     hops_s: list[list[float]] = [[] for _ in range(lists.num_stages)]
-    sizes = [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in range(len(layers))]
+    sizes = [alone.message_bytes(Message(Payload.ACTIVATION, layer, 0)) for layer in range(len(alone.stages))]
     for (rank, peer, stage), num_sent in sorted(sent.items(), key=lambda item: item[0][2]):
         link = cluster.link(lists.rank_to_device[rank], lists.rank_to_device[peer])
         seconds = (0.0, *(num_sent * link.occupied_s(size) for size in sizes))
         channels.setdefault((rank, peer), []).append((stage, seconds))
-        if not is_asynchronous and len(lists.replicas(stage)) == 1:
+        if has_way and len(lists.replicas(stage)) == 1:
             hops_s[stage] = [0.0, *(link.transfer_s(size) for size in sizes)]
-    mean_s = math.fsum(sums[-1] for of_rank in ranks for _, sums in of_rank[:1]) / max(1, len(ranks)) ** 2
-    busy = (of for of in channels.values() if math.fsum(max(seconds) for _, seconds in of) > mean_s)
-    work = RankWork(lists.num_stages, tuple(ranks), tuple(dict.fromkeys(map(tuple, busy))))
-    return CutBounds(work, there_s, back_s, steps_s, hops_s, hidden)
+    return [*map(tuple, channels.values())], hops_s
 
 
 _SECONDS = {
@@ -229,7 +258,7 @@ class _Measure:
             seconds = math.inf if isinstance(answer, Inexact) else answer.seconds
         if not self.has_limits:
             return 0, seconds, makespan_s
-        if (seconds, makespan_s) > (self._least_s, math.inf):
+        if seconds > self._least_s:
             return math.inf, seconds, makespan_s
         timeline = with_memory(program.timeline(times_s), costs, self._lists, buffers=task.buffers)
         peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}

@@ -1,4 +1,4 @@
-"""The benchmark on a GPU: its plain loop finds what is wrong, and a row that fails or has no time leaves the others."""
+"""The benchmark on a GPU: its plain loop finds wrong weights; a row that fails or has no time leaves the others."""
 
 import importlib
 import math

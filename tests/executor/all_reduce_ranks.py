@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.transport import Groups, ProcessGroupTransport
+from pipesched.executor.transport import Groups, ProcessGroupTransport, RankChannels
 from pipesched.schedules import Reduce
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=size)
     groups = Groups("gloo", CPU).of_replicas({0: range(size)})
     for is_staged in (False, True):
-        transport = ProcessGroupTransport(rank, {}, 1, {}, CPU, is_staged, 30.0, groups)
+        transport = ProcessGroupTransport(RankChannels(rank, {}, 1, {}, CPU, groups), 30.0, is_staged=is_staged)
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8):
             for length in (1, 1000, 30_001):
                 term = torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)

@@ -34,7 +34,7 @@ def run(folder, index):
             schedule, context.rank, model, even_bounds(len(model.layers), k),
             optimizer=optimizer, lr=0.05, seed=0, dtype=torch.float64, device=CPU,
         )  # fmt: skip
-        shapes = find_shapes(schedule, context.rank, stages, batch.inputs[0], context.control)
+        shapes = find_shapes(schedule, context.rank, stages, batch.inputs[0])
         me = context.join(schedule, stages, shapes, Recorder(HostClock()))
         (stage,) = stages.values()
         with references(schedule, context, stages, averaging):

@@ -50,7 +50,7 @@ def run(name, num_ranks, num_microbatches, folder):
             optimizer="momentum", lr=LR, seed=0, dtype=torch.float64, device=CPU, on_loss=on_loss,
         )  # fmt: skip
         batch = make_batch(model, num_microbatches, 2, seed=0, dtype=torch.float64, device=CPU)
-        shapes = find_shapes(schedule, context.rank, stages, batch.inputs[0], None)
+        shapes = find_shapes(schedule, context.rank, stages, batch.inputs[0])
         me = context.join(schedule, stages, shapes, Recorder(HostClock(), keeps=False))
         context.run(me, batch)
     own = {s: stage for s, stage in stages.items() if schedule.replicas(s)[0] == context.rank}

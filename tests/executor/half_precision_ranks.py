@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.transport import ProcessGroupTransport, TensorShape
+from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
 from pipesched.schedules import Message, Payload, Recv, Send, forward
 
 CPU = torch.device("cpu")
@@ -35,17 +35,8 @@ def main():
     programs = {0: [op for send in sends for op in (forward(0, send.message.microbatch), send)]}
     for is_staged in (False, True):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            transport = ProcessGroupTransport(
-                rank,
-                programs if rank else {},
-                2,
-                {0: TensorShape(SIZE, dtype)},
-                CPU,
-                is_staged,
-                30.0,
-                None,
-                "half",
-            )
+            channels = RankChannels(rank, programs if rank else {}, 2, {0: TensorShape(SIZE, dtype)}, CPU)
+            transport = ProcessGroupTransport(channels, 30.0, "half", is_staged=is_staged)
             tensors = list(messages(dtype))
             for _ in range(2):  # runs of the list
                 if rank == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 from random import Random
 
@@ -169,8 +170,15 @@ def test_messages_are_copied_beside_the_ops_of_both_ranks():
 
 
 def test_the_streams_of_a_gpu_are_those_of_torch():
-    """Each function that is called of torch.cuda is there, with the parameters that are given."""
-    assert isinstance(CudaStreams, type)
-    for name in ("Stream", "Event", "stream", "synchronize"):
-        assert callable(getattr(torch.cuda, name))
-    assert callable(torch.Tensor.record_stream)
+    """Each function of torch.cuda that the streams call takes the parameters that they give."""
+    device = torch.device("cuda", 0)
+    for function, given in (
+        (torch.cuda.Stream.__new__, (torch.cuda.Stream, device)),
+        (torch.cuda.Event.__new__, (torch.cuda.Event,)),
+        (torch.cuda.Event.record, (None, None)),
+        (torch.cuda.Stream.wait_event, (None, None)),
+        (torch.cuda.stream, (None,)),
+        (torch.cuda.synchronize, (device,)),
+    ):
+        assert inspect.signature(function).bind(*given)
+    assert inspect.signature(CudaStreams).bind(device).arguments == {"device": device}

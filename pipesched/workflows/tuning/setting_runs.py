@@ -25,7 +25,7 @@ StageBounds: TypeAlias = tuple[tuple[int, int], ...]
 MakeSpec: TypeAlias = "Callable[[Schedule, str, StageBounds, int], RunSpec]"
 """From lists, a model's name, the layers of every stage and the samples of a micro-batch to one run of the lists."""
 RunLists: TypeAlias = "Callable[[RunSpec, Callable[[float], None]], Measured]"
-"""From one run of lists, and what is told its progress, to its measurement."""
+"""A function that runs lists once and returns the measurement; its second argument is called with the progress."""
 
 
 def with_trust(problem: Problem) -> Problem:

@@ -1,4 +1,4 @@
-"""A GPU with a clock of its own, whose work ends later: what is launched, recorded and waited for is told exactly."""
+"""A double of a GPU with its own clock, whose work ends later; it knows each launch, record and wait exactly."""
 
 import numpy as np
 

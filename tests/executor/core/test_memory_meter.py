@@ -1,4 +1,4 @@
-"""The meter of a rank that shares a process and its allocator with others, against a ledger of who owns each block."""
+"""The meter of a rank that shares process and allocator with others, against a ledger of the owner of each block."""
 
 from random import Random
 

@@ -132,7 +132,7 @@ class RecordedStage(Stage):
 
 
 def context_of(rank, backend, device):
-    return RankContext(rank, rank == 0, device, backend, None, 1.5, groups=Groups(backend, device))
+    return RankContext(rank, rank == 0, device, backend, 1.5, groups=Groups(backend, device))
 
 
 def run_list(double, context, schedule, device=CPU):

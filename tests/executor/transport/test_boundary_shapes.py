@@ -18,7 +18,7 @@ from tests.executor.pipelines import CPU, even_bounds
 @pytest.fixture
 def alone(monkeypatch):
     """Let one rank be all ranks."""
-    monkeypatch.setattr(boundary_shapes.dist, "broadcast", lambda header, owner, group: None)
+    monkeypatch.setattr(boundary_shapes.dist, "broadcast", lambda header, owner: None)
 
 
 def stages_of(model, num_chunks):
@@ -40,7 +40,7 @@ def test_modes_buffers_weights_and_random_numbers_stay(num_chunks):
     tensors = [copy.deepcopy(stage.module.state_dict()) for stage in stages.values()]
     assert {True, False} == set(modes)
     state = torch.get_rng_state()
-    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64), None)
+    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64))
     assert [shape.size for shape in shapes.values()] == [(4, models.WIDTH)] * (num_chunks - 1)
     assert torch.equal(torch.get_rng_state(), state)
     assert [part.training for part in parts] == modes
@@ -63,7 +63,7 @@ def test_shapes_are_those_of_the_modes_that_the_layers_run_in():
     plain = models.plain(2)
     layers = (HalvedInTraining, lambda: HalvedInTraining().eval())
     schedule, stages = stages_of(Model("halved", layers, ("a", "b"), plain.loss, plain.batch), 2)
-    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64), None)
+    shapes = find_shapes(schedule, 0, stages, torch.ones(4, models.WIDTH, dtype=torch.float64))
     assert shapes[0].size == (4, models.WIDTH // 2)
 
 
@@ -72,5 +72,5 @@ def test_a_stage_that_fails_keeps_its_modes():
     schedule, stages = stages_of(models.frozen(8), 2)
     modes = [part.training for part in stages[0].module.modules()]
     with pytest.raises(ExecutionError, match="stage 0: got RuntimeError"):
-        find_shapes(schedule, 0, stages, torch.ones(4, 3, dtype=torch.float64), None)
+        find_shapes(schedule, 0, stages, torch.ones(4, 3, dtype=torch.float64))
     assert [part.training for part in stages[0].module.modules()] == modes

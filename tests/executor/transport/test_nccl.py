@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pipesched.executor import PeerLost
-from pipesched.executor.transport import Groups, NcclTransport, TensorShape, groups, nccl_environment
+from pipesched.executor.transport import Groups, NcclTransport, RankChannels, TensorShape, groups, nccl_environment
 from pipesched.executor.transport.nccl import _ENVIRONMENT
 from pipesched.schedules import LONGEST_S, Compute, Message, Payload, Recv, Reduce, Send, needs_from_others
 from pipesched.schedules.builders import CATALOGUE, build
@@ -227,7 +227,9 @@ def test_a_list_runs_on_pytorchs_own_fake_groups():
                 replicas = made.of_replicas(schedule.reducers)
                 assert sorted(replicas) == [0, 1]
                 shapes = {stage: TensorShape(SIZE, torch.float32) for stage in range(2)}
-                transport = NcclTransport(rank, dict(enumerate(schedule.ops)), 2, shapes, GPU, ends, replicas)
+                transport = NcclTransport(
+                    RankChannels(rank, dict(enumerate(schedule.ops)), 2, shapes, GPU, replicas), ends
+                )
                 drive(transport, schedule.ops[rank])
         finally:
             dist.destroy_process_group()

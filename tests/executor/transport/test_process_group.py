@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.transport import ProcessGroupTransport, TensorShape
+from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
 from pipesched.executor.transport.boundary_shapes import _header, _shape
 from pipesched.schedules import Message, Payload, Phase, Send, computes
 from pipesched.schedules.builders import build
@@ -64,7 +64,7 @@ def transport():
     """Rank 0 of two, before anything is posted: no process group is needed."""
     programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
     shapes = {0: TensorShape((2, 8), torch.float32)}
-    return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), False, 1.0)
+    return ProcessGroupTransport(RankChannels(0, programs, 2, shapes, torch.device("cpu")), 1.0)
 
 
 def test_taking_what_was_never_posted_is_an_error():
