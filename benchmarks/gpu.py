@@ -1,4 +1,4 @@
-"""What a GPU shows of the executor and its predictions: every row is written as soon as it is there.
+"""Measurements of the executor and its predictions on a GPU; each row is written as soon as it is measured.
 
     python benchmarks/gpu.py --minutes 7 [--rows equal,makespan]
     python benchmarks/gpu.py --dry-run                           # the same on a CPU, with tiny models

@@ -141,7 +141,7 @@ def listen_to_waits(listener: Callable[[int], None]) -> None:
 
 @contextmanager
 def waits_told_to(listener: Callable[[int], None]) -> Iterator[None]:
-    """Let `listener` be told of waits meanwhile, in place of the present listener, if there is one."""
+    """Call `listener` with each wait inside the block, in place of the present listener."""
     before = [*_wait_listeners]
     listen_to_waits(listener)
     try:

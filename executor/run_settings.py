@@ -46,6 +46,28 @@ class RunSettings:
         return {field.name: getattr(self, field.name) for field in fields(RunSettings)}
 
 
+def uses_streams(settings: RunSettings) -> bool:
+    """Return whether one process runs all ranks of a model, each on a stream of its device."""
+    if settings.transport != "auto":
+        return settings.transport == "streams"
+    return settings.device == "cuda" and settings.compression is None and settings.backend == "auto"
+
+
+def stream_fault(settings: RunSettings) -> str | None:
+    """Return the first setting that contradicts streams, or None; arguments to change stand in backticks."""
+    is_streamed = uses_streams(settings)
+    if settings.has_green_contexts and not (is_streamed and settings.device == "cuda"):
+        return "has_green_contexts: got True without streams of a GPU, expected `device=cuda` with it; leave it out"
+    if is_streamed and settings.backend == "nccl":
+        return "backend: got nccl with transport streams, expected processes; try `transport=processes`"
+    if is_streamed and settings.device == "cuda" and settings.compression is not None:
+        return (
+            f"compression: got {settings.compression} on streams of a GPU, expected processes, as the size of a "
+            "compressed message is known only when the device is done; try `transport=processes`"
+        )
+    return None
+
+
 @cache
 def setting_choices() -> dict[str, tuple[object, ...]]:
     """Return the words, and None, that each setting which is a word may be."""

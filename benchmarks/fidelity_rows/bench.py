@@ -28,7 +28,7 @@ class Row:
     """A row of the benchmark: what it measures, its goal, and what makes its section.
 
     Attributes:
-        title: What is measured.
+        title: Title of the section.
         goal: What is to be reached.
         rounds: Rounds unless told otherwise.
         round_s: What one takes on a quiet machine of two cores, about [s].

@@ -59,7 +59,7 @@ class Card:
         return self.kind == "cuda" and "has_green_contexts" in {field.name for field in fields(RunSettings)}
 
     def pick(self, real: T, dry: T) -> T:
-        """Return what a GPU takes, or its tiny double."""
+        """Return the value for a GPU, or the tiny one of a dry run."""
         return dry if self.is_dry else real
 
     def synchronize(self) -> None:
@@ -93,7 +93,7 @@ def error_line(error: BaseException) -> str:
 
 
 def free_memory() -> None:
-    """Return the memory of what was measured to the device."""
+    """Free the cached memory of earlier measurements."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -119,7 +119,7 @@ def file_of(card: Card, root: Path) -> Path:
 
 
 def provenance(card: Card, command: str) -> Iterator[str]:
-    """Yield what made the numbers: command, date, commit, device, driver and versions.
+    """Yield the provenance of the numbers: command, date, commit, device, driver and versions.
 
     Args:
         card: The device.
@@ -143,7 +143,7 @@ def _driver(card: Card) -> str:
 
 
 def _output(program: str, *arguments: str) -> str:
-    """Return what a program prints; nothing where there is no such program, or it fails."""
+    """Return the output of a program; empty if the program is missing or fails."""
     path = shutil.which(program)
     if path is None:
         return ""

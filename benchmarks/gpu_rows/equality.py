@@ -1,4 +1,4 @@
-"""Losses, gradients and weights of eight schedules on streams, beside those of the model in one piece."""
+"""Losses, gradients and weights of eight schedules on streams, beside the un-pipelined model."""
 
 from __future__ import annotations
 

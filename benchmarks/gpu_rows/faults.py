@@ -1,4 +1,4 @@
-"""A killed process and a device that hangs: who is named, and how soon."""
+"""A killed process and a device that hangs: the rank and op that are named, and the delay."""
 
 from __future__ import annotations
 

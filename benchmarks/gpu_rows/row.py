@@ -1,4 +1,4 @@
-"""A row of the benchmark on a GPU: its title, its goal, its time, and what makes its section."""
+"""A row of the benchmark on a GPU: title, goal, time limit, and the function that yields its section."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Row:
     """A row of the benchmark.
 
     Attributes:
-        title: What is measured.
+        title: Title of the section.
         goal: The goal.
         seconds: Time on a GPU, at most [s]: no case begins later.
         lines: From the device to the lines of the section.

@@ -19,7 +19,7 @@ LONG_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of matrices, or as many as there are heads and samples.
+    """A product of matrices, or one product per head and sample.
 
     Attributes:
         what: Its place in the block.

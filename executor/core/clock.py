@@ -128,7 +128,7 @@ class CudaClock(Clock):
         return best
 
     def _elapsed_ms(self, events: list[Event]) -> list[float]:
-        """Return the times of events, in their order, from the first tie on, in strides that 32-bit floats can tell."""
+        """Return the times of events after the first tie, in order, read in strides that 32-bit floats resolve."""
         assert self._first is not None, "the run has begun"
         before, before_ms, times_ms = self._first.event, 0.0, list[float]()
         for event in events:

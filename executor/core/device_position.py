@@ -31,8 +31,8 @@ class DevicePosition:
 
     Args:
         device: The GPU; `at` and `wait` record on its current stream, which is the rank's.
-        reach: Told each op that the device reaches, and its position in the list, in order, by the thread that polls.
-        wait: Told whom the device waits for, as `waiting_for` tells it, and then `NOBODY`.
+        reach: Called by the polling thread with the position of each op that the device reaches, and the op.
+        wait: Called with the rank that the device waits for, and then with `NOBODY`.
         make_event: Makes an event; None: a CUDA event of `device`.
     """
 
@@ -54,7 +54,7 @@ class DevicePosition:
         self._open.append((self._pool.record(), partial(self._come, index, op)))
 
     def wait(self, whom: int) -> None:
-        """Note that the work launched next waits for rank `whom`, or for `NOBODY` any more."""
+        """Note that the work launched next waits for rank `whom`; `NOBODY` ends the wait."""
         self._open.append((self._pool.record(), partial(self._wait, whom)))
 
     def oldest_open(self) -> int | None:
@@ -76,7 +76,7 @@ class DevicePosition:
 
 @contextmanager
 def polled(positions: Collection[DevicePosition], poll_s: float = _POLL_S) -> Iterator[None]:
-    """Poll the positions from a thread meanwhile, so that each tells its listeners where its device is."""
+    """Poll the positions from a thread inside the block, so that each publishes the op of its device."""
     if not positions:
         yield
         return

@@ -111,7 +111,7 @@ class Rank:
 
 def begin(rank: Rank) -> None:
     """Make ready for running the list once more."""
-    rank.streams.synchronize()  # what was built or loaded was launched on other streams
+    rank.streams.synchronize()  # weights were built or loaded on other streams
     for stage in rank.stages.values():
         stage.watch(rank.recorder.note)
         stage.begin()

@@ -114,7 +114,7 @@ class Meter:
         self.begin_op()
 
     def enter(self) -> None:
-        """Begin a turn: the changes since the last turn are those of other ranks."""
+        """Begin a turn: other ranks have made the changes since the last turn."""
         self._allocator.restart()
         self._offset = self._held - self._allocator.read_bytes()[0]
 
@@ -133,7 +133,7 @@ class Meter:
             self.leave()
 
     def held_bytes(self) -> int:
-        """Return the bytes that the rank holds now, outside of its turns those of the end of the last one."""
+        """Return the bytes that the rank holds now; outside of its turns, the bytes at the end of the last turn."""
         if self._offset is not None:
             self._held = self._offset + self._allocator.read_bytes()[0]
         return self._held

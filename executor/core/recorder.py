@@ -40,7 +40,7 @@ class Recorder:
         return self._meter is not None
 
     def begin(self, resident_bytes: int) -> None:
-        """Forget the last run; `resident_bytes` are held now, as `end` is told them.
+        """Forget the last run; `resident_bytes` are held now, counted as for `end`.
 
         Call this, like `end`, in a turn of the rank.
         """

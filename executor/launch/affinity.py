@@ -30,7 +30,7 @@ def local_device(rank_to_device: Sequence[int], rank: int, local_rank: int, num_
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """The GPUs that a process sees, as it tells the others.
+    """The GPUs that a process sees, as it publishes them.
 
     Attributes:
         host: Name of its machine.
@@ -69,7 +69,7 @@ def gpu_places(views: Sequence[GpuView], devices: Sequence[int], backend: Backen
     one GPU alone, as under SLURM. NCCL needs a GPU for each process; gloo carries messages where several share one.
 
     Args:
-        views: What each process sees.
+        views: View of each process.
         devices: The device of each process' rank; ranks of one device share its GPU.
         backend: The backend that the run asks for.
 

@@ -1,4 +1,4 @@
-"""Agreement: what all processes tell each other before anything is built, and whether they were given the same run."""
+"""Agreement: the texts that all processes exchange before anything is built, and the check that their runs agree."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def everyones(name: str, text: str, store: Store, process: int, size: int) -> li
     """Return the text of every process; all call this together, each with its own.
 
     Args:
-        name: Name of what is told, once in a store.
-        text: What this process tells.
+        name: Name of the text, unique in a store.
+        text: Text of this process.
         store: Where the processes meet.
         process: This one's number.
         size: How many there are.

@@ -44,10 +44,10 @@ _failed: list[Groups] = []
 
 
 def abort_failed(*, gives_up: bool = False) -> None:
-    """Abort the communicators that a failed run has left; its error is to be told before.
+    """Abort the communicators that a failed run has left; call it after the error is written.
 
     Args:
-        gives_up: Whether the process goes on, and may have other groups. It then waits for NCCL's threads.
+        gives_up: Whether the process continues, and may make other groups. It then waits for NCCL's threads.
     """
     for groups in _failed:
         groups.abort()

@@ -60,12 +60,12 @@ class Forked:
 
 
 def forks(device: DeviceKind) -> bool:
-    """Return whether ranks on `device` are forked from what has loaded torch: CUDA may not survive a fork."""
+    """Return whether ranks on `device` are forked from a process that has loaded torch; CUDA may not survive a fork."""
     return can_fork() and device == "cpu"
 
 
 def prepare(device: DeviceKind) -> None:
-    """Let the server load what ranks on `device` are forked from, while this process does something else."""
+    """Let the server load torch for ranks on `device`, while this process continues."""
     if forks(device):
         _server().tell({"load": True})
 

@@ -138,7 +138,7 @@ class PageRow:
         cells[first + _NUM_OPS] = self._count
 
     def wait(self, whom: int) -> None:
-        """Write whom the rank waits for."""
+        """Write the rank that is waited for."""
         self._cells[self._first + _WAITS_SINCE] = time.monotonic_ns()
         self._cells[self._first + _WHOM] = whom
 

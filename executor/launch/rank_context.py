@@ -121,7 +121,7 @@ class RankContext:
         shapes: Mapping[int, TensorShape],
         compression: MessagePrecision | None,
     ) -> Transport:
-        """Return what carries the messages of this rank; all ranks call this together."""
+        """Return the transport of this rank; all ranks call this together."""
         with among_ourselves(self.rank), waiting_for(f"the other ranks of rank {self.rank}"):
             own = RankChannels(
                 self.rank, lists, schedule.num_stages, shapes, self.device, self.groups.of_replicas(schedule.reducers),

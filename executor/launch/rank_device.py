@@ -37,7 +37,7 @@ class RankDevice:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """A process among those of its machine, as its launcher numbers them.
+    """A process among the processes of its machine, as its launcher numbers them.
 
     Attributes:
         process: Number of the process in the run.

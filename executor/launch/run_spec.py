@@ -15,6 +15,8 @@ from pipesched.executor import (
     cut_fault,
     epsilon_fault,
     setting_choices,
+    stream_fault,
+    uses_streams,
 )
 from pipesched.executor.launch.injected_fault import read_fault
 from pipesched.profiles import ProfileError
@@ -144,10 +146,7 @@ class RunSpec(RunSettings):
     @property
     def is_streamed(self) -> bool:
         """Whether one process runs all ranks, each on a stream of its device."""
-        if self.transport != "auto":
-            return self.transport == "streams"
-        can_be = not self.is_emulated and self.compression is None and self.backend == "auto"
-        return self.device == "cuda" and can_be
+        return uses_streams(self) and not (self.is_emulated and self.transport == "auto")
 
     def _faults(self) -> Iterator[str]:
         """Yield what is wrong with what every kind of job has."""
@@ -165,23 +164,11 @@ class RunSpec(RunSettings):
             yield f"bounds: {fault}"
         if self.model is None and not self.is_emulated:
             yield "model: got none, expected one, or costs to emulate"
-        if self.has_green_contexts and not (self.is_streamed and self.device == "cuda"):
-            yield "has_green_contexts: got True without streams of a GPU, expected device cuda and transport streams"
-        if self.is_streamed:
-            yield from self._stream_faults()
-        yield from self._injected_faults()
-
-    def _stream_faults(self) -> Iterator[str]:
-        """Yield the settings that need a process per rank."""
-        if self.is_emulated:
+        if self.is_emulated and self.transport == "streams":
             yield "transport: got streams with costs to emulate, expected processes: emulated stages block the host"
-        if self.compression is not None and self.device == "cuda":
-            yield (
-                f"compression: got {self.compression} on streams of a GPU, expected transport processes and backend "
-                "gloo: the size of a compressed message is known only when the device is done"
-            )
-        if self.backend == "nccl":
-            yield "backend: got nccl with transport streams, expected processes; try transport=processes"
+        elif (contradiction := stream_fault(self)) is not None:
+            yield contradiction
+        yield from self._injected_faults()
 
     def _injected_faults(self) -> Iterator[str]:
         """Yield what is wrong with what is to befall ranks, or does not go with the job."""

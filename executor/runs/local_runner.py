@@ -28,7 +28,7 @@ from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.schedules import Op, Schedule
 
 _OVER = object()
-"""What the list of a rank gives when it is over."""
+"""Returned by `next` at the end of an op list."""
 
 
 def local_ranks(

@@ -39,7 +39,7 @@ class RankListener:
         on_phase: Told of each phase, where it is sought how far ahead a training run goes.
         is_asked: Returns whether a training run is to end after a checkpoint; asked in every process.
         gate: Says where its lists end early, if they have no flush; None: nowhere.
-        on_turn: Told that the rank continues, where it takes turns with others in its process.
+        on_turn: Called when the rank gets its turn in a process with several ranks.
         device: Gets the position of the rank's GPU, which is behind `at`; None: nobody asks for it.
     """
 

@@ -1,4 +1,4 @@
-"""Copies of small tensors to the host: the host goes on meanwhile, and reads them when they have arrived."""
+"""Copies of small tensors to the host, which continues and reads them after they have arrived."""
 
 from __future__ import annotations
 

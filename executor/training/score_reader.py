@@ -27,13 +27,13 @@ class ScoreReader:
         self._under_way: deque[tuple[int, HostCopy]] = deque()
 
     def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
-        """Begin to read the scores of one forward of the last stage; tell those that have arrived."""
+        """Begin to copy the scores of one forward of the last stage; report all scores that have arrived."""
         self._under_way.append((microbatch, self._copy(score(output, target, loss))))
         while self._under_way and self._under_way[0][1].has_arrived():
             self._tell_next()
 
     def finish(self) -> None:
-        """Wait for all scores that are under way, and tell them."""
+        """Wait for all scores that are under way, and report them."""
         while self._under_way:
             self._tell_next()
 

@@ -34,7 +34,7 @@ class ScoreTable(Sequence[Scores]):
         numbers: Loss and accuracy of the first steps, in turn; an accuracy that is NaN stands for none.
 
     Attributes:
-        numbers: Those of all steps.
+        numbers: Loss and accuracy of all steps, in turn.
     """
 
     def __init__(self, numbers: Iterable[float] = ()) -> None:
@@ -88,7 +88,7 @@ def score_model(
     samples: tuple[Tensor, Tensor],
     batch_size: int,
 ) -> Scores:
-    """Return the scores of the whole model on (inputs, targets), so many samples at a time."""
+    """Return the scores of the whole model on (inputs, targets), `batch_size` samples at a time."""
     scores: list[Tensor] = []
     sizes: list[int] = []
     with torch.no_grad():

@@ -118,7 +118,7 @@ class ChannelEnds(Transport):
         """Post the message of a tensor, the `number`-th to `peer`."""
         return (self._isend(flat, peer),)
 
-    def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:  # noqa: ARG002 -- named where more is awaited
+    def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:  # noqa: ARG002 -- for a subclass that waits for more
         """Return the tensor of `shape` that a message, which has come, carries."""
         return shape.of(self._unstaged(incoming.buffer))
 

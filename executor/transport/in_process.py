@@ -44,7 +44,7 @@ class Mailroom:
 
     Args:
         replicas: The ranks that reduce each stage, as from `reducers`.
-        streams: Streams of each rank; those of a CPU where a rank has none.
+        streams: Streams of each rank; a rank without an entry is on a CPU.
     """
 
     def __init__(

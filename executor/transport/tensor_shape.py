@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TensorShape:
-    """What the tensor that crosses a boundary looks like.
+    """The shape, type and memory layout of a tensor that crosses a boundary.
 
     Attributes:
         strides: How it lies in memory, without gaps, at both ends; None: row by row.
@@ -27,7 +27,7 @@ class TensorShape:
         return math.prod(self.size)
 
     def flat(self, tensor: Tensor) -> Tensor:
-        """Return what `tensor` holds, as it lies in memory, in one dimension; a copy where it lies otherwise."""
+        """Return the elements of `tensor` in the order of `strides`, in one dimension; copy if the layout differs."""
         if self.strides is None:
             return tensor.contiguous().view(-1)
         if tensor.stride() != self.strides:

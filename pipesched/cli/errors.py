@@ -29,6 +29,7 @@ _FLAGS = {
     "is_distributed": "--distributed",
     "limit_bytes": "--memory-limit",
     "timeout_s": "--timeout",
+    "has_green_contexts": "--green-contexts",
     "from_s": "--from",
     "to_s": "--to",
     "budget_s": "--budget",

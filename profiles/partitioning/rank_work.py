@@ -97,7 +97,7 @@ def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
 
 
 def _least_messages(work: RankWork, num_layers: int) -> Layers:
-    """Return the cut whose messages take the least seconds, those of all channels together."""
+    """Return the cut with the least total time of messages over all channels."""
     all_s = [[0.0] * (num_layers + 1) for _ in range(work.num_stages)]
     for channel in work.channels:
         for stage, seconds in channel:

@@ -108,7 +108,7 @@ def longer_times(schedule: Schedule) -> Iterator[int]:
 
 
 def paced(scenario: Scenario, pace: SteadyPace | None) -> Estimate | Inexact:
-    """Return the estimate of a pace; why it is not known, where there is none."""
+    """Return the estimate of a pace, or the reason why there is none."""
     schedule = scenario.schedule
     if pace is None:
         return Inexact(f"{schedule.name}: got runs that do not settle to one pace, expected some that do; try simulate")

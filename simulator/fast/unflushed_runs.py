@@ -1,11 +1,11 @@
 """The steady state of a run without a flush, from the run itself or from longer runs; each list is analysed once.
 
-What comes next depends on as many micro-batches as the lists have under way, and on nothing before. So once all ops of
-that many come just as long after the same ops of some periods before, all later ones do. One period may not do: where k
-micro-batches go round, every k-th may find the same gap.
+The next op depends only on the micro-batches that are under way. So once all ops of that many micro-batches end equally
+long after the same ops of some periods before, all later ops do. One period may not suffice: where k micro-batches
+circulate, the gap may repeat only every k periods.
 
-The beginning, while the pipeline fills, and the end, while it empties, do not count. A run of several stretches
-(`hybrid`, which stops pipelining half way) has the paces of those by which it gets longer.
+The times in which the pipeline fills and drains do not count. A run of several stretches (`hybrid`, which stops
+pipelining half way) has the joint pace of the stretches that a longer run repeats.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def predict_unflushed(
 
     Args:
         scenario: Scenario of the run.
-        longer: Makes the lists of a run so many times as long; None: its lists are continued.
+        longer: Makes the lists of a run that is `times` as long; None to continue the given lists.
         timeline: Timeline of the scenario, simulated without jitter; None: it is simulated here.
     """
     return UnflushedRuns(scenario.schedule, longer).predict(scenario, timeline)
@@ -45,7 +45,7 @@ class UnflushedRuns:
 
     Args:
         schedule: Lists of the run.
-        longer: Makes the lists of a run so many times as long; None: its lists are continued.
+        longer: Makes the lists of a run that is `times` as long; None to continue the given lists.
 
     Raises:
         ScheduleError: The lists do not repeat.
@@ -104,7 +104,7 @@ class _Run:
 
     Args:
         schedule: Its lists.
-        period: Micro-batches after which the lists do the same again; None: those of a step.
+        period: Micro-batches after which the lists repeat; None for the micro-batches of a step.
         before: A shorter run.
     """
 
@@ -144,7 +144,7 @@ class _Run:
 
 
 def _mean_pace(paces: Sequence[SteadyPace], counts: Sequence[int]) -> SteadyPace:
-    """Return the pace of so many micro-batches at each of some paces."""
+    """Return the joint pace of stretches with these numbers of micro-batches and paces."""
     seconds = [pace.s_per_microbatch * count for pace, count in zip(paces, counts, strict=True)]
     idle_s = [(pace.bubble_fraction or 0.0) * its_s for pace, its_s in zip(paces, seconds, strict=True)]
     all_s = math.fsum(seconds)
@@ -166,7 +166,7 @@ def _reach(schedule: Schedule) -> int:
 
 
 def _stretches(schedule: Schedule, period: int, reach: int) -> list[range]:
-    """Return the micro-batches, in long stretches, in which what follows an op on its rank is the same a period later.
+    """Return long stretches of micro-batches in which each op has the same successor on its rank a period later.
 
     The beginning and the end of the run are left out, and stretches too short to show a pace.
     """

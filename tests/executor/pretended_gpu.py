@@ -1,4 +1,4 @@
-"""A pretended GPU: tensors on the CPU that say that they are on ``cuda:0``, and refuse what a GPU would refuse.
+"""A pretended GPU: CPU tensors that claim to be on ``cuda:0``, and refuse the operations that a GPU would refuse.
 
 A computation on them gives the numbers that it gives on the CPU. It fails where a GPU would fail, as tensors of both
 devices meet; and, while `no_waits` is entered, where the host would wait for the GPU, which torch would do silently.
@@ -120,7 +120,7 @@ class PretendedGpu:
 
 
 class _Functions(TorchFunctionMode):
-    """What a GPU changes of PyTorch's functions: the device of a tensor, and copies between devices."""
+    """The differences of PyTorch's functions on a GPU: the device of a tensor, and copies between devices."""
 
     def __init__(self, gpu):
         super().__init__()
@@ -183,7 +183,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Kernels(TorchDispatchMode):
-    """What a GPU changes of kernels: where their results are, and what they may read."""
+    """The differences of kernels on a GPU: the device of their results, and the tensors that they may read."""
 
     def __init__(self, gpu):
         super().__init__()

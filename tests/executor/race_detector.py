@@ -1,4 +1,4 @@
-"""A double of torch.cuda on CPU tensors: it runs ops at once, and refuses what could be a race on a GPU.
+"""A double of torch.cuda on CPU tensors: it runs ops at once, and refuses any race that a GPU could have.
 
 Every stream has a vector clock: how many ops of each stream are over before its next op begins. `wait_event` and
 `synchronize` are all that order streams. An op may read a storage only behind its last write, and write to it only

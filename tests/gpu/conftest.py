@@ -23,7 +23,7 @@ def device():
 
 @pytest.fixture
 def row(monkeypatch):
-    """Return what imports a row of benchmarks/gpu.py."""
+    """Return a function that imports a row of benchmarks/gpu.py."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return lambda name: importlib.import_module(f"gpu_rows.{name}")
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
-from pipesched.executor import Averaging, RunSettings, TransportKind, epsilon_fault, setting_choices
+from pipesched.executor import Averaging, RunSettings, TransportKind, epsilon_fault, setting_choices, stream_fault
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
@@ -173,13 +173,16 @@ def require_possible(settings: RunSettings) -> None:
     """Refuse what cannot run on this machine.
 
     Raises:
-        ArgumentError: NCCL between CPUs, or no GPU.
+        ArgumentError: NCCL between CPUs, no GPU, or a setting that contradicts streams.
         ScheduleError: `save` is in a folder that is none, or may not be written to.
     """
     if settings.save is not None:
         require_folder(Path(settings.save).parent, settings.save)
     if settings.backend == "nccl" and settings.device == "cpu":
         raise ArgumentError("backend: got nccl with `device=cpu`, expected gloo; try `backend=auto`")
+    fault = stream_fault(settings)
+    if fault is not None:
+        raise ArgumentError(fault)
     if settings.device == "cuda":
         import torch
 

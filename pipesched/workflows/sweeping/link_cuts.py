@@ -109,7 +109,7 @@ def _least_s(line: Sequence[tuple[float, float]], after: int, at: float) -> floa
 def best_of_cuts(
     outcomes: Mapping[str, Sequence[OutcomeBlock]], own: Mapping[int, str], *, by_pace: bool
 ) -> tuple[OutcomeBlock, dict[str, list[int]]]:
-    """Return what settings amount to under the best cut of each, or under its own, and the numbers of each cut.
+    """Return the measures of settings under the best cut of each, or under its own, and the numbers of each cut.
 
     Args:
         outcomes: Outcomes of settings under each cut.

@@ -122,7 +122,7 @@ class SweepJudge:
         )
 
     def under_cut(self, cut: str, block: SettingBlock) -> OutcomeBlock:
-        """Return what the settings of many links amount to under one cut of the layers."""
+        """Return the measures of the settings of many links under one cut of the layers."""
         return replace(self, conditions=replace(self.conditions, partition=cut))([block])
 
     def _cut_alike(

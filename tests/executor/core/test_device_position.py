@@ -32,7 +32,7 @@ def launch_all(device, position, work_ns):
 def test_the_oldest_open_op_is_the_last_one_that_the_device_has_begun(seed):
     random, device = Random(seed), FakeDevice()
     position = position_of(device)
-    device.launch(1000)  # what comes before the list
+    device.launch(1000)  # work before the list
     begun_ns = launch_all(device, position, [random.randrange(1, 10_000) for _ in OPS])
     assert position.oldest_open() is None
     while device.now_ns < device.idle_ns + 5000:

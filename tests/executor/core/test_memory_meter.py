@@ -15,7 +15,7 @@ class FakeAllocator:
     """The allocator of a GPU, with a peak that anybody may reset."""
 
     def __init__(self):
-        self.now = self.peak = 5_000  # weights, and what was there before
+        self.now = self.peak = 5_000  # weights, and earlier allocations
 
     def read_bytes(self):
         return self.now, self.peak
@@ -32,7 +32,7 @@ class FakeAllocator:
 
 
 class Ledger:
-    """What every rank owns, counted by hand, as the oracle."""
+    """The bytes of each rank, counted by hand, as the oracle."""
 
     def __init__(self):
         self.blocks = [[] for _ in range(NUM_RANKS)]
@@ -125,7 +125,7 @@ def test_ranks_of_two_recorders_are_told_their_own_bytes_beside_their_weights():
             with recorder.turn():
                 allocator.change(size + number)
                 allocator.change(1000)
-            with recorder.turn():  # the op goes on
+            with recorder.turn():  # the op continues
                 allocator.change(-1000)
                 recorder.add(0, 0, 0)
     for number, (recorder, weights) in enumerate(zip(recorders, (300, 700), strict=True)):

@@ -75,7 +75,7 @@ def test_two_clocks_of_two_streams_agree():
 
 
 def test_the_peak_inside_an_op_is_exact_and_each_rank_has_its_own():
-    torch.cuda.empty_cache()  # a cached block may be a little larger than what is asked for
+    torch.cuda.empty_cache()  # a cached block may be larger than the tensor
     meters = [make_meter(GPU) for _ in range(2)]
     with meters[0].turn():
         meters[0].begin_op()

@@ -39,7 +39,7 @@ class Communicator:
 
 @pytest.fixture
 def told(monkeypatch):
-    """What is done to the groups of a run of one process, in its order."""
+    """The calls on the groups of a run of one process, in order."""
     told = []
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")

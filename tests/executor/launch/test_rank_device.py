@@ -30,7 +30,7 @@ def chosen(monkeypatch):
 
 
 def together(views, backend):
-    """Return the device of every process, or the error that it was told."""
+    """Return the device of every process, or its error."""
     store, size = HashStore(), len(views)
 
     def answer(number):

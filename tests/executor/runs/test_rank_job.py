@@ -1,4 +1,4 @@
-"""Who is named when a rank on a GPU hangs, whose host has launched all its ops long ago."""
+"""The rank and op that are named when a GPU hangs, after its host has launched all ops."""
 
 import threading
 import time

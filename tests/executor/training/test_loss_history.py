@@ -47,7 +47,7 @@ class Late(HostCopy):
 
 
 def late_history(per_step):
-    """Return a history whose scores are late, (step, scores) as they are told, and the copies under way."""
+    """Return a history with late scores, the reported (step, scores), and the copies under way."""
     told, copies = [], []
 
     def copy(tensor):
@@ -58,7 +58,7 @@ def late_history(per_step):
 
 
 def listen(history, microbatch, loss):
-    """Tell of a micro-batch of four samples, one of which is right."""
+    """Report a micro-batch of four samples, one of which is right."""
     output, target = torch.eye(4), torch.tensor([0, 2, 3, 1])
     history.listen(microbatch, output, target, torch.tensor(loss))
 

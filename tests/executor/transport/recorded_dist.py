@@ -25,7 +25,7 @@ class Call:
         group: The ranks of its group, and its number among those with the same; None for the default group.
         op: The op that the rank was at; None before the first.
         work: Number of the work that it made, or waits for.
-        arguments: What it was told besides.
+        arguments: Its other arguments.
     """
 
     kind: str

@@ -154,7 +154,7 @@ def test_streams_come_to_the_end_of_every_list(name):
 
 
 def test_the_streams_of_a_rank_that_sends_too_late_stand_still(double):
-    """What the test before this one relies on: a rank that waits for the gradient before it sends its activation."""
+    """The test before this one relies on a rank that waits for the gradient before it sends its activation."""
     first, second = calls_of(double, lower(build("1f1b", 2, 2)))
     first.sort(key=lambda call: call.kind == "isend")  # stable: only the sends move, to the end
     assert len(unfinished([first, second])) == 2 * 2 * 2  # both ends of two activations and two gradients
@@ -214,7 +214,7 @@ def test_all_messages_and_sums_are_on_the_gpu_of_the_rank(name):
 
 
 def test_a_list_runs_on_pytorchs_own_fake_groups():
-    """The real torch.distributed takes every call: its groups, peers and tensors are what it expects."""
+    """The real torch.distributed accepts every call with these groups, peers and tensors."""
     schedule = lower(build("chimera", 2, 2))
     for rank in range(2):
         dist.init_process_group("fake", rank=rank, world_size=2, store=FakeStore())
