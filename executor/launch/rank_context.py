@@ -196,6 +196,7 @@ def connected(
         groups = Groups(place.backend, place.device)
         with (
             _cores(near.index, near.num_devices, threads, is_pinned=is_pinned and device == "cpu"),
+            computing(threads, [place.device]),
             nccl_environment() if place.backend == "nccl" else nullcontext(),
             default_group(groups, rank, size, store, patience),
         ):
@@ -209,13 +210,12 @@ def connected(
 
 @contextmanager
 def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
-    """Compute on the cores of device `index` of `num_devices` only, if pinned, with so many threads; then as before."""
+    """Stay on the cores of device `index` of `num_devices`, if pinned, with so many threads; then as before."""
     cores = usable_cores()
     if is_pinned:
         pin(index, num_devices, threads)
     try:
-        with computing(threads):
-            yield
+        yield
     finally:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)

@@ -55,7 +55,7 @@ def measure_on_streams(
         require_runnable(schedule)
     schedule = lower(schedule)
     devices = devices_of(schedule.rank_to_device, spec.device)
-    with computing(spec.threads):
+    with computing(spec.threads, set(devices)):
         ranks, batches, positions = _built(spec, schedule, devices, listener_of, model)
         kernels_s = [yardstick_s(1, devices[0], SHORT_COUNT)]
         with polled(positions):

@@ -158,7 +158,7 @@ def _main() -> None:
     )
     sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()
-    with computing(arguments.threads):
+    with computing(arguments.threads, [device]):
         _work(chain, connection, sizes)
 
 

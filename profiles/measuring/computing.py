@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -25,7 +25,7 @@ _KEEPING = {_TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 
 
 @contextmanager
-def computing(threads: int) -> Iterator[None]:
+def computing(threads: int, devices: Iterable[torch.device] = ()) -> Iterator[None]:
     """Let torch compute as every rank does, and a profile too, so that seconds of one hold for the other.
 
     Freed memory is kept where the process has glibc, unless the environment says what it keeps; it goes back to the
@@ -33,7 +33,9 @@ def computing(threads: int) -> Iterator[None]:
 
     Args:
         threads: Threads of one operation.
+        devices: The devices that are computed on; GPUs among them get ready.
     """
+    _wake_autograd(devices)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     _allocate(_KEEPING)
@@ -43,6 +45,14 @@ def computing(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
         _allocate(_USUAL)
         _give_back()
+
+
+def _wake_autograd(devices: Iterable[torch.device]) -> None:
+    """Let autograd's thread of each GPU launch a kernel: before its first one it has no CUDA context, as cuBLAS warns."""
+    for device in devices:
+        if device.type == "cuda":
+            one = torch.ones(1, device=device, requires_grad=True)
+            (one * one).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def _allocate(parameters: dict[int, int]) -> None:

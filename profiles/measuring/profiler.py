@@ -89,7 +89,7 @@ def profile_model(
     kind: DeviceKind = "cuda" if target.type == "cuda" else "cpu"
     num_busy = min(companions + 1, num_cores()) if kind == "cpu" else 1
     kernels_s = [yardstick_s(num_busy, target, SHORT_COUNT)]
-    with computing(threads):
+    with computing(threads, [target]):
         chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
         bytes_of = [chain.measure_bytes(size) for size in sizes]

@@ -95,7 +95,7 @@ def trained_by(
 
     training = training_of(spec, torch.device(spec.device), model)
     lists = training.run.lists(spec.job.num_steps)
-    with computing(spec.threads), pause_requests(has_checkpoints=has_checkpoints) as is_asked:
+    with computing(spec.threads, [training.device]), pause_requests(has_checkpoints=has_checkpoints) as is_asked:
         return train_locally(lists, training, on_step, held_out_every, is_asked=is_asked, export=export)
 
 

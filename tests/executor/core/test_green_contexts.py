@@ -1,8 +1,10 @@
-"""Shares of a GPU's multiprocessors, on a double of the CUDA driver that keeps its books."""
+"""Shares of a GPU's multiprocessors, on a double of the bindings of the CUDA driver that keeps its books."""
 
 from __future__ import annotations
 
-import ctypes
+from enum import IntEnum
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,54 +12,55 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import green_pointers
 
 
+class Code(IntEnum):
+    SUCCESS = 0
+    INVALID_VALUE = 1
+    NOT_SUPPORTED = 801
+    INVALID_RESOURCE_CONFIGURATION = 915
+
+
 class Driver:
-    """A driver that hands out SMs from the front, in steps of eight.
+    """A driver that splits SMs from the front, in steps of eight; what is left by a split is not split again.
 
     Attributes:
         shares: First and last SM of each green context.
     """
 
-    def __init__(self, num_sms):
-        self.num_sms = num_sms
+    CUdevResourceType = SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1)
+    CUgreenCtxCreate_flags = SimpleNamespace(CU_GREEN_CTX_DEFAULT_STREAM=1)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+
+    def __init__(self, num_sms, most=132):
+        self.num_sms, self.most = num_sms, most
         self.shares = []
 
-    def cuDeviceGet(self, gpu, index):  # noqa: N802
-        return 0
+    def cuDeviceGet(self, index):  # noqa: N802
+        return Code.SUCCESS, index
 
-    def cuDeviceGetDevResource(self, gpu, resource, kind):  # noqa: N802
-        _fill(resource, 0, self.num_sms)
-        return 0
+    def cuDeviceGetDevResource(self, gpu, kind):  # noqa: N802
+        return Code.SUCCESS, self._resource(0, self.num_sms, is_whole=True)
 
-    def cuDevSmResourceSplitByCount(self, part, count, whole, rest, flags, least):  # noqa: N802
-        first, num_sms = _read(whole)
-        if least > num_sms or least % 8:
-            return 1
-        _fill(part, first, least)
-        _fill(rest, first + least, num_sms - least)
-        return 0
+    def cuDevSmResourceSplitByCount(self, count, whole, flags, least):  # noqa: N802
+        if not whole.is_whole:
+            return Code.INVALID_RESOURCE_CONFIGURATION, None, None, None
+        if least > whole.sm.smCount or least % 8:
+            return Code.INVALID_VALUE, None, None, None
+        count = 1 if least > self.most else count
+        parts = [self._resource(index * least, least) for index in range(count)]
+        return Code.SUCCESS, parts, count, self._resource(count * least, whole.sm.smCount - count * least)
 
-    def cuDevResourceGenerateDesc(self, text, parts, count):  # noqa: N802
-        first, num_sms = _read(parts)
-        text._obj.value = 1 + first
-        self._num_sms = num_sms
-        return 0
+    def cuDevResourceGenerateDesc(self, parts, count):  # noqa: N802
+        return Code.SUCCESS, parts[0]
 
-    def cuGreenCtxCreate(self, context, text, gpu, flags):  # noqa: N802
-        self.shares.append((text.value - 1, text.value - 2 + self._num_sms))
-        context._obj.value = len(self.shares)
-        return 0 if flags == 1 else 1
+    def cuGreenCtxCreate(self, part, gpu, flags):  # noqa: N802
+        self.shares.append((part.first, part.first + part.sm.smCount - 1))
+        return Code.SUCCESS if flags == 1 else Code.INVALID_VALUE, len(self.shares)
 
-    def cuGreenCtxStreamCreate(self, stream, context, flags, priority):  # noqa: N802
-        stream._obj.value = 1000 + context.value
-        return 0 if flags == 1 else 1
+    def cuGreenCtxStreamCreate(self, context, flags, priority):  # noqa: N802
+        return Code.SUCCESS if flags == 1 else Code.INVALID_VALUE, 1000 + context
 
-
-def _fill(resource, first, num_sms):
-    resource[96:100], resource[100:104] = num_sms.to_bytes(4, "little"), first.to_bytes(4, "little")
-
-
-def _read(resource):
-    return int.from_bytes(resource[100:104], "little"), int.from_bytes(resource[96:100], "little")
+    def _resource(self, first, num_sms, *, is_whole=False):
+        return SimpleNamespace(first=first, sm=SimpleNamespace(smCount=num_sms), is_whole=is_whole)
 
 
 @pytest.mark.parametrize(
@@ -70,18 +73,34 @@ def test_ranks_get_equal_shares_of_132_multiprocessors_that_do_not_overlap(num_r
     assert driver.shares == shares
 
 
+def test_shares_become_smaller_until_the_driver_makes_as_many_as_there_are_ranks():
+    driver = Driver(132, most=48)
+    green_pointers(0, 2, lambda name: driver)
+    assert driver.shares == [(0, 47), (48, 95)]
+
+
 def test_too_many_ranks_are_refused():
     with pytest.raises(ExecutionError, match="got 17 ranks on a GPU of 132 SMs, expected 8 SMs for each"):
         green_pointers(0, 17, lambda name: Driver(132))
 
 
 def test_a_driver_without_them_is_refused():
-    with pytest.raises(ExecutionError, match=r"expected CUDA 12\.4"):
-        green_pointers(0, 2, lambda name: ctypes.CDLL(None))
+    def missing(*arguments):
+        raise RuntimeError('Function "cuDevSmResourceSplitByCount" not found')  # as the bindings do
 
-
-def test_an_error_of_the_driver_is_reported_by_its_number():
     driver = Driver(132)
-    driver.cuGreenCtxCreate = lambda *_: 801
-    with pytest.raises(ExecutionError, match="got error 801 of the CUDA driver"):
+    driver.cuDevSmResourceSplitByCount = missing
+    with pytest.raises(ExecutionError, match=r"expected CUDA 12\.4"):
+        green_pointers(0, 2, lambda name: driver)
+
+
+def test_a_machine_without_the_bindings_is_told_what_to_install():
+    with pytest.raises(ExecutionError, match="cuda-bindings; install it"):
+        green_pointers(0, 2, lambda name: import_module("no_such_module"))
+
+
+def test_an_error_of_the_driver_is_reported_by_its_number_and_name():
+    driver = Driver(132)
+    driver.cuGreenCtxCreate = lambda *_: (Code.NOT_SUPPORTED, None)
+    with pytest.raises(ExecutionError, match=r"got error 801 of the CUDA driver \(NOT_SUPPORTED\)"):
         green_pointers(0, 2, lambda name: driver)
