@@ -49,6 +49,10 @@ class LayerMeasurement:
         output_is_input: Both have the same storage, as in a reshaping layer.
         split: None for the first layer, which has no I, where PyTorch cannot split the backward, and in profiles that
             were measured before there was an I.
+        launch_s: Seconds in which the host launches forward and backward on a GPU; None where work is done when its
+            call returns, or nobody measured.
+        working_bytes: The most that the backward holds at once besides what it finds, by the peak that a GPU's
+            allocator keeps; None where there is none, or nobody measured.
     """
 
     microbatch_size: int
@@ -62,3 +66,5 @@ class LayerMeasurement:
     output_saved: bool
     output_is_input: bool
     split: LayerSplit | None = None
+    launch_s: float | None = None
+    working_bytes: int | None = None

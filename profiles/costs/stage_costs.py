@@ -44,6 +44,7 @@ class StageCost:
         predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
         output_is_saved: Whether `saved_bytes` has the output in it, so that to send it takes no memory more.
         recompute_s: Seconds of R; None: as `forward_s`.
+        working_bytes: The most that B or I holds at once while it runs, besides what it finds and what it leaves.
     """
 
     forward_s: float
@@ -62,6 +63,7 @@ class StageCost:
     predict_s: float | None = None
     output_is_saved: bool = False
     recompute_s: float | None = None
+    working_bytes: int = 0
 
     @property
     def whole_backward_s(self) -> float | None:
@@ -186,6 +188,7 @@ class StageCosts:
                 backward_weight_s=_times(cost.backward_weight_s, share),
                 recompute_s=_times(cost.recompute_s, share),
                 output_bytes=round(cost.output_bytes * share),
+                working_bytes=round(cost.working_bytes * share),
                 saved_bytes=round(cost.saved_bytes * share),
                 saved_for_weight_bytes=None
                 if cost.saved_for_weight_bytes is None

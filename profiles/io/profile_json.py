@@ -1,9 +1,10 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 7, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 8, "model": ..., "layers": [...], ...}``.
 
 Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
 of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs. Version 4
 has how the seconds vary (``variation``), version 5 what processes that share a core cost each other (``sharing``),
-version 6 how the layers are computed (``execution``), version 7 how fast the machine was (``yardstick``).
+version 6 how the layers are computed (``execution``), version 7 how fast the machine was (``yardstick``), version 8
+in each measurement how long a GPU's host launches (``launch_s``) and what a backward works in (``working_bytes``).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class _Measurement(Record):
     output_saved: bool
     output_is_input: bool
     split: _Split | None = None
+    launch_s: Seconds | None = None
+    working_bytes: Bytes | None = None
 
 
 class _Work(Record):
@@ -113,7 +116,7 @@ class _Profile(Record):
     becomes: ClassVar[type] = Profile
 
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3, 4, 5, 6, 7]
+    version: Literal[1, 2, 3, 4, 5, 6, 7, 8]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
@@ -155,7 +158,7 @@ def profile_text(profile: Profile, file: str) -> str:
     fields = asdict(replace(profile, graph=None))
     del fields["graph"]  # a file has a chain
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 7, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 8, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
@@ -178,8 +181,9 @@ def _version_faults(record: _Profile) -> list[str]:
     for index, layer in enumerate(record.layers):
         named.append((f"layers.{index}", layer, "work", 3))
         named += [
-            (f"layers.{index}.measurements.{number}", measurement, "split", 2)
+            (f"layers.{index}.measurements.{number}", measurement, name, since)
             for number, measurement in enumerate(layer.measurements)
+            for name, since in (("split", 2), ("launch_s", 8), ("working_bytes", 8))
         ]
     named.append(("provenance", record.provenance, "kind", 3))
     named.append(("provenance", record.provenance, "execution", 6))
