@@ -61,6 +61,7 @@ class _StageCost(Record):
     predict_s: Seconds | None
     output_is_saved: bool
     recompute_s: Seconds | None
+    working_bytes: Bytes = 0
 
 
 class _Stage(Record):
