@@ -44,7 +44,7 @@ class StageCost:
         predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
         output_is_saved: Whether `saved_bytes` has the output in it, so that to send it takes no memory more.
         recompute_s: Seconds of R; None: as `forward_s`.
-        working_bytes: The most that B or I holds at once while it runs, besides what it finds and what it leaves.
+        working_bytes: The most that B or I holds at once while it runs, besides what it finds.
     """
 
     forward_s: float

@@ -54,6 +54,7 @@ class LayerBytes:
     input_saved: bool
     output_saved: bool
     output_is_input: bool
+    working_bytes: int | None = None
     kept: KeptBytes | None = None
 
 
@@ -138,6 +139,7 @@ class LayerChain:
                     f"got a loss of shape {tuple(y.shape)}, expected one number; return the mean over the micro-batch",
                 )
             whole, following = _layer_bytes(layer, x, y, saved, last), _cut(y)
+            whole = replace(whole, working_bytes=self._working_bytes(index, x, targets))
             rest = _input_half(layer, x, y)
             del y
             layers_bytes.append(
@@ -170,6 +172,22 @@ class LayerChain:
         except Exception as error:  # a user's layer or loss may raise anything
             raise self._blamed(index, error) from error
         raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
+
+    def _working_bytes(self, index: int, x: Tensor, targets: Tensor) -> int | None:
+        """Return the most that the backward of a layer holds besides what it finds; None where no allocator tells."""
+        if self._device.type != "cuda":
+            return None
+        num_bytes = 0
+        for _ in range(2):  # the second finds the gradients of the parameters made
+            y = self._forward(index, x, targets)
+            if y.requires_grad:
+                gradient, x.grad = torch.ones_like(y), None
+                before = torch.cuda.memory_allocated(self._device)
+                torch.cuda.reset_peak_memory_stats(self._device)
+                self._backward(index, y, gradient)
+                num_bytes = torch.cuda.max_memory_allocated(self._device) - before
+        x.grad = None
+        return num_bytes
 
     def _backward(self, index: int, y: Tensor, gradient: Tensor) -> None:
         try:

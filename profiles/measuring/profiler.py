@@ -93,7 +93,7 @@ def profile_model(
         chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
         bytes_of = [chain.measure_bytes(size) for size in sizes]
-        seconds_of: dict[int, list[tuple[float, float]]] = {}
+        passes_of: dict[int, list[_Passes]] = {}
         splits_of: dict[int, list[tuple[float, float] | None]] = {}
         with Companions(
             model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
@@ -101,7 +101,7 @@ def profile_model(
             for _ in runs.turns():
                 for size, layers_bytes in zip(sizes, bytes_of, strict=True):
                     others.use(size)
-                    seconds_of[size] = _measure_passes(chain, size, timer_for(target), runs)
+                    passes_of[size] = _measure_passes(chain, size, timer_for(target), runs)
                     splits_of[size] = [None] * len(layers_bytes)
                     if splits:
                         splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, layers_bytes)
@@ -111,7 +111,7 @@ def profile_model(
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(
-            _measurement(size, seconds_of[size][index], layers_bytes[index], splits_of[size][index])
+            _measurement(size, passes_of[size][index], layers_bytes[index], splits_of[size][index])
             for size, layers_bytes in zip(sizes, bytes_of, strict=True)
         )
         step_s, optimizer_bytes, work = steps[index]
@@ -172,7 +172,7 @@ class _Runs:
     def variation(self, what: str, num_layers: int) -> Variation | None:
         """Return how forward and backward of the whole chain varied in the measured runs of `what`."""
         rows = self._rows[what]
-        return variation_of([(sum(row[:num_layers]), sum(row[num_layers:])) for row in rows])
+        return variation_of([(sum(row[:num_layers]), sum(row[num_layers : 2 * num_layers])) for row in rows])
 
 
 def _passes_at(size: int) -> str:
@@ -206,17 +206,26 @@ def _check(
     return target
 
 
-def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> list[tuple[float, float]]:
-    """Return (forward, backward) of each layer at one micro-batch size [s]."""
+class _Passes(NamedTuple):
+    """Seconds of forward and backward of one layer, and of launching both; None where nothing is launched."""
+
+    forward_s: float
+    backward_s: float
+    launch_s: float | None
+
+
+def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> list[_Passes]:
+    """Return what each layer takes at one micro-batch size."""
     inputs, targets = chain.batch(size)
 
     def run() -> list[float]:
         chain.run(inputs, targets, timer.mark)
-        return timer.laps_s()
+        return [*timer.laps_s(), *timer.launches_s()]
 
-    medians = runs.medians(run, _passes_at(size))
-    num_layers = len(chain.layers)
-    return list(zip(medians[:num_layers], reversed(medians[num_layers:]), strict=True))
+    medians, num_layers = runs.medians(run, _passes_at(size)), len(chain.layers)
+    forward_s, backward_s, *launching = (medians[at : at + num_layers] for at in range(0, len(medians), num_layers))
+    launches_s = map(sum, zip(launching[0], reversed(launching[1]), strict=True)) if launching else repeat(None, num_layers)
+    return [*map(_Passes, forward_s, reversed(backward_s), launches_s)]
 
 
 def _measure_splits(
@@ -236,11 +245,11 @@ def _measure_splits(
 
 
 def _measurement(
-    size: int, seconds: tuple[float, float], layer_bytes: LayerBytes, split: tuple[float, float] | None
+    size: int, passes: _Passes, layer_bytes: LayerBytes, split: tuple[float, float] | None
 ) -> LayerMeasurement:
-    fields = asdict(layer_bytes)
+    fields = asdict(layer_bytes) | passes._asdict()
     kept = fields.pop("kept")
-    return LayerMeasurement(size, *seconds, **fields, split=LayerSplit(*split, **kept) if split and kept else None)
+    return LayerMeasurement(size, **fields, split=LayerSplit(*split, **kept) if split and kept else None)
 
 
 def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:

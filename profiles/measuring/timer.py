@@ -21,6 +21,10 @@ class Timer(ABC):
     def laps_s(self) -> list[float]:
         """Return the seconds between successive marks, and forget them."""
 
+    def launches_s(self) -> list[float]:
+        """Return the host's seconds between the marks of the last laps; empty where work is done when its call returns."""
+        return []
+
 
 @final
 class CpuTimer(Timer):
@@ -46,9 +50,12 @@ class CudaTimer(Timer):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[torch.cuda.Event] = []
+        self._host_s: list[float] = []
+        self._launches_s: list[float] = []
 
     def mark(self) -> None:
         """Let the accelerator note when it gets here."""
+        self._host_s.append(time.perf_counter())
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # untyped in torch
         event.record(torch.cuda.current_stream(self._device))
         self._marks.append(event)
@@ -56,8 +63,14 @@ class CudaTimer(Timer):
     def laps_s(self) -> list[float]:
         """Return the seconds between successive marks, and forget them."""
         marks, self._marks = self._marks, []
+        self._launches_s = [end - start for start, end in pairwise(self._host_s)]
+        self._host_s = []
         torch.cuda.synchronize(self._device)
         return [start.elapsed_time(end) / 1000 for start, end in pairwise(marks)]
+
+    def launches_s(self) -> list[float]:
+        """Return the seconds in which the host launched the last laps."""
+        return self._launches_s
 
 
 def timer_for(device: torch.device) -> Timer:
