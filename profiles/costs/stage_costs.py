@@ -108,7 +108,24 @@ def added_up(costs: Sequence[StageCost]) -> StageCost:
         values = [cost.said(name) for cost in costs]
         is_said = any(getattr(cost, name) is not None for cost in costs)
         sums[name] = sum(values) if is_said and None not in values else None
+    sums["working_bytes"] = working_bytes([cost.working_bytes for cost in costs], [cost.saved_bytes for cost in costs])
     return replace(costs[-1], **sums)
+
+
+def working_bytes(workings: Sequence[int], saved: Sequence[int]) -> int:
+    """Return what the backward of neighbouring stages, or layers, as one works in, besides what it finds.
+
+    It goes from the last to the first; where it has come to one, all that the later ones saved is gone.
+
+    Args:
+        workings: What the backward of each works in.
+        saved: What each has saved.
+    """
+    most = gone = 0
+    for working, kept in zip(reversed(workings), reversed(saved), strict=True):
+        most = max(most, working - gone)
+        gone += kept
+    return most
 
 
 def with_input_share(stages: Sequence[StageCost], input_share: float) -> list[StageCost]:

@@ -3,6 +3,7 @@
 import pytest
 
 from pipesched.profiles.costs import StageCost
+from pipesched.profiles.costs.stage_costs import added_up, working_bytes
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,21 @@ from pipesched.profiles.costs import StageCost
 )
 def test_forward_and_backward_together_count_a_backward_in_two_parts(cost, both_s):
     assert cost.both_s == both_s
+
+
+@pytest.mark.parametrize(
+    ("workings", "saved", "most"),
+    [
+        ((), (), 0),
+        ((5,), (9,), 5),
+        ((5, 7), (9, 3), 7),  # the last layer's, with all that is saved
+        ((50, 7), (9, 3), 47),  # the first layer's, in the place of what the last saved
+        ((4, 0), (9, 30), 0),  # less than that: nothing more than the stage had saved
+        ((60, 50, 1), (0, 10, 20), 30),
+    ],
+)
+def test_layers_behind_have_let_go_of_what_they_saved_when_the_backward_works_in_a_layer(workings, saved, most):
+    assert working_bytes(workings, saved) == most
+    if workings:
+        costs = [StageCost(1.0, 2.0, saved_bytes=s, working_bytes=w) for w, s in zip(workings, saved, strict=True)]
+        assert added_up(costs).working_bytes == most
