@@ -19,7 +19,7 @@ from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.measurement import LayerMeasurement
 from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
-from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.profiles.costs.stage_costs import StageCost, StageCosts, working_bytes
 from pipesched.profiles.costs.variation import Variation
 from pipesched.schedules import Yardstick
 
@@ -199,7 +199,8 @@ def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) ->
     """Return what layers `first` to `last` (exclusive) cost as one stage; see `costs_of_stages`.
 
     Its utilisation of an accelerator is its throughput over the best at any size measured: what small micro-batches
-    leave idle, others can have. A core has nothing to spare while it computes, however slowly: 1.
+    leave idle, others can have. Where the accelerator waits for the host it is the share of the host, which launches
+    for all. A core has nothing to spare while it computes, however slowly: 1.
 
     Raises:
         ProfileError: The size is outside the measured ones.
@@ -210,7 +211,12 @@ def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) ->
     if upper != lower:
         cost = _between(cost, _stage_cost(layers, upper, is_first=first == 0), share)
     best = _best_throughput(layers) if profile.provenance.kind == "cuda" else 0.0
-    return replace(cost, utilisation=min(1.0, _throughput(microbatch_size, cost.both_s) / best) if best else 1.0)
+    if not best or not cost.both_s:
+        return cost
+    low_s, high_s = (sum(layer.measurements[at].launch_s or 0.0 for layer in layers) for at in (lower, upper))
+    launch_s = _line(low_s, high_s, share)
+    share_used = max(_throughput(microbatch_size, cost.both_s) / best, launch_s / cost.both_s)
+    return replace(cost, utilisation=min(1.0, share_used))
 
 
 def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
@@ -271,6 +277,15 @@ def _around(profile: Profile, microbatch_size: int) -> tuple[int, int, float]:
 _size = attrgetter("microbatch_size")
 
 
+def _working_bytes(measured: Sequence[LayerMeasurement]) -> int:
+    """Return what the backward of a stage works in: each layer but the last finds a gradient that the next made."""
+    handed = [*(m.output_bytes for m in measured[:-1]), 0]
+    return working_bytes(
+        [(m.working_bytes or 0) + num_bytes for m, num_bytes in zip(measured, handed, strict=True)],
+        [m.saved_bytes + m.output_saved * m.output_storage_bytes for m in measured],
+    )
+
+
 def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> StageCost:
     """Sum `layers` at the measured size number `index`."""
     measured = [layer.measurements[index] for layer in layers]
@@ -287,6 +302,7 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         predict_s=sum(layer.predict_s for layer in work),
         average_s=sum(layer.average_s for layer in work),
         output_is_saved=output_is_saved(measured),
+        working_bytes=_working_bytes(measured),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
 
@@ -332,6 +348,7 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
         output_bytes=round(line(lower.output_bytes, upper.output_bytes)),
         saved_bytes=round(line(lower.saved_bytes, upper.saved_bytes)),
         saved_for_weight_bytes=None if for_weight is None else round(for_weight),
+        working_bytes=round(line(lower.working_bytes, upper.working_bytes)),
     )
 
 

@@ -48,7 +48,7 @@ def computing(threads: int, devices: Iterable[torch.device] = ()) -> Iterator[No
 
 
 def _wake_autograd(devices: Iterable[torch.device]) -> None:
-    """Let autograd's thread of each GPU launch a kernel: before its first one it has no CUDA context, as cuBLAS warns."""
+    """Let autograd's thread of each GPU launch a kernel: before its first one cuBLAS warns of a missing context."""
     for device in devices:
         if device.type == "cuda":
             one = torch.ones(1, device=device, requires_grad=True)

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import repeat
+from typing import NamedTuple
 
 import torch
 from torch import optim
@@ -224,7 +226,9 @@ def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> 
 
     medians, num_layers = runs.medians(run, _passes_at(size)), len(chain.layers)
     forward_s, backward_s, *launching = (medians[at : at + num_layers] for at in range(0, len(medians), num_layers))
-    launches_s = map(sum, zip(launching[0], reversed(launching[1]), strict=True)) if launching else repeat(None, num_layers)
+    launches_s = (
+        map(sum, zip(launching[0], reversed(launching[1]), strict=True)) if launching else repeat(None, num_layers)
+    )
     return [*map(_Passes, forward_s, reversed(backward_s), launches_s)]
 
 

@@ -22,7 +22,7 @@ class Timer(ABC):
         """Return the seconds between successive marks, and forget them."""
 
     def launches_s(self) -> list[float]:
-        """Return the host's seconds between the marks of the last laps; empty where work is done when its call returns."""
+        """Return the host's seconds of the last laps; empty where work is done when its call returns."""
         return []
 
 

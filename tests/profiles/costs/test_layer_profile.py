@@ -160,6 +160,19 @@ def test_a_core_has_nothing_to_spare_while_it_computes():
     assert costs_of_stages(profile(row), [(0, 1)], 1).stages[0].utilisation == 1.0
 
 
+def test_a_gpu_that_waits_for_its_host_leaves_nothing_to_others():
+    row = layer(measurement(1, 1.0, 2.0, launch_s=2.4), measurement(4, 2.0, 4.0, launch_s=3.0))
+    sizes = {size: costs_of_stages(on_gpu(row), [(0, 1)], size).stages[0].utilisation for size in (1, 2, 4)}
+    assert sizes == pytest.approx({1: 0.8, 2: 0.75, 4: 1.0})  # by throughput: 0.5, 0.75 and 1
+
+
+def test_a_backward_works_in_the_most_of_its_layers_less_what_later_ones_have_let_go_of():
+    rows = layer(measurement(working_bytes=180)), layer(measurement(working_bytes=60)), layer(measurement())
+    stages = costs_of_stages(profile(*rows), [(0, 2), (2, 3)], 1).stages
+    assert [cost.working_bytes for cost in stages] == [180 + 10 - 100, 0]  # 10 is the gradient between the two
+    assert costs_of_stages(profile(*rows), [(0, 3)], 1).stages[0].working_bytes == 0  # 190 - 200
+
+
 @settings(deadline=None)
 @given(
     times=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=3, max_size=3),
