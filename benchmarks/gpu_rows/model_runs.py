@@ -162,7 +162,7 @@ def _verified(card: Card, case: Case) -> Verified:
     prediction = predict_source(source, conditions)
     bounds = conditions.bounds_of(source)
     assert bounds is not None, "the model is measured"
-    counts = {"iterations": card.pick(5, 2), "warmup": card.pick(2, 1)}
+    counts = {"iterations": card.pick(3, 2), "warmup": card.pick(2, 1)}
     measured = streamed(modelled_spec(source.schedule, case.model, bounds, case.size, settings, **counts))
     split = explain_error(measured.timeline, prediction.timeline).split
     return Verified(prediction.timeline, measured, split)

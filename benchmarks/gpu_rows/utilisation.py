@@ -17,7 +17,7 @@ from pipesched.simulator.tuner import Setting, rank_correlation
 from pipesched.workflows.measuring import modelled_spec
 from pipesched.workflows.tuning import Measurement
 
-MODEL, BATCH, MICROBATCHES = "gpt:layers=8,width=320,heads=8,context=256", 64, (1, 2, 4, 8, 16)
+MODEL, BATCH, MICROBATCHES = "gpt:layers=8,width=320,heads=8,context=512", 128, (1, 2, 4, 8)
 TINY, TINY_BATCH, TINY_MICROBATCHES = "gpt:layers=2,width=32,heads=2,context=16", 8, (1, 2)
 PIPELINES = (1, 2, 3, 4)
 LIMIT = 0.05
