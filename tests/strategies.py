@@ -36,6 +36,7 @@ def random_costs(chance: Random, num_stages: int) -> StageCosts:
             weight_bytes=chance.randint(0, 1000),
             optimizer_bytes=chance.randint(0, 1000),
             utilisation=chance.uniform(0.1, 1.0),
+            working_bytes=chance.choice([0, chance.randint(0, 300)]),
         )
         for _ in range(num_stages)
     )

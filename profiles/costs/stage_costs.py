@@ -191,7 +191,8 @@ class StageCosts:
     def has_bytes(self) -> bool:
         """Whether anything is said of what the stages hold or send."""
         return any(
-            cost.output_bytes or cost.saved_bytes or cost.weight_bytes or cost.optimizer_bytes for cost in self.stages
+            cost.output_bytes or cost.saved_bytes or cost.weight_bytes or cost.optimizer_bytes or cost.working_bytes
+            for cost in self.stages
         )
 
     def of_share(self, share: float) -> StageCosts:

@@ -10,18 +10,19 @@ from pipesched.schedules.builders import build
 
 
 def held_bytes(cost: StageCost, in_flight: int) -> int:
-    """Return weights, gradients, optimizer state and the activations of `in_flight` micro-batches.
+    """Return weights, gradients, optimizer state, the activations of `in_flight` micro-batches and what B works in.
 
     Further versions of the weights, which some schedules have, are not in it.
     """
     always, for_microbatch = flushed_bytes(cost)
-    return always + in_flight * for_microbatch
+    return always + cost.working_bytes + in_flight * for_microbatch
 
 
 def flushed_bytes(cost: StageCost) -> tuple[int, int]:
     """Return what a stage with one version of its weights holds always, and for each micro-batch in flight.
 
-    Always: weights, gradients and optimizer state. For each: its activations.
+    Always: weights, gradients and optimizer state. For each: its activations. Of layers that become a stage both add
+    up.
     """
     return 2 * cost.weight_bytes + cost.optimizer_bytes, cost.saved_bytes
 
@@ -29,10 +30,10 @@ def flushed_bytes(cost: StageCost) -> tuple[int, int]:
 def stashed_bytes(cost: StageCost) -> tuple[int, int]:
     """Return what 1F1B-RR, like PipeDream, holds always, and for each micro-batch in flight.
 
-    Always: gradients and optimizer state. For each: its activations, and the version of the weights that it read. That
-    is a bound: a version lives on until its Step, when the activations are gone already.
+    Always: gradients, optimizer state and what B works in. For each: its activations, and the version of the weights
+    that it read. That is a bound: a version lives on until its Step, when the activations are gone already.
     """
-    return cost.weight_bytes + cost.optimizer_bytes, cost.weight_bytes + cost.saved_bytes
+    return cost.weight_bytes + cost.optimizer_bytes + cost.working_bytes, cost.weight_bytes + cost.saved_bytes
 
 
 def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]:
@@ -45,7 +46,9 @@ def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]
     for device, row in enumerate(schedule.ops):
         saved = most = 0
         for part in (part for op in row for part in computes(op)):
-            saved += costs[part.stage].saved_bytes * in_flight_change(part)
-            most = max(most, saved)
-        device_bytes.append(most + sum(held_bytes(cost, 0) for cost in costs[device::num_devices]))
+            cost, change = costs[part.stage], in_flight_change(part)
+            if change < 0:  # the most is there before a B lets go of some of it
+                most = max(most, saved + cost.working_bytes)
+            saved += cost.saved_bytes * change
+        device_bytes.append(most + sum(flushed_bytes(cost)[0] for cost in costs[device::num_devices]))
     return device_bytes

@@ -20,10 +20,10 @@ REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.AVE
 def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     begins: Any, codes: Any, stages: Any, microbatches: Any, others: Any, posted: Any, starts: Any, ends: Any,
     num_stages: int, num_microbatches: int, num_versions: int, is_compressed: bool,
-    weights: Any, fixed: Any, inputs: Any, outputs: Any, sizes: Any, saved: Any, saved_for_weight: Any, are_saved: Any,
-    op_of: Any, told: Any, senders: Any, at: Any, used_by: Any, received: Any, number_of: Any, heads: Any, tails: Any,
-    used: Any, gone: Any, following: Any, gone_at: Any, last_read: Any, opened: Any, stepped: Any, is_here: Any,
-    changes: Any, are_starts: Any, always: Any, updates: Any,
+    weights: Any, fixed: Any, inputs: Any, outputs: Any, sizes: Any, saved: Any, saved_for_weight: Any, working: Any,
+    are_saved: Any, op_of: Any, told: Any, senders: Any, at: Any, used_by: Any, received: Any, number_of: Any,
+    heads: Any, tails: Any, used: Any, gone: Any, following: Any, gone_at: Any, last_read: Any, opened: Any,
+    stepped: Any, is_here: Any, changes: Any, are_starts: Any, always: Any, updates: Any,
 ) -> bool:  # fmt: skip
     """Write what changes at each instruction.
 
@@ -47,6 +47,7 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
         sizes: Bytes of the output on its way, and of the gradient of it.
         saved: Bytes that F leaves.
         saved_for_weight: Bytes that I leaves to W.
+        working: Bytes that B and I work in.
         are_saved: Whether the output is among what F leaves.
         op_of: Of each cell its op, to be written.
         told: Of each message how many of its receiver's messages its sender had used.
@@ -158,6 +159,9 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
                         changes[ends[op_of[back]]] += saved_for_weight[stage]
                         if at[5 * own + W] >= first:
                             changes[ends[op_of[at[5 * own + W]]]] -= saved_for_weight[stage]
+                if code in (B, I):
+                    changes[start] += working[stage]
+                    changes[end] -= working[stage]
                 if code in (B, W) and opened[stage] < 0:
                     opened[stage] = end
                     changes[end] += weights[stage]

@@ -205,6 +205,7 @@ def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[i
         [costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) * has_buffers for stage in range(num_stages)],
         [cost.saved_bytes for cost in stages],
         [activation_bytes(costs, Part.SAVED_FOR_WEIGHT, stage) for stage in range(num_stages)],
+        [cost.working_bytes for cost in stages],
         [int(cost.output_is_saved) for cost in stages],
     ]
 

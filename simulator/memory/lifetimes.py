@@ -17,7 +17,8 @@ What each kind is, and when it is held:
     updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
     gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
-                     W what W still needs; with R only the stage's input until R
+                     W what W still needs; with R only the stage's input until R; and while B or I runs what it works
+                     in, such as gradients of activations inside the stage
     receive_buffers  pooled (as our executor does): from the Recv to the start of F (then it is the stage's input, part
                      of the activations), and for a gradient until B or I is over. Per micro-batch (as PyTorch
                      allocates them): one for every message of the whole run, always; the stage's input stays there
@@ -29,11 +30,12 @@ What each kind is, and when it is held:
 
 A Reduce holds nothing of its own: its ring works in the buckets that hold the gradients until the Step.
 
-This covers what is held between ops, and what an op holds inside it on purpose: a Step holds its gradients and the
-copy that it keeps, an op on predicted weights holds its copy, at its end beside what it has made. The executor
-measures the same. Within the first B of a batch gradients grow while activations go, so the peak inside an op may be
-higher, by the smaller of the two at most; and what an optimizer or a prediction makes and drops on the way is not
-counted.
+This covers what is held between ops, and what an op holds inside it: B and I hold what they work in, as far as the
+costs say it; a Step holds its gradients and the copy that it keeps; an op on predicted weights holds its copy, at its
+end beside what it has made. Without what B and I work in, it is what the executor measures between ops. Within the
+first B of a batch gradients grow while activations go, so the peak inside an op may be higher, by the smaller of the
+two at most; and what an optimizer or a prediction makes and drops on the way is not counted. What an F, a W or an R
+works in is not in the costs.
 
 Lifetimes are given in instants (`memory.instants`), so that ops which take no time hold their bytes too.
 
@@ -129,6 +131,7 @@ def lifetimes(
         held_here += _weights(works, costs, begin)
         held_here += _gradients(works, costs)
         held_here += _activations(parts, costs, buffers)
+        held_here += _working(parts, costs)
         kept = _kept_outputs(parts, costs)
         if buffers == "pooled":
             held_here += _outputs(ops, parts, costs, kept, let_go)
@@ -198,6 +201,14 @@ def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator
         if buffers == "per_microbatch":
             num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
         yield Lifetime("activations", num_bytes, since, until)
+
+
+def _working(parts: _Parts, costs: StageCosts) -> Iterator[Lifetime]:
+    """Yield what each backward works in; in an Overlap for as long as the pair runs."""
+    for part, timed in parts:
+        num_bytes = costs.stages[part.stage].working_bytes
+        if num_bytes and part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
+            yield Lifetime("activations", num_bytes, timed.start, timed.end)
 
 
 def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Lifetime]:

@@ -10,6 +10,7 @@ Of bytes there is more, of which a list holds at least this, whatever its ops ta
 
     gradients of a stage     the end of the first B or W to the end of its Step
     gradient that arrived    while B or I uses it
+    what B or I works in     while it runs
     output, or a gradient    from its making until the other stage has used it; on one rank an output until F starts
 """
 
@@ -45,6 +46,7 @@ class ActivationRoom:
         limits: The most that each rank may hold.
         gradients: What each stage's gradients hold.
         arriving: What B or I of each stage holds of a gradient from another rank.
+        working: What it works in.
         outputs: What is held of each stage's output until the next stage has used it.
         handed: What is held of the gradient that each stage makes until the stage before has used it.
         unit_bytes: Bytes of a unit; 0 where micro-batches are counted.
@@ -56,6 +58,7 @@ class ActivationRoom:
     limits: tuple[int, ...]
     gradients: tuple[int, ...]
     arriving: tuple[int, ...]
+    working: tuple[int, ...]
     outputs: tuple[int, ...]
     handed: tuple[int, ...]
     unit_bytes: int = 0
@@ -70,6 +73,10 @@ class ActivationRoom:
         """Whether the gradients of a stage hold a third of what it saves of a micro-batch, or more."""
         return any(3 * gradient >= saved > 0 for gradient, saved in zip(self.gradients, self.saved, strict=True))
 
+    def inside(self, stage: int) -> int:
+        """Return what B or I of a stage holds while it runs, beside what it finds and what it leaves."""
+        return self.arriving[stage] + self.working[stage]
+
     def most_held(self, ops: Iterable[Op]) -> int:
         """Return what a rank holds at once at least, at most, which works through these ops."""
         held = most = 0
@@ -83,7 +90,7 @@ class ActivationRoom:
                 with_gradients.discard(stage)
                 continue
             if op.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
-                most = max(most, held + self.arriving[stage])
+                most = max(most, held + self.inside(stage))
             match op.phase:
                 case Phase.FORWARD:
                     held += (self.inputs if stage in rebuilt else self.saved)[stage]
@@ -118,7 +125,7 @@ class ActivationRoom:
             size = min(waiting, self.kept[stage])
             if size and schedule.num_microbatches > self.limits[rank] // size:
                 beside += self.gradients[stage]
-            also = beside + self.arriving[stage]
+            also = beside + self.inside(stage)
             most = max(most, (held + max(self.saved[stage] + also, self.kept[stage] + beside), also))
             held += waiting
         return most
@@ -165,8 +172,9 @@ def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Activ
         for part in (Part.SAVED, Part.SAVED_FOR_WEIGHT, Part.INPUT)
     )
     gradients = tuple(cost.weight_bytes for cost in costs.stages)
-    messages = _messages(schedule, costs)
-    room = ActivationRoom(saved, kept, tuple(map(min, inputs, saved)), tuple(limits), gradients, *messages, 1)
+    arriving, *sent = _messages(schedule, costs)
+    beside = gradients, arriving, tuple(cost.working_bytes for cost in costs.stages), *sent
+    room = ActivationRoom(saved, kept, tuple(map(min, inputs, saved)), tuple(limits), *beside, 1)
     return _reduced(schedule, room)
 
 
@@ -186,7 +194,7 @@ def _messages(schedule: Schedule, costs: StageCosts) -> tuple[tuple[int, ...], t
 
 def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:
     nothing = (0,) * costs.num_stages
-    return ActivationRoom(*_counted(costs), limits, nothing, nothing, nothing, nothing)
+    return ActivationRoom(*_counted(costs), limits, *(nothing,) * 5)
 
 
 def _counted(costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -214,12 +222,9 @@ def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
                 "memory, or smaller micro-batches"
             )
     inputs = room.inputs if recomputing_stages(schedule) else room.saved
-    sizes = room.saved, room.kept, inputs, room.gradients, room.arriving, room.outputs, room.handed
+    beside = room.gradients, room.arriving, room.working, room.outputs, room.handed
+    sizes = room.saved, room.kept, inputs, *beside
     unit = math.gcd(*chain.from_iterable(sizes)) or 1
-    saved, kept, inputs, gradients, arriving, outputs, handed = (
-        tuple(size // unit for size in of_stages) for of_stages in sizes
-    )
+    saved, kept, inputs, *others = (tuple(size // unit for size in of_stages) for of_stages in sizes)
     limits = tuple(limit // unit for limit in room.limits)
-    return ActivationRoom(
-        saved, kept, inputs, limits, gradients, arriving, outputs, handed, unit_bytes=unit * room.unit_bytes
-    )
+    return ActivationRoom(saved, kept, inputs, limits, *others, unit_bytes=unit * room.unit_bytes)

@@ -80,12 +80,13 @@ def due_state(problem: OrderProblem) -> DueState:
 def message_arrays(problem: OrderProblem) -> MessageArrays:
     """Return a problem's messages as numbers."""
     room, kinds = problem.room, problem.kinds
-    users, sent, received = ([value] * len(kinds) for value in (-1, 0, 0))
+    users, sent, received, working = ([value] * len(kinds) for value in (-1, 0, 0, 0))
     rebuilt = recomputed_before(problem)
     used = {}
     for index, kind in enumerate(kinds):
         if is_phase(kind.op, Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT):
             used[is_phase(kind.op, Phase.FORWARD), kind.op.stage] = index
+            working[index] = 0 if is_phase(kind.op, Phase.FORWARD) else room.working[kind.op.stage]
     for (is_forward, stage), maker in used.items():
         user_stage = stage + 1 if is_forward else stage - 1
         user = used.get((is_forward, user_stage))
@@ -100,6 +101,7 @@ def message_arrays(problem: OrderProblem) -> MessageArrays:
         users,
         sent,
         received,
+        working,
         [int(not is_phase(kind.op, Phase.FORWARD) and isinstance(kind.op, Compute)) for kind in kinds],
         [int(kind in rebuilt) for kind in range(len(kinds))],
         [*chain.from_iterable(makers)],
@@ -139,12 +141,14 @@ class _Held(NamedTuple):
     """What an op holds beside what was held before it.
 
     Attributes:
-        inside: At most before its end.
+        working: What it works in.
+        inside: At most before its end, but for that.
         left: At its end.
         change: Behind its end, when gradients have gone whose Step takes no time.
         lasting: Once what fills gaps is done, too.
     """
 
+    working: int
     inside: int
     left: int
     change: int
@@ -153,7 +157,7 @@ class _Held(NamedTuple):
     @property
     def peak(self) -> int:
         """The most, its end included."""
-        return max(self.inside, self.left)
+        return max(self.inside + self.working, self.left)
 
 
 def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> _Held:
@@ -161,23 +165,23 @@ def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: b
     room, is_last = problem.room, turn is _Turn.LAST
     gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
     if isinstance(op, Step):
-        return _Held(0, 0, -gradients if is_last else 0, 0)
+        return _Held(0, 0, 0, -gradients if is_last else 0, 0)
     taken = gradients if turn is _Turn.FIRST else 0
     given, given_at_once = gradients if is_last else 0, gradients if is_last and not has_step else 0
-    saved, kept = room.saved[op.stage], room.kept[op.stage]
+    saved, kept, working = room.saved[op.stage], room.kept[op.stage], room.working[op.stage]
     waiting = room.inputs[op.stage] if Compute(Phase.RECOMPUTE, op.stage, 0) in problem.index_of else saved
     match op.phase:
         case Phase.FORWARD:
-            return _Held(waiting, waiting, waiting, waiting)
+            return _Held(0, waiting, waiting, waiting, waiting)
         case Phase.BACKWARD:
             left = taken - waiting
-            return _Held(saved - waiting, left, left - given_at_once, left - given)
+            return _Held(working, saved - waiting, left, left - given_at_once, left - given)
         case Phase.BACKWARD_INPUT:
             left = kept - waiting
-            return _Held(saved - waiting, left, left, left if is_w_due else taken - waiting - given)
+            return _Held(working, saved - waiting, left, left, left if is_w_due else taken - waiting - given)
         case _:
             left = taken - kept
-            return _Held(0, left, left - given_at_once, left - given if is_w_due else 0)
+            return _Held(0, 0, left, left - given_at_once, left - given if is_w_due else 0)
 
 
 def _places(rows: Iterable[Sized]) -> list[int]:

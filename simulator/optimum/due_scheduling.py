@@ -39,7 +39,7 @@ class DueArrays(NamedTuple):
         other_places: Where a rank's begin, and where the last ones end.
         is_filling: Whether an op with a due date waits for time in which there is nothing else, by kind.
         peaks: What an op holds beside what was held before, at most, by load (`load_of`).
-        insides: The same before its end, likewise.
+        insides: The same before its end, but for what it works in, likewise.
         changes: What it leaves, likewise.
         lasting: What it leaves when all of `others` that it allows have been done, likewise.
         limits: The most that a rank may hold, by rank.

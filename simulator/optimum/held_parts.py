@@ -70,7 +70,7 @@ def _beside(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
         last = _kind(problem, Phase.BACKWARD_WEIGHT, stage)
         ended = used if last is None else last
         yield HeldPart((ended, True), (index_of.get(Step(stage), ended), True), room.gradients[stage], is_shared=True)
-        yield HeldPart((used, False), (used, True), room.arriving[stage])
+        yield HeldPart((used, False), (used, True), room.inside(stage))
         following = _kind(problem, Phase.FORWARD, stage + 1)
         if following is not None:
             is_sent = problem.kinds[following].rank != rank

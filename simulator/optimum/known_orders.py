@@ -153,7 +153,8 @@ def _settings(entry: Entry, problem: OrderProblem, chunks: int) -> dict[str, Par
     room = problem.room
     phases = {"f": Phase.FORWARD, "i": Phase.BACKWARD_INPUT, "w": Phase.BACKWARD_WEIGHT}
     known: dict[str, ParameterValue] = {name: round(_mean_ticks(problem, phase), 3) for name, phase in phases.items()}
-    limits = [limit / size for limit, size in zip(room.limits, room.saved, strict=True) if size]
+    sizes = zip(room.limits, room.working, room.saved, strict=True)
+    limits = [(limit - working) / size for limit, working, size in sizes if size]
     kept = min((kept / saved for kept, saved in zip(room.kept, room.saved, strict=True) if saved), default=1.0)
     return known | {"limit": min(limits), "kept": min(1.0, kept)} if limits else known
 

@@ -23,6 +23,7 @@ class MessageArrays(NamedTuple):
         users: The kind that uses the message that a kind makes; -1: it makes none.
         sent: What the rank that makes it holds of it, by the kind that makes it.
         received: What the rank that uses it holds of it, by the kind that uses it; 0 where that is the same rank.
+        working: What a kind works in.
         is_backward: 1 where a kind is a backward: it lets go of what it uses at its end, and others at their start, and
             with its last op a Step may come that takes no time.
         begins_with_r: 1 where a kind is a backward with its R, which is over before that takes what it uses.
@@ -33,6 +34,7 @@ class MessageArrays(NamedTuple):
     users: Sequence[int]
     sent: Sequence[int]
     received: Sequence[int]
+    working: Sequence[int]
     is_backward: Sequence[int]
     begins_with_r: Sequence[int]
     makers: Sequence[int]
@@ -181,7 +183,7 @@ def messages_fit(  # noqa: C901 -- likewise
                     held -= let_go_of(arrays, messages, state, starts, num_microbatches, *pair)
             if messages.is_backward[kind] == 0:
                 held -= used
-            if held + arrays.insides[load] > arrays.limits[rank]:
+            if held + arrays.insides[load] + messages.working[kind] > arrays.limits[rank]:
                 return False
             held += arrays.changes[load] + messages.sent[kind]
             if messages.is_backward[kind] > 0:

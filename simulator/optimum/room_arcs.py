@@ -26,11 +26,11 @@ def room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[Orde
     rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.RECOMPUTE)}
     for stage, index in stages.items():
         rank, saved = kinds[index].rank, room.saved[stage]
-        limit, arriving = room.limits[rank], room.arriving[stage]
+        limit, inside = room.limits[rank], room.inside(stage)
         held = room.inputs[stage] if stage in rebuilding else saved
         weights = [before for before, k in enumerate(kinds) if k.op.stage == stage and is_phase(k.op, _WEIGHT)]
         least = min(held, room.kept[stage]) if weights else held
-        begun = _most(limit if weights else limit - arriving, least)
+        begun = _most(limit if weights else limit - inside, least)
         for before in weights:
             yield from _arcs(before, index, limit, least, room.gradients[stage], begun)
         for before, kind in enumerate(kinds):
@@ -38,12 +38,12 @@ def room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[Orde
                 continue
             other = kind.op.stage
             if other == stage:
-                yield from _arcs(before, index, limit - arriving, held, room.gradients[stage], begun)
+                yield from _arcs(before, index, limit - inside, held, room.gradients[stage], begun)
                 if stage in rebuilding:
                     rebuilt = rebuilding[stage]
-                    yield from _arcs(before, rebuilt, limit - arriving, saved, room.gradients[stage], begun)
+                    yield from _arcs(before, rebuilt, limit - inside, saved, room.gradients[stage], begun)
             elif other > stage:
-                free = limit - room.saved[other] - room.arriving[other]
+                free = limit - room.saved[other] - room.inside(other)
                 yield from _arcs(before, index, free, least, room.gradients[stage], begun)
 
 

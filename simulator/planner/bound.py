@@ -169,13 +169,13 @@ class _Copy:
         return ahead_s + seconds
 
     def held_bytes(self, rank: int) -> int:
-        """Return the weights and the optimizer's state; and the gradients, or the activations if they are more."""
+        """Return the weights and the optimizer's state; and the gradients, or what B holds inside it if it is more."""
         costs = [self.costs.stages[stage] for stage in self.form.stages[rank]]
         fixed = sum(cost.weight_bytes + cost.optimizer_bytes for cost in costs)
-        saved = max(cost.saved_bytes for cost in costs)
+        count = 1
         if len(costs) == 1 and not self.candidate.recomputes:
-            saved *= self.form.in_flight(rank, self.candidate.num_microbatches)
-        return fixed + max(saved, *(cost.weight_bytes for cost in costs))
+            count = self.form.in_flight(rank, self.candidate.num_microbatches)
+        return fixed + max(max(count * cost.saved_bytes + cost.working_bytes, cost.weight_bytes) for cost in costs)
 
     def speed(self, stage: int) -> float:
         """Return the speed of the fastest device that holds a stage."""

@@ -132,13 +132,15 @@ class Cuts:
         """
         layers = self._of_layers(size, len(speeds)).stages
         always, for_microbatch = ([0, *accumulate(sizes)] for sizes in zip(*map(flushed_bytes, layers), strict=True))
+        inside = [layer.working_bytes + saved for layer, saved in zip(layers, for_microbatch[1:], strict=True)]
         if None not in limits and always[-1] + min(in_flight) * for_microbatch[-1] > sum(filter(None, limits)):
             return None
 
         def fits(stage: int, first: int, last: int) -> bool:
             limit = limits[stage]
             held = always[last] - always[first] + in_flight[stage] * (for_microbatch[last] - for_microbatch[first])
-            return limit is None or held <= limit
+            working = max(0, max(inside[first:last], default=0) - for_microbatch[last])  # as `working_bytes` has it
+            return limit is None or held + working <= limit
 
         key = (size, speeds, limits, in_flight)
         if key not in self._within:

@@ -20,8 +20,8 @@ from pipesched.simulator.sweep.list_walk import GONE_AT, MADE, MESSAGE, RECV_AT,
 def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     begins: Any, codes: Any, stages: Any, microbatches: Any, num_stages: int, num_microbatches: int, homes: Any,
     masks: Any, messages: Any, waits: Any, is_compressed: bool, first_peak: int, peaks: Any, always: Any, weights: Any,
-    outputs: Any, sent: Any, saved: Any, saved_for_weight: Any, are_saved: Any, opened: Any, starts: Any, ends: Any,
-    before: Any, gaps: Any, inside: Any,
+    outputs: Any, sent: Any, saved: Any, saved_for_weight: Any, working: Any, are_saved: Any, opened: Any, starts: Any,
+    ends: Any, before: Any, gaps: Any, inside: Any,
 ) -> None:  # fmt: skip
     """Find the most that each rank holds inside its ops, and what it holds more in front of some, if it waits there.
 
@@ -45,6 +45,7 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
         sent: Bytes of its output on its way, and of the gradient of it.
         saved: Bytes that F leaves.
         saved_for_weight: Bytes that I leaves to W.
+        working: Bytes that B and I work in.
         are_saved: Whether the output is among what F leaves.
         opened: Of each stage whether it has gradients; to be written, as is all that follows.
         starts: Of each cell what changes at its start.
@@ -112,7 +113,8 @@ def hold(  # noqa: C901 -- one loop: calls would cost plain Python more than the
             held += before[i + rank]
             gaps[i] = held
             held += starts[i]
-            peak = held if held > peak else peak
+            within = held + working[stages[i]] if codes[i] in (B, I) else held
+            peak = within if within > peak else peak
             held += ends[i]
         held += before[begins[rank + 1] + rank]
         inside[rank] = held if held > peak else peak
@@ -138,11 +140,12 @@ def bytes_of_stages(costs: StageCosts, num_stages: int, *, in_arrays: bool) -> t
             sent_bytes,
             cost.saved_bytes,
             cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes,
+            cost.working_bytes,
             int(cost.output_is_saved),
         )
         for cost, sent_bytes in zip(stages, message_bytes(costs, len(stages)), strict=True)
     ]
-    columns = [[row[part] for row in rows] * (num_stages // max(1, len(rows))) for part in range(7)]
+    columns = [[row[part] for row in rows] * (num_stages // max(1, len(rows))) for part in range(8)]
     if in_arrays:
         import numpy as np
 

@@ -118,8 +118,8 @@ class WalkedLists:
 
     def can_add_up(self, costs: StageCosts) -> bool:
         """Whether all that costs say is held is so little that it is added up in 64 bits."""
-        bytes_of = ((c.weight_bytes, c.optimizer_bytes, c.output_bytes, c.saved_bytes, c.saved_for_weight_bytes or 0)
-                    for c in dict.fromkeys(costs.stages))  # fmt: skip
+        bytes_of = ((c.weight_bytes, c.optimizer_bytes, c.output_bytes, c.saved_bytes, c.saved_for_weight_bytes or 0,
+                     c.working_bytes) for c in dict.fromkeys(costs.stages))  # fmt: skip
         return max(map(max, bytes_of)) * 8 * (self._most_cells + self._num_stages) < _LARGEST
 
     def measures(

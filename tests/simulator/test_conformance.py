@@ -51,7 +51,7 @@ UNEQUAL = Cluster((Device(1.0), Device(0.5), Device(2.0), Device(0.75)), LINK, l
 
 def costs_of(schedule, **changes):
     """Unequal stages that say everything; utilisations are 1 unless they are given."""
-    chance = random.Random(schedule.num_stages)
+    chance, working = random.Random(schedule.num_stages), random.Random(0)
     stages = tuple(
         StageCost(
             chance.uniform(0.5, 2),
@@ -63,6 +63,7 @@ def costs_of(schedule, **changes):
             saved_bytes=chance.randint(1, 100),
             weight_bytes=chance.randint(1, 100),
             optimizer_bytes=chance.randint(1, 100),
+            working_bytes=working.randint(1, 200),
             **({"copy_s": 0.5, "predict_s": 0.75, "average_s": 0.25} | changes),
         )
         for _ in range(schedule.num_stages)

@@ -6,7 +6,6 @@ from functools import partial
 
 from pipesched.schedules import Schedule
 from pipesched.simulator import USUAL_NETWORK, SimulationError
-from pipesched.simulator.memory import Part, activation_bytes
 from pipesched.simulator.optimum import (
     FlightCounts,
     UnflushedRule,
@@ -121,9 +120,6 @@ def _limits(given: Prediction) -> list[float] | None:
         memory_bytes, cost = given.cluster.devices[device].memory_bytes, given.costs.stages[rank]
         if memory_bytes is None or not given.costs.has_bytes:
             return None
-        left, size = (
-            memory_bytes - cost.weight_bytes - cost.optimizer_bytes,
-            activation_bytes(given.costs, Part.SAVED, rank),
-        )
-        limits.append(left // size if size else float("inf"))
+        left = memory_bytes - cost.weight_bytes - cost.optimizer_bytes - cost.working_bytes
+        limits.append(left // cost.saved_bytes if cost.saved_bytes else float("inf"))
     return limits

@@ -40,6 +40,7 @@ def drawn(name, seed, *, recomputes):
                 output_bytes=draw.randint(1, 4),
                 output_is_saved=draw.random() < 0.3,
                 step_s=draw.choice((0.0, 0.5)),
+                working_bytes=draw.choice((0, 3, 12)),
             )
             for _ in range(schedule.num_stages)
         )

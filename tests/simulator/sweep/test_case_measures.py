@@ -29,7 +29,8 @@ SETTINGS = [
 def drawn_case(draw, num_stages, num_devices):
     stages = [
         StageCost(draw.random(), draw.random(), draw.random(), draw.random(), step_s=draw.choice([0.0, 0.2]),
-                  output_bytes=draw.randrange(100), saved_bytes=draw.randrange(1000), weight_bytes=draw.randrange(50))
+                  output_bytes=draw.randrange(100), saved_bytes=draw.randrange(1000), weight_bytes=draw.randrange(50),
+                  working_bytes=draw.randrange(1000))
         for _ in range(num_stages)
     ]  # fmt: skip
     link = Link(draw.choice([0.0, 0.3]), draw.choice([50.0, 1e3]), send_s=draw.choice([0.0, 0.0, 0.01]))

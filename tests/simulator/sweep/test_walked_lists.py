@@ -37,7 +37,7 @@ def drawn_costs(draw, num_stages):
         StageCost(seconds(), seconds(), seconds(), seconds(), step_s=draw.choice([0.0, 0.2]),
                   output_bytes=num_bytes(), saved_bytes=num_bytes(), weight_bytes=1 + num_bytes(),
                   saved_for_weight_bytes=draw.choice([None, num_bytes()]), optimizer_bytes=num_bytes(),
-                  output_is_saved=draw.random() < 0.5)
+                  output_is_saved=draw.random() < 0.5, working_bytes=num_bytes())
         for _ in range(num_stages)
     ]  # fmt: skip
     return StageCosts(tuple(stages), compression=draw.choice([None, None, Compression(4, 50.0)]))
