@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from statistics import median
 
-from pipesched.schedules.op import Op, Recv, Reduce, Send, occupies_device
+from pipesched.schedules.op import Compute, Op, Overlap, Recv, Reduce, Send, occupies_device
 from pipesched.schedules.span import Span, is_work
 from pipesched.schedules.span_columns import SpanColumns
 
@@ -101,6 +102,8 @@ class Timeline:
             or was not looked at.
         yardstick: How fast the machine was where the times were measured: of a prediction, those that it is made of;
             None where that is not known.
+        launch_s: Time in which one host thread launched the ops of all ranks [s]; None where each rank has a process,
+            or in a prediction.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Timeline:
     memory: tuple[MemorySample, ...] = ()
     hand_overs: tuple[HandOver, ...] = ()
     yardstick: Yardstick | None = None
+    launch_s: float | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -158,6 +162,22 @@ class Timeline:
         """Time from the first start of a work or Reduce to the last end of one [s]."""
         first_s, last_s = self.columns.extent_s
         return last_s - first_s
+
+    @cached_property
+    def is_launch_bound(self) -> bool:
+        """Whether one thread bounds a run on GPUs: they end less than half a median op after it has launched all ops.
+
+        Launching also takes about as long as the run where it waits for a full queue, but then the GPU is far behind.
+        """
+        ops_s = [span.end_s - span.start_s for span in self.spans if isinstance(span.op, Compute | Overlap)]
+        if self.launch_s is None or not ops_s or self.is_on_cpu:
+            return False
+        return self.makespan_s - self.launch_s < 0.5 * median(ops_s)
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether the times are known to be those of a CPU, where to launch an op is to run it."""
+        return self.yardstick is not None and self.yardstick.device == "cpu"
 
     def of_rank(self, rank: int) -> tuple[Span, ...]:
         """Return the spans of one rank, in its list's order."""

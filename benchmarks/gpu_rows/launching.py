@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from statistics import median
 
 from gpu_rows.card import Card
 from gpu_rows.model_runs import Case, verified
@@ -31,11 +30,10 @@ def lines(card: Card) -> Iterator[str]:
 
 def _row(card: Card, case: Case) -> str:
     run = verified(card, case)
-    launches_s = run.measured.launches_s
-    if not launches_s:
+    launch_s = run.measured.timeline.launch_s
+    if launch_s is None:
         return f"| {case} | - | {readable_s(run.op_s)} | - | {readable_s(run.makespan_s)} |"
     num_ops = sum(isinstance(span.op, Compute) for span in run.measured.timeline.spans)
-    launch_s = median(launches_s)
     times = (launch_s / num_ops, run.op_s, launch_s, run.makespan_s)
     return f"| {case} | {' | '.join(map(readable_s, times))} |"
 

@@ -59,17 +59,15 @@ class Measured:
         makespans_s: Makespan of every measured iteration.
         losses: Mean loss of every micro-batch in the very first run of the list, from the initial weights; empty when
             emulated.
-        launches_s: Time that the host took to launch each measured iteration, where one thread launches all ranks.
     """
 
     timeline: Timeline
     makespans_s: tuple[float, ...]
     losses: tuple[float, ...]
-    launches_s: tuple[float, ...] = ()
 
     def numbers(self) -> dict[str, tuple[float, ...]]:
         """Return everything but the timeline, by name."""
-        return {"makespans_s": self.makespans_s, "losses": self.losses, "launches_s": self.launches_s}
+        return {"makespans_s": self.makespans_s, "losses": self.losses}
 
 
 @final
@@ -211,6 +209,7 @@ def make_measured(
     held_bytes: Sequence[Tensor],
     losses: Mapping[int, float],
     yardstick: Yardstick | None,
+    launches_s: Sequence[float] | None = None,
 ) -> Measured:
     """Return the result of a run from the records of all ranks.
 
@@ -220,19 +219,24 @@ def make_measured(
         held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops); no ops where not known.
         losses: Mean loss of each micro-batch in the first run.
         yardstick: Speed of the machine; None where not known.
+        launches_s: Time of one thread to launch each iteration; None where each rank has a process.
     """
     timelines = [
-        measured_timeline(
-            schedule,
-            [times[k].tolist() for times in times_ns],
-            [held[k, 0].tolist() for held in held_bytes],
-            [held[k, 1].tolist() for held in held_bytes],
+        replace(
+            measured_timeline(
+                schedule,
+                [times[k].tolist() for times in times_ns],
+                [held[k, 0].tolist() for held in held_bytes],
+                [held[k, 1].tolist() for held in held_bytes],
+            ),
+            yardstick=yardstick,
+            launch_s=None if launches_s is None else launches_s[k],
         )
         for k in range(len(times_ns[0]))
     ]
     makespans_s = tuple(timeline.makespan_s for timeline in timelines)
     ordered = sorted(timelines, key=lambda timeline: timeline.makespan_s)
-    median = replace(ordered[(len(ordered) - 1) // 2], yardstick=yardstick)
+    median = ordered[(len(ordered) - 1) // 2]
     return Measured(median, makespans_s, tuple(losses[number] for number in sorted(losses)))
 
 

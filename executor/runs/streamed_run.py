@@ -62,8 +62,7 @@ def measure_on_streams(
             records = _Records(ranks, batches, spec.job)
         kernels_s.append(yardstick_s(1, devices[0], SHORT_COUNT))
     yardstick = Yardstick(spec.device, 1, fmean(kernels_s))
-    measured = make_measured(schedule, records.times_ns, records.held_bytes, records.losses, yardstick)
-    return replace(measured, launches_s=tuple(records.launches_s))
+    return make_measured(schedule, records.times_ns, records.held_bytes, records.losses, yardstick, records.launches_s)
 
 
 class _Records:

@@ -43,12 +43,11 @@ from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
 from .notes import given_stages as given_stages
 from .notes import gpus_in_all as gpus_in_all
-from .notes import launch_bound as launch_bound
 from .notes import merged_notes as merged_notes
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed
 from .notes import serial_overlaps as serial_overlaps
-from .notes import short_ops as short_ops
+from .notes import timeline_notes as timeline_notes
 from .notes import unitless_times as unitless_times
 from .notes import unjudged_limit as unjudged_limit
 from .notes import unknown_bytes as unknown_bytes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from collections.abc import Iterable
+from statistics import fmean
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
@@ -13,9 +13,6 @@ from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Compute, Overlap, Schedule, Timeline, Yardstick, shown
 from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
-
-_LAUNCH_BOUND = 0.8
-"""Share of the makespan from which on launching counts as its bound."""
 
 _STEADY = 0.05
 """The share by which a machine may change its speed before it is said."""
@@ -59,7 +56,12 @@ def busy_machine(others: float | None, num_busy: int) -> list[str]:
     return [f"other programs kept {others:.1f} of {_cores(cores)} busy just before: times are longer for it"]
 
 
-def short_ops(timeline: Timeline) -> list[str]:
+def timeline_notes(timeline: Timeline) -> list[str]:
+    """Return the notes on a Timeline alone: on its ops that are short, and on the launching of a run."""
+    return [*([] if timeline.is_launch_bound else _short_ops(timeline)), *_launching(timeline)]
+
+
+def _short_ops(timeline: Timeline) -> list[str]:
     """Return a note where the ops of a stage are shorter than what their rank takes beside each: most of it is that."""
     if not timeline.hand_overs:
         return []
@@ -81,21 +83,15 @@ def short_ops(timeline: Timeline) -> list[str]:
     ]
 
 
-def launch_bound(launches_s: Sequence[float], makespans_s: Sequence[float], *, is_on_cpu: bool) -> list[str]:
-    """Return a note on the share of a run in which one thread launches the ops of all ranks.
-
-    Args:
-        launches_s: Time to launch each iteration [s]; empty with a process per rank.
-        makespans_s: Makespan of each iteration [s].
-        is_on_cpu: Whether the ops run on the thread that launches them.
-    """
-    if not launches_s:
+def _launching(timeline: Timeline) -> list[str]:
+    """Return a note on the share of a run in which one thread launched the ops of all ranks."""
+    if timeline.launch_s is None:
         return []
-    if is_on_cpu:
+    if timeline.is_on_cpu:
         return ["all ranks took turns on one thread of a CPU: none of their ops overlap"]
-    launch_s, makespan_s = median(launches_s), median(makespans_s)
-    text = f"one thread launched the ops of all ranks in {readable_s(launch_s)} of {readable_s(makespan_s)}"
-    if launch_s < _LAUNCH_BOUND * makespan_s:
+    share = f"{readable_s(timeline.launch_s)} of {readable_s(timeline.makespan_s)}"
+    text = f"one thread launched the ops of all ranks in {share}"
+    if not timeline.is_launch_bound:
         return [text]
     return [f"{text}, which bounds the run: try larger micro-batches, or `transport=processes`"]
 

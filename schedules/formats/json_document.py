@@ -102,7 +102,8 @@ def load_document(
 ) -> dict[str, Any]:
     """Return the fields of a JSON object that says ``"format": form, "version": 1`` and has the fields `types`.
 
-    Every field but the `optional` ones must be there, be of exactly its type (a bool is no int), and no other may be.
+    Every field but the `optional` ones must be there, be of exactly its type (a bool is no int, but an int is a float),
+    and no other may be.
 
     Raises:
         ScheduleError: Not such an object.
@@ -125,7 +126,7 @@ def load_document(
             if key not in types:
                 continue
             faults.add(key, f"got nothing, expected a field of type {kind.__name__}; try adding it")
-        elif type(document[key]) is not kind:
+        elif type(document[key]) not in ((int, float) if kind is float else (kind,)):
             faults.add(key, f"got {shown(document[key])}, expected type {kind.__name__}; try correcting it")
     faults.settle()
     return document
@@ -141,7 +142,7 @@ def document_text(form: str, fields: Mapping[str, object], lists: Mapping[str, S
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-_JSON_TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
 def document_schema(

@@ -5,7 +5,8 @@
 
 A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. There may be
 ``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]``: rank, op, start_s, end_s [s]; and ``"yardstick": {"device": "cpu",
-"num_busy": 2, "kernel_s": 0.0003}``, what a fixed kernel took beside it.
+"num_busy": 2, "kernel_s": 0.0003}``, what a fixed kernel took beside it; and ``"launch_s": 1.2``, the time in which one
+thread launched all ops.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_wi
 
 TIMELINE_FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}
-_OPTIONAL_FIELDS = {"hand_overs": list, "yardstick": dict}
+_OPTIONAL_FIELDS = {"hand_overs": list, "yardstick": dict, "launch_s": float}
 _MAX_TIMELINE_BYTES = 8 * MAX_BYTES
 _MAX_HELD_BYTES = 2**62
 _DEVICES = ("cpu", "cuda")
@@ -61,6 +62,7 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
     rows = document.get("hand_overs", [])
     hand_overs = [_parse_hand_over(row, f"hand_overs[{index}]", faults) for index, row in enumerate(rows)]
     yardstick = _parse_yardstick(document["yardstick"], faults) if "yardstick" in document else None
+    launch_s = float(document["launch_s"]) if "launch_s" in document else None
     faults.settle()
     timeline = Timeline(
         document["name"],
@@ -70,6 +72,7 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
         tuple(sample for sample in memory if sample is not None),
         tuple(hand_over for hand_over in hand_overs if hand_over is not None),
         yardstick,
+        launch_s,
     )
     _check(timeline, faults)
     faults.settle()
@@ -89,6 +92,8 @@ def timeline_to_json(timeline: Timeline) -> str:
     head["rank_to_device"] = list(timeline.rank_to_device)
     if timeline.yardstick is not None:
         head["yardstick"] = asdict(timeline.yardstick)
+    if timeline.launch_s is not None:
+        head["launch_s"] = float(timeline.launch_s)
     spans = [[s.rank, op_text(s.op), float(s.posted_s), float(s.start_s), float(s.end_s)] for s in timeline.spans]
     memory = [[m.device, float(m.time_s), dict(m.bytes_by_kind)] for m in timeline.memory]
     lists = {"spans": spans, "memory": memory}
@@ -147,6 +152,7 @@ def timeline_schema() -> dict[str, Any]:
                 "required": list(yardstick),
                 "additionalProperties": False,
             },
+            "launch_s": {"description": said["launch_s"], "minimum": 0},
         },
     )
 
@@ -232,6 +238,8 @@ def _check(timeline: Timeline, faults: Faults) -> None:
         _check_hand_over(hand_over, len(timeline.rank_to_device), f"hand_overs[{index}]", faults)
     if timeline.yardstick is not None:
         _check_yardstick(timeline.yardstick, faults)
+    if timeline.launch_s is not None and not (math.isfinite(timeline.launch_s) and timeline.launch_s >= 0):
+        faults.add("launch_s", f"got {timeline.launch_s} s, expected finite seconds, 0 or more; try correcting them")
     last = (-1, 0.0)
     for index, sample in enumerate(timeline.memory):
         place = f"memory[{index}]"

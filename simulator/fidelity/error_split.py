@@ -115,6 +115,7 @@ class ErrorSplit:
         replays: Replays with the run's works; with its hand-over too; and with each single message as late as it was.
         num_messages: Messages and reductions that somebody needs.
         num_seen: Messages and reductions whose arrival the run shows; others are as late as is usual.
+        is_launch_bound: Whether hand-over is also the launching that bounds the run.
     """
 
     name: str
@@ -122,6 +123,7 @@ class ErrorSplit:
     replays: tuple[Timeline, Timeline, Timeline]
     num_messages: int
     num_seen: int
+    is_launch_bound: bool = False
 
     @property
     def makespan(self) -> SplitError:
@@ -145,7 +147,8 @@ class ErrorSplit:
             because.append(f"{part(makespan.costs_s)} because ops ran {_word(makespan.costs_s, 'er')} than {than}")
         length = "longer" if makespan.hand_over_s < 0 else "less long"
         if abs(makespan.hand_over_s) > _SHOWN * makespan.measured_s:
-            because.append(f"{part(makespan.hand_over_s)} because messages and posting took {length}")
+            what = "launching, messages and posting" if self.is_launch_bound else "messages and posting"
+            because.append(f"{part(makespan.hand_over_s)} because {what} took {length}")
         if not is_off and not because and part(makespan.rest_s) == nothing:
             return f"{self.name}: {alone}as long as measured, within 0.1 %"
         because.append(f"{part(makespan.rest_s)} unexplained")
@@ -198,7 +201,7 @@ def split_error(
             supposed_s, rows, strict=False
         )
     )
-    return ErrorSplit(measured.name, quantities, replays, run.num_messages, run.num_seen)
+    return ErrorSplit(measured.name, quantities, replays, run.num_messages, run.num_seen, measured.is_launch_bound)
 
 
 def _quantities(timeline: Timeline) -> Iterator[tuple[str, int | None, float]]:

@@ -196,6 +196,21 @@ def test_verify_writes_everything_and_the_losses_agree(profiled, folder):
 
 
 @pytest.mark.distributed
+def test_a_run_in_one_thread_is_said_to_be_so_by_verify_and_by_what_reads_its_timeline(profiled, folder):
+    said = "all ranks took turns on one thread of a CPU: none of their ops overlap"
+    line = f"verify {MODEL} -s gpipe,1f1b -p 2 -m 4 --profile p.json {FAST} --transport streams --out made"
+    answer = profiled(line)
+    assert (answer.code, answer.err) == (0, "")
+    assert f"gpipe, 1f1b: {said}" in " ".join(answer.out.split())
+    measured = read_timeline(folder / "made" / "1f1b-measured.json")
+    assert measured.launch_s >= measured.makespan_s
+    both = "made/1f1b-measured.json", "made/1f1b-predicted.json"
+    for command in (f"replay {both[0]}", f"compare {' '.join(both)}", f"what-if {both[0]} -s gpipe"):
+        notes = json.loads(profiled(f"{command} --json").out)["notes"]
+        assert any(note.endswith(said) for note in notes)
+
+
+@pytest.mark.distributed
 def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(profiled):
     answer = profiled(f"verify {MODEL} -s pipedream -p 2 -m 4 --profile p.json {FAST} --json")
     assert (answer.code, answer.err) == (0, "")

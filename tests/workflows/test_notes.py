@@ -1,5 +1,7 @@
 """Notes on numbers that should not be believed: each comes where its rule says, and is silent elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 
 import pipesched
@@ -13,7 +15,7 @@ from pipesched.workflows import (
     merged_notes,
     other_device,
     other_speed,
-    short_ops,
+    timeline_notes,
     unjudged_limit,
     unknown_bytes,
 )
@@ -51,9 +53,49 @@ def run(op_s, beside_s):
 
 @pytest.mark.parametrize(("op_s", "beside_s", "is_said"), [(2.0, 1.0, False), (1.0, 2.0, True), (1.0, 0.0, False)])
 def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, is_said):
-    notes = short_ops(run(op_s, beside_s))
+    notes = timeline_notes(run(op_s, beside_s))
     assert bool(notes) == is_said
     assert not notes or ("stage 0 takes 1 s" in notes[0] and "2 s" in notes[0])
+
+
+GPU, CPU = Yardstick("cuda", 1, 1.0), Yardstick("cpu", 1, 1.0)
+SHARE = "one thread launched the ops of all ranks in {} s of 4 s"
+BOUND = f"{SHARE}, which bounds the run: try larger micro-batches, or `transport=processes`"
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "yardstick", "said"),
+    [
+        (4.0, GPU, BOUND),
+        (4.5, GPU, BOUND),
+        (3.75, GPU, BOUND),
+        (3.25, GPU, SHARE),
+        (3.75, None, BOUND),
+        (1.0, GPU, SHARE),
+        (4.0, CPU, "all ranks took turns on one thread of a CPU: none of their ops overlap"),
+        (None, GPU, None),
+        (None, CPU, None),
+    ],
+)
+def test_launching_bounds_a_run_whose_gpu_is_less_than_half_an_op_behind(launch_s, yardstick, said):
+    """Ops of 1 s that end at 4 s; launching that ends before 3.5 s waited for a full queue, or was quick."""
+    ops = [Compute(Phase.FORWARD, 0, index) for index in range(4)]
+    spans = tuple(Span(0, op, float(i), float(i), i + 1.0) for i, op in enumerate(ops))
+    timeline = Timeline("t", "measured", spans, (0,), yardstick=yardstick, launch_s=launch_s)
+    assert timeline_notes(timeline) == ([] if said is None else [said.format(f"{launch_s:.3g}")])
+
+
+@pytest.mark.parametrize(("launch_s", "yardstick", "starts"), [
+    (6.0, GPU, ["one thread"]), (1.0, GPU, ["an op of", "one thread"]), (6.0, CPU, ["an op of", "all ranks"])
+])  # fmt: skip
+def test_where_launching_bounds_a_run_short_ops_are_no_second_note(launch_s, yardstick, starts):
+    notes = timeline_notes(replace(run(1.0, 2.0), yardstick=yardstick, launch_s=launch_s))
+    assert [note[: len(start)] for note, start in zip(notes, starts, strict=True)] == starts
+
+
+def test_the_host_s_time_to_launch_nothing_bounds_nothing():
+    empty = Timeline("t", "measured", (), (0,), yardstick=GPU, launch_s=1.0)
+    assert not empty.is_launch_bound
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import TIMELINE, check_outputs, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar
-from pipesched.workflows import short_ops
+from pipesched.workflows import timeline_notes
 
 
 @grouped
@@ -49,7 +49,7 @@ def import_run(
         result = import_traces(
             files, patterns=pattern or (), schedule=lists, step=step, has_one_clock=same_clock, progress=tick
         )
-    notes = short_ops(result.timeline)
+    notes = timeline_notes(result.timeline)
     said = result.table().noted(notes)
     if out is not None:
         write_timeline(result.timeline, out, notes=said.lines(()))

@@ -13,7 +13,6 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import json_answer, print_json, print_result, simulating
-from pipesched.workflows import short_ops
 
 
 @grouped
@@ -44,14 +43,13 @@ def replay(
         conditions = costs.conditions(ScheduleSource(schedule), SimulationOptions())
     with simulating(schedule):
         result = replay_timeline(measured, conditions)
-    notes = short_ops(measured)
-    said = result.table().noted(notes)
+    said = result.table().noted(result.notes)
     if gantt is not None:
         caption = result.explanation.sentence
         draw_gantt([result.first, result.measured], gantt, caption=caption, notes=said.lines(()))
     if out is not None:
-        emit(json_answer("replay", result.to_dict(), notes), out)
+        emit(json_answer("replay", result.to_dict(), result.notes), out)
     if json:
-        print_json("replay", result.to_dict(), notes)
+        print_json("replay", result.to_dict(), result.notes)
     else:
         print_result(said)

@@ -133,6 +133,7 @@ def _verify_rounds(
             [ScheduleSource(schedule) for schedule in schedules], model, name, size, conditions, options,
             rounds, tick, precision=PRECISION if precision is None else precision, **options.counts(),
         )  # fmt: skip
+    notes = [*notes, *verification.notes]
     middle = [several.middle for several in verification.schedules]
     limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
     said = verification.table().noted(notes)

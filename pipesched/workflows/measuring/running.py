@@ -17,14 +17,13 @@ from pipesched.workflows import (
     ArgumentError,
     Table,
     is_rank,
-    launch_bound,
     other_speed,
     require_at_least,
     require_callable,
     require_choice,
     require_flag,
     require_optional,
-    short_ops,
+    timeline_notes,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -66,8 +65,6 @@ class RunResult:
         metrics: Metrics of the Timeline.
         planned: What the plan predicted, beside what was measured; None of a schedule without a plan.
         profiled: How fast the machine was where the profile, or that of the plan, was measured; None: not known.
-        launches_s: Time that one thread took to launch the ops of all ranks in each iteration; empty with a process
-            per rank.
     """
 
     schedule: Schedule
@@ -77,7 +74,6 @@ class RunResult:
     metrics: Metrics
     planned: PlannedRun | None = None
     profiled: Yardstick | None = None
-    launches_s: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         return f"RunResult({self.schedule.name!r}, makespan_s={self.makespan_s:.6g}, losses={len(self.losses)})"
@@ -101,13 +97,8 @@ class RunResult:
     def notes(self) -> list[str]:
         """What keeps the seconds from being believed as they stand, a line each."""
         speeds = (self.profiled, self.timeline.yardstick)
-        is_on_cpu = self.timeline.yardstick is not None and self.timeline.yardstick.device == "cpu"
         speed = other_speed(*speeds, NOT_ONE_SPEED) if self.planned is None else other_speed(*speeds)
-        return [
-            *speed,
-            *short_ops(self.timeline),
-            *launch_bound(self.launches_s, self.makespans_s, is_on_cpu=is_on_cpu),
-        ]
+        return [*speed, *timeline_notes(self.timeline)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched run --json`` prints it."""
@@ -292,6 +283,4 @@ def result_of(source: ScheduleSource, measured: Measured, profile: ProfileArgume
     profiled = None if source.plan is None else source.plan.yardstick
     if profile is not None:
         profiled = read_profile_argument(profile).provenance.yardstick
-    return RunResult(
-        schedule, timeline, measured.makespans_s, measured.losses, measures, planned, profiled, measured.launches_s
-    )
+    return RunResult(schedule, timeline, measured.makespans_s, measured.losses, measures, planned, profiled)

@@ -31,7 +31,7 @@ from pipesched.workflows import (
     require_rate,
     require_share,
     serial_overlaps,
-    short_ops,
+    timeline_notes,
     unitless_times,
     unjudged_limit,
 )
@@ -308,7 +308,7 @@ class Prediction:
             *(given_stages(costs, self.schedule.num_stages) if self._cuts_alone else []),
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
             *self._machines_of_plan(),
-            *short_ops(self.bare_timeline),
+            *timeline_notes(self.bare_timeline),
             *serial_overlaps(self.schedule, self.costs.overlap),
             *([f"steady time: {self._pace.reason}"] if isinstance(self._pace, Inexact) and self._pace.reason else []),
         ]

@@ -11,7 +11,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, split_error
-from pipesched.workflows import Table
+from pipesched.workflows import Table, timeline_notes
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -48,6 +48,11 @@ class Replay:
         """Why the prediction, or the replay, is off."""
         return Explanation(self.split.sentence("the costs say"), self.split)
 
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each."""
+        return timeline_notes(self.measured)
+
     def __repr__(self) -> str:
         return f"Replay({self.explanation.sentence})"
 
@@ -77,7 +82,7 @@ class Replay:
         return split_table([self.explanation])
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
 
 def replay(

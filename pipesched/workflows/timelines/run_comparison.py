@@ -19,7 +19,7 @@ from pipesched.simulator.analysis import (
     readable_share,
 )
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops, with_equal_devices
+from pipesched.workflows import NOT_ONE_SPEED, Table, merged_notes, other_speed, timeline_notes, with_equal_devices
 from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
 
@@ -77,7 +77,11 @@ class TimelineComparison:
         return [
             *self.left_out,
             *speed,
-            *dict.fromkeys(note for timeline in self.timelines for note in short_ops(timeline)),
+            *merged_notes(
+                (timeline.source, f"{timeline.source}: {note}")
+                for timeline in self.timelines
+                for note in timeline_notes(timeline)
+            ),
         ]
 
     @property
@@ -154,7 +158,7 @@ def _in_common(first: Timeline, second: Timeline) -> tuple[Timeline, Timeline, t
 def _without(timeline: Timeline, kinds: tuple[type, ...]) -> Timeline:
     spans = tuple(span for span in timeline.spans if not isinstance(span.op, kinds))
     hand_overs = tuple(hand_over for hand_over in timeline.hand_overs if not isinstance(hand_over.op, kinds))
-    return replace(timeline, spans=spans, hand_overs=hand_overs)
+    return replace(timeline, spans=spans, hand_overs=hand_overs, launch_s=None)  # which is that of all ops
 
 
 def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:

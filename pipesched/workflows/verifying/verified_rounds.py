@@ -10,7 +10,7 @@ from pipesched.simulator.analysis import readable_change, readable_s
 from pipesched.simulator.fidelity import MedianInterval, median_interval
 from pipesched.workflows import Table
 from pipesched.workflows.timelines import PARTS
-from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
+from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule, notes_on_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,6 +134,11 @@ class RoundsVerification:
         """Whether the losses of all runs are those of the model without a pipeline."""
         return all(verified.agrees for several in self.schedules for verified in several.rounds)
 
+    @property
+    def notes(self) -> list[str]:
+        """What keeps the seconds from being believed as they stand, a line each, of the rounds of median error."""
+        return notes_on_runs([several.middle for several in self.schedules])
+
     def verdict(self, several: ScheduleRounds) -> str:
         """Return what can be said of a schedule's prediction, and what cannot because the machine drifted."""
         error, drift, model = several.error, self.machine.interval, several.model
@@ -201,7 +206,7 @@ class RoundsVerification:
         return gantt_figure([line for verified in middle for line in (verified.predicted, verified.measured)])
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().noted(self.notes).to_html()
 
 
 def _percents(interval: MedianInterval) -> str:

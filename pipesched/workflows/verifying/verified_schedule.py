@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.costs import Profile
 from pipesched.schedules import Timeline, mean_yardstick
 from pipesched.simulator.analysis import Comparison, readable_change
-from pipesched.workflows import Table, other_speed, short_ops
+from pipesched.workflows import Table, merged_notes, other_speed, timeline_notes
 from pipesched.workflows.timelines import Explanation, comparison_table, split_table
 
 if TYPE_CHECKING:
@@ -76,6 +77,16 @@ class VerifiedSchedule:
         return gantt_figure([self.predicted, self.measured], title, self.explanation.sentence)
 
 
+def notes_on_runs(schedules: Sequence[VerifiedSchedule]) -> list[str]:
+    """Return the notes on the runs of schedules; of several with their names."""
+    whose = [f"{verified.name}: " if len(schedules) > 1 else "" for verified in schedules]
+    return merged_notes(
+        (verified.name, f"{name}{note}")
+        for verified, name in zip(schedules, whose, strict=True)
+        for note in timeline_notes(verified.measured)
+    )
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Verification:
     """Several schedules of one model, each predicted and run.
@@ -101,7 +112,7 @@ class Verification:
         """What keeps the seconds from being believed as they stand, a line each."""
         runs = [verified.measured for verified in self.schedules]
         speed = other_speed(self.profile.provenance.yardstick, mean_yardstick(run.yardstick for run in runs))
-        return [*speed, *dict.fromkeys(note for run in runs for note in short_ops(run))]
+        return [*speed, *notes_on_runs(self.schedules)]
 
     def __getitem__(self, name: str) -> VerifiedSchedule:
         """Return the schedule `name`.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline, Yardstick
 from pipesched.simulator.analysis import Metrics, Slowness, readable_bytes, readable_change, readable_s, readable_share
-from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, short_ops
+from pipesched.workflows import NOT_ONE_SPEED, Table, other_speed, timeline_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ class WhatIf:
     @property
     def notes(self) -> list[str]:
         """What keeps the seconds from being believed as they stand, a line each."""
-        return [*other_speed(self.profiled, self.run.yardstick, NOT_ONE_SPEED), *short_ops(self.run)]
+        return [*other_speed(self.profiled, self.run.yardstick, NOT_ONE_SPEED), *timeline_notes(self.run)]
 
     @property
     def change(self) -> float:

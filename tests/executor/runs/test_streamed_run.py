@@ -34,7 +34,7 @@ def test_all_ops_are_timed_and_losses_are_those_of_the_whole_model(name):
     assert heard == list(dict.fromkeys(heard[: len(heard) // 2])) * 2
     assert len(heard) == 2 * len(spans)
     assert all(0 <= span.posted_s <= span.start_s <= span.end_s for span in spans)
-    assert len(measured.makespans_s) == len(measured.launches_s) == 2
+    assert len(measured.makespans_s) == 2
     assert max(span.end_s for span in spans) - min(span.start_s for span in spans) <= max(measured.makespans_s)
 
 
@@ -51,7 +51,8 @@ def test_each_rank_holds_its_own_bytes():
 def test_a_process_of_all_ranks_brings_back_the_result():
     measured = launch(spec("1f1b"))
     assert len(measured.losses) == 4
-    assert len(measured.launches_s) == 2
+    # on a CPU to launch an op is to run it
+    assert measured.timeline.makespan_s <= measured.timeline.launch_s < 2 * measured.timeline.makespan_s
 
 
 def test_a_killed_process_names_the_rank_that_moved_last_and_its_op():

@@ -195,3 +195,34 @@ def test_a_yardstick_that_cannot_be_is_refused(fields, said):
     with pytest.raises(ScheduleError, match="yardstick: ") as caught:
         timeline_from_json(changed(yardstick=yardstick), "F")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("launch_s", [0.0, 5e-324, 1.25, 3])
+def test_the_time_to_launch_survives_json_and_is_left_out_where_there_is_none(launch_s):
+    timeline = Timeline("t", "measured", (), (0,), launch_s=launch_s)
+    assert timeline_from_json(timeline_to_json(timeline), "F") == timeline
+    assert timeline_from_json(changed(launch_s=launch_s), "F").launch_s == launch_s
+    assert "launch_s" not in timeline_to_json(replace(timeline, launch_s=None))
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "said"),
+    [
+        (-0.5, "launch_s: got -0.5 s, expected finite seconds, 0 or more"),
+        (True, "launch_s: got True, expected type float"),
+        ("1", "launch_s: got '1', expected type float"),
+        (None, "launch_s: got None, expected type float"),
+        (math.inf, "got Infinity"),
+    ],
+)
+def test_a_time_to_launch_that_cannot_be_is_refused_in_one_line(launch_s, said):
+    with pytest.raises(ScheduleError) as caught:
+        timeline_from_json(changed(launch_s=launch_s), "F")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("launch_s", [math.nan, math.inf, -1.0])
+def test_a_time_to_launch_that_could_not_be_read_again_is_not_written(launch_s):
+    with pytest.raises(ScheduleError, match="launch_s: got"):
+        timeline_to_json(Timeline("t", "measured", (), (0,), launch_s=launch_s))

@@ -12,6 +12,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import (
     Message,
     Payload,
+    Yardstick,
 )
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -163,4 +164,22 @@ def test_errors_that_cancel_are_both_named():
     assert split.sentence() == (
         "gpipe: as long as measured: 2.0 % because ops ran faster than predicted, -2.0 % because messages and posting "
         "took longer, 0.0 % unexplained"
+    )
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "device", "what"),
+    [
+        (8.2, "cuda", "launching, messages and posting"),
+        (6.0, "cuda", "messages and posting"),
+        (8.2, "cpu", "messages and posting"),
+        (None, "cuda", "messages and posting"),
+    ],
+)
+def test_launching_is_named_where_it_bounds_the_run(launch_s, device, what):
+    # ops of 1.2 and 2.4 s and two messages that take a second in all: 8.2 s
+    run = run_by_hand(build("gpipe", num_ranks=2, num_microbatches=1), 0.1, 0.5, 1.2)
+    split = split_error(replace(run, launch_s=launch_s, yardstick=Yardstick(device, 1, 1.0)))
+    assert split.sentence() == (
+        f"gpipe: with its works alone 12.2 % too fast: 12.2 % because {what} took longer, 0.0 % unexplained"
     )
