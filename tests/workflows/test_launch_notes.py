@@ -40,15 +40,15 @@ def of(name, device="cuda", launch_share=1.0):
 GPIPE = of("gpipe")
 
 
-def results(one):
+def results(verified):
     """Yield a result of each kind, of a run and a prediction of it."""
-    measured = Measured(one.measured, (one.measured.makespan_s,), ())
+    measured = Measured(verified.measured, (verified.measured.makespan_s,), ())
     yield "run", result_of(read_schedule_argument("gpipe", **COUNTS), measured)
-    yield "compare", pipesched.compare_runs(one.predicted, one.measured)
-    yield "what_if", pipesched.what_if(one.measured, schedule="1f1b", draws=1)
-    yield "replay", pipesched.replay(one.measured)
-    yield "verify", Verification((one,), profile(layer()))
-    yield "verify_rounds", RoundsVerification((ScheduleRounds((one, one)),), MachineDrift((1.0,) * 6))
+    yield "compare", pipesched.compare_runs(verified.predicted, verified.measured)
+    yield "what_if", pipesched.what_if(verified.measured, schedule="1f1b", draws=1)
+    yield "replay", pipesched.replay(verified.measured)
+    yield "verify", Verification((verified,), profile(layer()))
+    yield "verify_rounds", RoundsVerification((ScheduleRounds((verified, verified)),), MachineDrift((1.0,) * 6))
 
 
 KINDS = ["run", "compare", "what_if", "replay", "verify", "verify_rounds"]
@@ -56,15 +56,15 @@ KINDS = ["run", "compare", "what_if", "replay", "verify", "verify_rounds"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("verified", "said"),
     [
         (GPIPE, "which bounds the run: try larger micro-batches, or `transport=processes`"),
         (of("gpipe", launch_share=0.5), "of 16 s"),
         (of("gpipe", "cpu"), "all ranks took turns on one thread of a CPU: none of their ops overlap"),
     ],
 )
-def test_a_result_of_such_a_run_says_so(kind, one, said):
-    result = dict(results(one))[kind]
+def test_a_result_of_such_a_run_says_so(kind, verified, said):
+    result = dict(results(verified))[kind]
     (note,) = result.notes
     assert note.endswith(said)
     assert note in result._repr_html_()
@@ -72,8 +72,8 @@ def test_a_result_of_such_a_run_says_so(kind, one, said):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_of_a_process_per_rank_has_no_such_note(kind):
-    one = replace(GPIPE, measured=replace(GPIPE.measured, launch_s=None))
-    assert dict(results(one))[kind].notes == []
+    verified = replace(GPIPE, measured=replace(GPIPE.measured, launch_s=None))
+    assert dict(results(verified))[kind].notes == []
 
 
 def test_several_schedules_are_named_in_what_is_said_of_them():
