@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
@@ -126,18 +127,24 @@ def settings_of(card: Card, **more: Any) -> RunSettings:
 
 
 @cache
-def profiled(card_kind: str, dtype: str, model: str, sizes: tuple[int, ...], num_shares: int = 1) -> Profile:
-    """Profile a model once, at some sizes of micro-batches, on one of some shares of the device's processors."""
-    if num_shares > 1:
-        with torch.cuda.stream(green_streams(torch.device(card_kind, 0), num_shares)[0]):
-            return _profiled(card_kind, dtype, model, sizes)
-    return _profiled(card_kind, dtype, model, sizes)
+def profiled(
+    card_kind: str, dtype: str, model: str, sizes: tuple[int, ...], num_shares: int = 1, *, splits: bool = False
+) -> Profile:
+    """Profile a model once, on one of some shares of the device's processors.
 
-
-def _profiled(card_kind: str, dtype: str, model: str, sizes: tuple[int, ...]) -> Profile:
+    Args:
+        card_kind: ``cuda`` or ``cpu``.
+        dtype: Type of weights and activations.
+        model: The model's name.
+        sizes: Samples of a micro-batch.
+        num_shares: Shares of the device's processors.
+        splits: Whether to measure I and W too.
+    """
     few = {"repeats": 5, "warmup": 2} if card_kind == "cuda" else {"repeats": 1, "warmup": 1}
-    how: dict[str, Any] = {"device": card_kind, "dtype": dtype} | few
-    return pipesched.profile(model, list(sizes), **how).profile
+    how: dict[str, Any] = {"device": card_kind, "dtype": dtype, "splits": splits} | few
+    whole = num_shares == 1
+    with nullcontext() if whole else torch.cuda.stream(green_streams(torch.device(card_kind, 0), num_shares)[0]):
+        return pipesched.profile(model, list(sizes), **how).profile
 
 
 def streamed(spec: RunSpec, model: Model | None = None) -> Measured:
@@ -157,7 +164,10 @@ def verified(card: Card, case: Case) -> Verified:
 
 def _verified(card: Card, case: Case) -> Verified:
     settings, source = settings_of(card, **dict(case.settings)), read_schedule_argument(case.schedule)
-    profile = profiled(card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares)
+    profile = profiled(
+        card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares,
+        splits=source.schedule.columns.splits_backward,
+    )  # fmt: skip
     conditions = Conditions(costs=profile, microbatch_size=case.size, partition="balanced")
     prediction = predict_source(source, conditions)
     bounds = conditions.bounds_of(source)

@@ -70,6 +70,6 @@ def _share(share: float | None) -> str:
 ROW = Row(
     "Makespan predicted and measured",
     f"rest of at most {LIMIT:.0%}, memory within 3 %",
-    110.0,
+    100.0,
     lines,
 )

@@ -19,7 +19,7 @@ from pipesched.workflows.tuning import Measurement
 
 MODEL, BATCH, MICROBATCHES = "gpt:layers=8,width=320,heads=8,context=512", 128, (1, 2, 4, 8)
 TINY, TINY_BATCH, TINY_MICROBATCHES = "gpt:layers=2,width=32,heads=2,context=16", 8, (1, 2)
-PIPELINES = (1, 2, 3, 4)
+PIPELINES = (1, 2, 4)
 LIMIT = 0.05
 
 
@@ -41,10 +41,10 @@ def lines(card: Card) -> Iterator[str]:
         profile, batch, num_devices=1, partition="uniform", microbatches=microbatches, pipelines=pipelines,
         advances=[0], num_workers=1,
     )  # fmt: skip
-    drift = card.pick(6, 2)
+    drift = card.pick(3, 2)
     measure = Measurement(
         result.problem,
-        card.pick(5, 2),
+        card.pick(3, 2),
         drift=drift,
         spec=partial(_spec, card),
         runs=lambda spec, tick: streamed(spec),  # noqa: ARG005
@@ -89,4 +89,4 @@ def _spec(
     return modelled_spec(schedule, model, bounds, microbatch_size, settings_of(card), iterations=1, warmup=0)
 
 
-ROW = Row("Utilisation and the tuner's choice", f"regret of at most {LIMIT:.0%}", 90.0, lines)
+ROW = Row("Utilisation and the tuner's choice", f"regret of at most {LIMIT:.0%}", 50.0, lines)
