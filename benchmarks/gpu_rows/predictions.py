@@ -35,7 +35,7 @@ def cases_of(card: Card) -> list[Case]:
     if not card.has_green_contexts:
         return shared
     green = (("has_green_contexts", True),)
-    return shared + [Case(*model, "1f1b", p, own=True, settings=green) for model in models_of(card) for p in (2, 4)]
+    return [Case(*model, "1f1b", p, own=True, settings=green) for model in models_of(card) for p in (2, 4)] + shared
 
 
 def lines(card: Card) -> Iterator[str]:
