@@ -30,10 +30,11 @@ def flushed_bytes(cost: StageCost) -> tuple[int, int]:
 def stashed_bytes(cost: StageCost) -> tuple[int, int]:
     """Return what 1F1B-RR, like PipeDream, holds always, and for each micro-batch in flight.
 
-    Always: gradients, optimizer state and what B works in. For each: its activations, and the version of the weights
-    that it read. That is a bound: a version lives on until its Step, when the activations are gone already.
+    Always: optimizer state, and gradients or what B works in, which are gone before the next B. For each: its
+    activations, and the version of the weights that it read. That is a bound: a version lives on until its Step, when
+    the activations are gone already.
     """
-    return cost.weight_bytes + cost.optimizer_bytes + cost.working_bytes, cost.weight_bytes + cost.saved_bytes
+    return cost.optimizer_bytes + max(cost.weight_bytes, cost.working_bytes), cost.weight_bytes + cost.saved_bytes
 
 
 def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]:

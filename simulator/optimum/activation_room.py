@@ -172,9 +172,10 @@ def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Activ
         for part in (Part.SAVED, Part.SAVED_FOR_WEIGHT, Part.INPUT)
     )
     gradients = tuple(cost.weight_bytes for cost in costs.stages)
-    arriving, *sent = _messages(schedule, costs)
-    beside = gradients, arriving, tuple(cost.working_bytes for cost in costs.stages), *sent
-    room = ActivationRoom(saved, kept, tuple(map(min, inputs, saved)), tuple(limits), *beside, 1)
+    working = tuple(cost.working_bytes for cost in costs.stages)
+    arriving, outputs, handed = _messages(schedule, costs)
+    inputs = tuple(map(min, inputs, saved))
+    room = ActivationRoom(saved, kept, inputs, tuple(limits), gradients, arriving, working, outputs, handed, 1)
     return _reduced(schedule, room)
 
 
@@ -194,7 +195,7 @@ def _messages(schedule: Schedule, costs: StageCosts) -> tuple[tuple[int, ...], t
 
 def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:
     nothing = (0,) * costs.num_stages
-    return ActivationRoom(*_counted(costs), limits, *(nothing,) * 5)
+    return ActivationRoom(*_counted(costs), limits, nothing, nothing, nothing, nothing, nothing)
 
 
 def _counted(costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -222,9 +223,11 @@ def _reduced(schedule: Schedule, room: ActivationRoom) -> ActivationRoom:
                 "memory, or smaller micro-batches"
             )
     inputs = room.inputs if recomputing_stages(schedule) else room.saved
-    beside = room.gradients, room.arriving, room.working, room.outputs, room.handed
-    sizes = room.saved, room.kept, inputs, *beside
+    sizes = room.saved, room.kept, inputs, room.gradients, room.arriving, room.working, room.outputs, room.handed
     unit = math.gcd(*chain.from_iterable(sizes)) or 1
-    saved, kept, inputs, *others = (tuple(size // unit for size in of_stages) for of_stages in sizes)
+    saved, kept, inputs, gradients, arriving, working, outputs, handed = (
+        tuple(size // unit for size in of_stages) for of_stages in sizes
+    )
     limits = tuple(limit // unit for limit in room.limits)
-    return ActivationRoom(saved, kept, inputs, limits, *others, unit_bytes=unit * room.unit_bytes)
+    unit_bytes = unit * room.unit_bytes
+    return ActivationRoom(saved, kept, inputs, limits, gradients, arriving, working, outputs, handed, unit_bytes)

@@ -23,20 +23,23 @@ LAYERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(
 
 
 def made(costs):
-    """Return a profile of layers that take, save and weigh as `costs` says."""
+    """Return a profile of layers that take, save and weigh as `costs` says; those that take long work in much."""
     return profile(
         *(
-            layer(measurement(forward_s=seconds, backward_s=0.0, saved_bytes=saved), weight_bytes=weights)
+            layer(
+                measurement(forward_s=seconds, backward_s=0.0, saved_bytes=saved, working_bytes=9 * int(seconds)),
+                weight_bytes=weights,
+            )
             for seconds, saved, weights in costs
         )
     )
 
 
 def held(model, bounds):
-    """Return what each stage of 1F1B holds: weights, gradients, Adam's state, and p - s micro-batches."""
+    """Return what each stage of 1F1B holds: weights, gradients, Adam's state, p - s micro-batches, and B's work."""
     stages = costs_of_stages(model, bounds, 1).stages
     return [
-        2 * cost.weight_bytes + cost.optimizer_bytes + (len(bounds) - s) * cost.saved_bytes
+        2 * cost.weight_bytes + cost.optimizer_bytes + (len(bounds) - s) * cost.saved_bytes + cost.working_bytes
         for s, cost in enumerate(stages)
     ]
 
@@ -111,7 +114,7 @@ def test_replicas_are_planned_on_the_levels_of_the_cluster():
     assert (partitioned.partition, partitioned.replicas, partitioned.slowest_s) == ("2", "3", 4.0)
     straight = by_replicas(made([(8, 5, 1), (4, 5, 1)]), 1, flat(2), 2, straight=True)
     assert (straight.partition, straight.replicas, straight.slowest_s) == ("1,1", "1:1", 8.0)
-    assert [stage.memory_bytes for stage in straight.stages] == [1 + 16 + 2 * (1 + 15), 1 + 16 + (1 + 15)]
+    assert [stage.memory_bytes for stage in straight.stages] == [72 + 16 + 2 * (1 + 15), 36 + 16 + (1 + 15)]
 
 
 def test_nodes_of_unequal_sizes_are_refused_where_stages_are_replicated():

@@ -29,6 +29,7 @@ def random_profile(chance, num_layers):
                     output_bytes=0 if is_last else num_bytes * size,
                     output_storage_bytes=0 if is_last else num_bytes * size,
                     saved_bytes=chance.randint(1, 4) * size,
+                    working_bytes=5 * (index % 3) * size,
                     input_saved=True,
                     output_saved=False,
                     output_is_input=False,

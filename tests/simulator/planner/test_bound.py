@@ -55,6 +55,12 @@ def test_what_a_device_must_hold_is_said_of_that_device():
     assert least.over_memory == "device 0 holds at least 200 bytes of 150"
 
 
+def test_a_device_must_hold_what_a_backward_works_in_beside_all_in_flight():
+    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=100, working_bytes=30, weight_bytes=1),) * 2)
+    least = Bounds(flat(2)).of(Candidate("1f1b", 2, 1, 4, 1, (1, 1)), costs)
+    assert least.peak_bytes == {0: 231, 1: 131}
+
+
 def shuffled(seed):
     """Return a builder of lists that nobody would write: stages anywhere, ops in any order that comes to its end."""
 
@@ -84,7 +90,8 @@ def test_the_bound_holds_of_any_schedule_of_a_users_own(seed):
     whole = Candidate(entry.searched_name, 3, chance.choice((1, 2)), 4, 1, (), recomputes=chance.random() < 0.5)
     candidate = replace(whole, partition=(1,) * whole.layout.num_stages)
     parts = [(chance.random(), 2 * chance.random(), chance.random(), chance.random()) for _ in candidate.partition]
-    costs = StageCosts(tuple(StageCost(*part, output_bytes=10, weight_bytes=9, saved_bytes=50) for part in parts))
+    sizes = {"output_bytes": 10, "weight_bytes": 9, "saved_bytes": 50, "working_bytes": seed % 2 * 70}
+    costs = StageCosts(tuple(StageCost(*part, **sizes) for part in parts))
     devices = tuple(Device(chance.choice((0.5, 1.0))) for _ in range(candidate.num_devices))
     cluster = Cluster(devices, Link(chance.choice((0.0, 0.3)), 100.0))
     least, predicted = Bounds(cluster).of(candidate, costs), predict_candidate(candidate, costs, cluster)

@@ -181,3 +181,6 @@ def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
     assert (result.period_s, result.least.bound_s) == (6.0, 3.0)
     newest = pipesched.optimize("vanilla_1f1b", costs, cluster, **counts)
     assert (newest.period_s, newest.gap, newest.simulation.fits) == (3.0, 0, True)
+    working = pipesched.StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, working_bytes=30)
+    alone = pipesched.optimize("pipedream", pipesched.StageCosts((working,) * 4), cluster, **counts)
+    assert (alone.period_s, alone.least.bound_s, alone.simulation.fits) == (12.0, 12.0 / 2, True)
