@@ -29,7 +29,30 @@ def test_the_model_is_an_argument_or_an_option(pipesched):
     line = f"-s 1f1b -p 2 -m 2 {FAST} --json"
     argument, option = (json.loads(pipesched(f"run {which} {line}").out) for which in (MODEL, f"--model {MODEL}"))
     assert argument["first_loss"] == option["first_loss"] is not None
-    answer = pipesched(f"run {MODEL} --model mlp {line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("profile --microbatch-sizes 1 --repeats 1 --json", ("model",)),
+        ("train -s 1f1b -p 2 -m 2 --batch-size 4 --steps 1 --uniform f=1,b=2 --json", ("model",)),
+        (f"verify -s 1f1b -p 2 -m 2 --transport streams {FAST} --json", ("schedules", 0, "name")),
+    ],
+)
+def test_every_command_of_a_model_takes_it_as_an_option(pipesched, line, place):
+    command, *rest = line.split()
+    argument, option = (pipesched(f"{command} {which} {' '.join(rest)}") for which in (MODEL, f"--model {MODEL}"))
+    assert (argument.code, option.code) == (0, 0)
+    given, named = (json.loads(answer.out) for answer in (argument, option))
+    for key in place:
+        given, named = given[key], named[key]
+    assert given == named
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "train", "verify"])
+def test_a_model_is_given_once(pipesched, command):
+    counts = "" if command == "profile" else "-s 1f1b -p 2 -m 2"
+    answer = pipesched(f"{command} {MODEL} --model mlp {counts}")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "--model: got mlp beside MODEL gpt" in answer.err
 

@@ -12,7 +12,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import InputShare, Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
-from pipesched.cli.options.torch_options import MODEL, require_device
+from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device
 from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
@@ -85,7 +85,8 @@ class GpuOptions:
 
 @grouped
 def profile(
-    model: Annotated[str | None, MODEL] = None,
+    given: ModelName = None,
+    model: ModelOption = None,
     runs: Annotated[
         str | None, typer.Option("--from", help="Measured Timelines, run.json,run2.json, in place of MODEL.")
     ] = None,
@@ -108,6 +109,7 @@ def profile(
     """
     meter, notes = LoadMeter(), list[str]()
     check_outputs((out, JSON))
+    model = model_of(given, model)
     is_table = model is None and runs is None and known.layer_costs is not None
     if (model is None) == (runs is None) and not is_table:
         got = "none" if model is None else "both"

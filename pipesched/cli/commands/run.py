@@ -17,7 +17,7 @@ from pipesched.cli.options.planned_run import planned_model
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import SlowOption, with_slow_parts
-from pipesched.cli.options.torch_options import TrustModel
+from pipesched.cli.options.torch_options import ModelOption, TrustModel, model_of
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
@@ -44,7 +44,7 @@ def run(
         str | None,
         typer.Argument(metavar="MODEL", help="Model to run, as for 'profile'; none: emulate the costs."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="MODEL, as an option.")] = None,
+    model: ModelOption = None,
     trust_model: TrustModel = False,
     slow: SlowOption = None,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
@@ -62,7 +62,7 @@ def run(
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
-    model = _one_of(given, model)
+    model = model_of(given, model)
     plan = schedule.read_plan()
     if plan is not None and (model is not None or not costs.are_given):
         model = planned_model(plan, model, "--model", trusts=trust_model)
@@ -109,13 +109,6 @@ def run(
     else:
         print_results(said)
     require_fits(result.metrics, limit)
-
-
-def _one_of(given: str | None, model: str | None) -> str | None:
-    """Return the model that MODEL or --model names; None if neither is given."""
-    if given is not None and model is not None:
-        raise InputError(f"--model: got {model} beside MODEL {given}, expected one of them; leave one out")
-    return given or model
 
 
 def _tables(result: RunResult, notes: Sequence[str]) -> list[Table]:

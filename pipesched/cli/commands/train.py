@@ -20,7 +20,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_training
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import MODEL, TrustModel, load_model
+from pipesched.cli.options.torch_options import ModelName, ModelOption, TrustModel, load_model, model_of
 from pipesched.cli.options.train_options import TrainOptions
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.live_training import live
@@ -49,7 +49,8 @@ def train(
     costs: CostOptions,
     options: TrainOptions,
     faults: FaultOptions,
-    model: Annotated[str | None, MODEL] = None,
+    given: ModelName = None,
+    model: ModelOption = None,
     trust_model: TrustModel = False,
     compare: Annotated[
         str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
@@ -93,6 +94,7 @@ def train(
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None:
         _require_alone([log, export, plot, out], costs.machines.memory_limit)
+    model = model_of(given, model)
     model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
     checkpoints = options.checkpoints()
     if job is None:

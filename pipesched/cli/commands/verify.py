@@ -16,7 +16,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import ModelName, load_model
+from pipesched.cli.options.torch_options import ModelName, ModelOption, load_model, model_of
 from pipesched.cli.output.comparison_table import print_comparisons, print_parts
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
@@ -37,10 +37,11 @@ _LONGEST_STEM = 100
 
 @grouped
 def verify(
-    model: ModelName,
     schedule: ScheduleOptions,
     costs: CostOptions,
     options: RunOptions,
+    given: ModelName = None,
+    model: ModelOption = None,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -69,6 +70,9 @@ def verify(
     from pipesched.workflows.simulating import Conditions
     from pipesched.workflows.verifying import Verification, profile_for_runs, verify_source
 
+    model = model_of(given, model)
+    if model is None:
+        raise InputError("verify: got no MODEL, expected one; try 'pipesched verify mlp -p 2 -m 4'")
     if rounds is not None and costs.profile is not None:
         raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
     if rounds is None and precision is not None:

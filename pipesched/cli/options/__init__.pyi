@@ -17,10 +17,11 @@ from .schedule_list import options_of_each as options_of_each
 from .schedule_list import schedule_names as schedule_names
 from .schedule_options import ScheduleOptions as ScheduleOptions
 from .simulation_options import SimulationOptions as SimulationOptions
-from .torch_options import MODEL as MODEL
 from .torch_options import ModelName as ModelName
+from .torch_options import ModelOption as ModelOption
 from .torch_options import TrustModel as TrustModel
 from .torch_options import load_model as load_model
+from .torch_options import model_of as model_of
 from .torch_options import require_gpu as require_gpu
 from .train_options import TrainOptions as TrainOptions
 from .tune_options import ProblemOptions as ProblemOptions

@@ -6,19 +6,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.cli.errors import NotThereError
+from pipesched.cli.errors import InputError, NotThereError
 
 if TYPE_CHECKING:
     from pipesched.profiles.models import Model
 
-MODEL = typer.Argument(
-    help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory, path.py:factory."
-)
-ModelName = Annotated[str, MODEL]
+ModelName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory, "
+        "path.py:factory.",
+    ),
+]
+ModelOption = Annotated[str | None, typer.Option("--model", help="MODEL, as an option.")]
 TrustModel = Annotated[
     bool,
     typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
 ]
+
+
+def model_of(given: str | None, option: str | None) -> str | None:
+    """Return the model that MODEL or ``--model`` names; None if neither is given.
+
+    Raises:
+        InputError: Both are.
+    """
+    if given is not None and option is not None:
+        raise InputError(f"--model: got {option} beside MODEL {given}, expected one of them; leave one out")
+    return given if option is None else option
 
 
 def require_gpu(got: str, advice: str) -> None:
