@@ -278,11 +278,18 @@ _size = attrgetter("microbatch_size")
 
 
 def _working_bytes(measured: Sequence[LayerMeasurement]) -> int:
-    """Return what the backward of a stage works in: each layer but the last finds a gradient that the next made."""
+    """Return what the backward of a stage works in: each layer but the last finds a gradient that the next made.
+
+    With a layer goes what it saved inside, and its input, if the layer before has not saved that as its output.
+    """
     handed = [*(m.output_bytes for m in measured[:-1]), 0]
+    kept_before = [False, *(m.output_saved for m in measured[:-1])]
     return working_bytes(
         [(m.working_bytes or 0) + num_bytes for m, num_bytes in zip(measured, handed, strict=True)],
-        [m.saved_bytes + m.output_saved * m.output_storage_bytes for m in measured],
+        [
+            m.saved_bytes + (m.input_bytes if m.input_saved and not is_kept else 0)
+            for m, is_kept in zip(measured, kept_before, strict=True)
+        ],
     )
 
 

@@ -51,8 +51,8 @@ def _wake_autograd(devices: Iterable[torch.device]) -> None:
     """Let autograd's thread of each GPU launch a kernel: before its first one cuBLAS warns of a missing context."""
     for device in devices:
         if device.type == "cuda":
-            one = torch.ones(1, device=device, requires_grad=True)
-            (one * one).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            number = torch.ones(1, device=device, requires_grad=True)
+            (number * number).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 def _allocate(parameters: dict[int, int]) -> None:

@@ -171,6 +171,9 @@ def test_a_backward_works_in_the_most_of_its_layers_less_what_later_ones_have_le
     stages = costs_of_stages(profile(*rows), [(0, 2), (2, 3)], 1).stages
     assert [cost.working_bytes for cost in stages] == [180 + 10 - 100, 0]  # 10 is the gradient between the two
     assert costs_of_stages(profile(*rows), [(0, 3)], 1).stages[0].working_bytes == 0  # 190 - 200
+    for is_saved, working in ((False, 90), (True, 80)):  # the last layer's input goes with it
+        pair = layer(measurement(working_bytes=180)), layer(measurement(input_saved=is_saved))
+        assert costs_of_stages(profile(*pair), [(0, 2)], 1).stages[0].working_bytes == working
 
 
 @settings(deadline=None)

@@ -104,6 +104,8 @@ TOGETHER = {
     "profile": {
         "layers.0.work",
         "layers.0.measurements.0.split",
+        "layers.0.measurements.0.launch_s",
+        "layers.0.measurements.0.working_bytes",
         "provenance.kind",
         "provenance.execution",
         "provenance.yardstick",
