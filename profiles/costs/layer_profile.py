@@ -282,6 +282,8 @@ def _working_bytes(measured: Sequence[LayerMeasurement]) -> int:
 
     With a layer goes what it saved inside, and its input, if the layer before has not saved that as its output.
     """
+    if all(m.working_bytes is None for m in measured):
+        return 0
     handed = [*(m.output_bytes for m in measured[:-1]), 0]
     kept_before = [False, *(m.output_saved for m in measured[:-1])]
     return working_bytes(

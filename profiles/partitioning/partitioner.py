@@ -236,12 +236,9 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
 
 
 def _costs(profile: Profile, microbatch_size: int) -> Callable[[int, int], StageCost]:
-    """Return the cost of a stage; of a graph, whose gradients wait at branches, without what B works in."""
-
     @cache
     def cost_of(first: int, last: int) -> StageCost:
-        cost = stage_cost(profile, first, last, microbatch_size)
-        return cost if profile.graph is None else replace(cost, working_bytes=0)
+        return stage_cost(profile, first, last, microbatch_size)
 
     return cost_of
 
