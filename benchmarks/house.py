@@ -53,7 +53,7 @@ def functions(paths: Sequence[Path]) -> Iterator[tuple[Path, ast.FunctionDef | a
 def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return the parameters of a function, but for ``self``."""
     every = function.args
-    names = [each.arg for each in (*every.posonlyargs, *every.args, *every.kwonlyargs)]
+    names = [argument.arg for argument in (*every.posonlyargs, *every.args, *every.kwonlyargs)]
     return len([name for name in names if name not in ("self", "cls")])
 
 

@@ -10,8 +10,9 @@ from pipesched.schedules import integer, shown
 
 Protocol: TypeAlias = Literal["rendezvous", "eager"]
 Sends: TypeAlias = Literal["posted", "blocking"]
-Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
-"""How receive buffers are allocated: as our executor does, or as PyTorch, one per micro-batch."""
+Buffers: TypeAlias = Literal["pooled", "at_use", "per_microbatch"]
+"""How receive buffers are allocated: as our executor does between processes, or on the streams of a GPU, or as PyTorch
+does, one per micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,12 @@ def _verified(card: Card, case: Case) -> Verified:
         card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares,
         splits=source.schedule.columns.splits_backward,
     )  # fmt: skip
-    conditions = Conditions(costs=profile, microbatch_size=case.size, partition="balanced")
+    conditions = Conditions(
+        costs=profile,
+        microbatch_size=case.size,
+        partition="balanced",
+        buffers="pooled" if card.is_dry else "at_use",
+    )
     prediction = predict_source(source, conditions)
     bounds = conditions.bounds_of(source)
     assert bounds is not None, "the model is measured"

@@ -19,10 +19,11 @@ What each kind is, and when it is held:
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
                      W what W still needs; with R only the stage's input until R; and while B or I runs what it works
                      in, such as gradients of activations inside the stage
-    receive_buffers  pooled (as our executor does): from the Recv to the start of F (then it is the stage's input, part
-                     of the activations), and for a gradient until B or I is over. Per micro-batch (as PyTorch
-                     allocates them): one for every message of the whole run, always; the stage's input stays there
-                     and is no part of the activations
+    receive_buffers  pooled (as our executor between processes): from the Recv to the start of F (then it is the stage's
+                     input, part of the activations), and for a gradient until B or I is over. At use (as our executor
+                     on the streams of a GPU): from the start of F, B or I. Per micro-batch (as PyTorch allocates them):
+                     one for every message of the whole run, always; the stage's input stays there and is no part of
+                     the activations
     send_buffers     an output, from the end of its op. Pooled: until its rank takes a message that the receiver sent
                      after it had used this one, which is how the rank knows (nobody can be asked whether a message has
                      left); for a stage on the same rank until that stage's op starts (F) or ends (B, I). Per
@@ -123,7 +124,7 @@ def lifetimes(
     for device, hold in _reference(timeline, costs, begin):
         held[device].append(hold)
     by_rank = _by_rank(timeline)
-    let_go = _let_go(by_rank, schedule.num_stages) if buffers == "pooled" else {}
+    let_go = {} if buffers == "per_microbatch" else _let_go(by_rank, schedule.num_stages)
     for rank, ops in by_rank.items():
         held_here = held[timeline.rank_to_device[rank]]
         works = [timed for timed in ops if occupies_device(timed.op)]
@@ -133,12 +134,12 @@ def lifetimes(
         held_here += _activations(parts, costs, buffers)
         held_here += _working(parts, costs)
         kept = _kept_outputs(parts, costs)
-        if buffers == "pooled":
-            held_here += _outputs(ops, parts, costs, kept, let_go)
-            held_here += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept)
-        else:
+        if buffers == "per_microbatch":
             held_here += _outputs(ops, parts, costs, kept)
             held_here += _own_buffers(parts, costs, schedule.num_stages, begin)
+        else:
+            held_here += _outputs(ops, parts, costs, kept, let_go)
+            held_here += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept, at_use=buffers == "at_use")
     return held
 
 
@@ -222,9 +223,11 @@ def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Insta
 
 
 def _pooled_buffers(
-    ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None]
-) -> Iterator[Lifetime]:
-    """Yield the buffer of each message from its Recv until its use; between stages of one rank, from op to op."""
+    ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None],
+    *, at_use: bool,
+) -> Iterator[Lifetime]:  # fmt: skip
+    """Yield the buffer of each message from its Recv, or its use, on; between stages of one rank, from op to op."""
+    used = {message: timed.start for part, timed in parts for message in needs_from_others(part, num_stages)}
     taken = {
         message: timed.start if part.phase is Phase.FORWARD else timed.over
         for part, timed in parts
@@ -233,8 +236,8 @@ def _pooled_buffers(
     for timed in ops:
         if isinstance(timed.op, Recv):
             message = timed.op.message
-            until = taken.pop(message, NEVER)
-            yield Lifetime("receive_buffers", costs.message_bytes(message), timed.posted, until)
+            since = used.get(message, timed.posted) if at_use else timed.posted
+            yield Lifetime("receive_buffers", costs.message_bytes(message), since, taken.pop(message, NEVER))
     made = _made(parts)
     for message, until in taken.items():  # not received, so made on this rank
         if message in made and message not in kept:

@@ -31,7 +31,7 @@ tune: Any = partial(pipesched.tune, GPT, 8, num_devices=2)
 goodput_of: Any = partial(pipesched.goodput, step_s=1.0, num_steps=9, fail_every_s=9.0, restart_s=1.0, checkpoint_s=1.0)
 
 WORDS = [
-    ("buffers: got 'foo', expected one of pooled, per_microbatch", lambda: simulate_cost(buffers="foo")),
+    ("buffers: got 'foo', expected one of pooled, at_use, per_microbatch", lambda: simulate_cost(buffers="foo")),
     ("engine: got 'foo', expected one of fast, simpy", lambda: simulate_cost(engine="foo")),
     ("compression: got 'foo', expected one of half", lambda: simulate_cost(compression="foo")),
     ("by: got 'tme', expected one of replicas, time, memory", lambda: partition(GPT, 2, by="tme")),

@@ -23,7 +23,8 @@ BuffersOption = Annotated[
     Buffers,
     typer.Option(
         rich_help_panel="Network",
-        help="Receive buffers of our executor, or of PyTorch's: one per micro-batch all the time.",
+        help="Receive buffers of our executor (pooled; at_use: on the streams of a GPU), or of PyTorch's: one per "
+        "micro-batch all the time.",
     ),
 ]
 

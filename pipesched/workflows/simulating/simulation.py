@@ -83,7 +83,8 @@ def simulate(
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
-        buffers: Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.
+        buffers: Receive buffers as our executor has them, ``pooled`` from the Recv on or ``at_use`` on the streams of a
+            GPU, or as PyTorch's stages, ``per_microbatch``, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
         engine: Who simulates: ``"fast"``, or ``"simpy"``, the reference, which says the same.

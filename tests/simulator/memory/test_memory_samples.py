@@ -70,6 +70,13 @@ def test_two_stages_hold_what_was_worked_out_by_hand():
     }
 
 
+def test_a_buffer_at_use_is_there_while_a_backward_uses_it_and_never_for_a_forward_whose_input_it_becomes():
+    schedule = build("1f1b", 2, 2)
+    samples = memory(simulate_lists(schedule, TWO, CLUSTER), TWO, schedule, buffers="at_use")
+    assert bytes_over_time(samples, 0, "receive_buffers") == [(0.0, 0), (5.0, 10), (7.0, 0), (8.0, 10), (10.0, 0)]
+    assert bytes_over_time(samples, 1, "receive_buffers") == [(0.0, 0)]
+
+
 def test_a_backward_holds_what_it_works_in_while_it_runs():
     schedule = build("1f1b", 2, 2)  # at the times above
     costs = StageCosts(tuple(replace(cost, working_bytes=cost.saved_bytes // 4) for cost in TWO.stages))
