@@ -50,7 +50,7 @@ def unsaid(text, bound, numbers):
 
 CLAIMS = [
     pytest.param(text, bound, RESULTS / link, id=f"{path.name}-{link}-{bound:g}")
-    for path in [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for path in [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for text, bound, links in claims(path.read_text())
     for link in links
 ]
