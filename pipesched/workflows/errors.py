@@ -17,28 +17,28 @@ MAX_INT64 = 2**63 - 1
 """Most bytes, and the largest seed."""
 
 MAX_PROCESSES = 1024
-"""Most processes that a search may have."""
+"""Most processes of a search."""
 
 
 class ArgumentError(OneLineError):
-    """An argument, or a combination of arguments, makes no sense: ``name: got .., expected ..; try ..``."""
+    """An argument, or a combination of arguments, is invalid: ``name: got .., expected ..; try ..``."""
 
 
 def require_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Refuse what is none of `choices`, as ``typing.get_args`` of a Literal returns them.
+    """Refuse a value outside `choices`, as ``typing.get_args`` of a Literal returns them.
 
     Raises:
-        ArgumentError: It is another value.
+        ArgumentError: The value is not a choice.
     """
     if not isinstance(value, Hashable) or value not in choices:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected one of {', '.join(map(str, choices))}")
 
 
 def require_integer(name: str, value: object, expected: str = "an integer") -> int:
-    """Return an integer of Python, of what is one, as one of numpy's is; refuse anything else.
+    """Return `value` as a Python integer; integers of numpy are accepted.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The value is not an integer.
     """
     number = integer(value)
     if number is None:
@@ -47,10 +47,10 @@ def require_integer(name: str, value: object, expected: str = "an integer") -> i
 
 
 def require_at_least(name: str, value: object, least: int, most: int = MAX_NUMBER) -> int:
-    """Return an integer of Python; refuse what is none, or not from `least` to `most`.
+    """Return `value` as a Python integer from `least` to `most`.
 
     Raises:
-        ArgumentError: It is not.
+        ArgumentError: The value is not an integer, or out of range.
     """
     advice = ", in bytes; try 14 * 10**9" if name.endswith("_bytes") and isinstance(value, str) else ""
     number = require_integer(name, value, f"an integer of at least {least}{advice}")
@@ -62,19 +62,19 @@ def require_at_least(name: str, value: object, least: int, most: int = MAX_NUMBE
 
 
 def require_optional(name: str, value: object, least: int, most: int = MAX_NUMBER) -> int | None:
-    """Return what `require_at_least` does, or None of None.
+    """Return the result of `require_at_least`, or None for None.
 
     Raises:
-        ArgumentError: It is neither None nor such an integer.
+        ArgumentError: The value is neither None nor such an integer.
     """
     return None if value is None else require_at_least(name, value, least, most)
 
 
 def require_names(name: str, value: object) -> tuple[Any, ...]:
-    """Return what is in a list; refuse also a bare string, read letter by letter, and what can be read but once.
+    """Return the items of a list; refuse also a bare string, whose items are letters, and an iterator.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The value is not a list.
     """
     if isinstance(value, str):
         parts = ", ".join(map(shown, value.split(",")))
@@ -86,10 +86,10 @@ def require_names(name: str, value: object) -> tuple[Any, ...]:
 
 
 def require_some(name: str, value: object, advice: str) -> tuple[Any, ...]:
-    """Return what is in a list of at least one thing; `advice` is one that may be.
+    """Return the items of a list that is not empty; `advice` is an example of a valid list.
 
     Raises:
-        ArgumentError: It is none, or empty.
+        ArgumentError: The value is not a list, or empty.
     """
     values = require_names(name, value)
     if not values:
@@ -98,10 +98,10 @@ def require_some(name: str, value: object, advice: str) -> tuple[Any, ...]:
 
 
 def require_each_name(name: str, values: object, advice: str) -> tuple[str, ...]:
-    """Return a list of at least one name; refuse anything else; `advice` is one that may be.
+    """Return a list of at least one name; `advice` is an example of a valid list.
 
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: The value is no such list.
     """
     names = require_names(name, values)
     if not names:
@@ -112,51 +112,51 @@ def require_each_name(name: str, values: object, advice: str) -> tuple[str, ...]
 
 
 def require_each_at_least(name: str, values: object, least: int, most: int = MAX_NUMBER) -> tuple[int, ...]:
-    """Return a list of at least one integer, each from `least` to `most`, as those of Python.
+    """Return a list of at least one integer from `least` to `most`, as Python integers.
 
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: The value is no such list.
     """
     return tuple(require_at_least(name, value, least, most) for value in require_some(name, values, f"[{least}]"))
 
 
 def require_rate(name: str, value: object) -> None:
-    """Refuse what is no number above 0.
+    """Refuse a value that is not a number above 0.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The value is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _most(value):
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a number above 0")
 
 
 def _most(value: float) -> float:
-    """Return the largest number that stands for `value`; an integer may be above every finite float."""
+    """Return the largest number of the type of `value`; an integer may be above every finite float."""
     return math.inf if isinstance(value, float) else sys.float_info.max
 
 
 def require_share(name: str, value: object) -> None:
-    """Refuse what is no number from 0 to 1.
+    """Refuse a value that is not a number from 0 to 1.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The value is not a number, or out of range.
     """
     if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 1):
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a share from 0 to 1; try 0.5")
 
 
 def require_number(name: str, value: object) -> None:
-    """Refuse what is no finite number of at least 0.
+    """Refuse a value that is not a finite number of at least 0.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The value is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a finite number of at least 0")
 
 
 def require_numbers(name: str, record: Any, rates: Collection[str] = ()) -> None:
-    """Refuse a dataclass with a field that is no finite number of at least 0; None and flags may be there.
+    """Refuse a dataclass with a field that is not a finite number of at least 0; fields may be None or flags.
 
     Args:
         name: Name of the argument.
@@ -164,7 +164,7 @@ def require_numbers(name: str, record: Any, rates: Collection[str] = ()) -> None
         rates: Fields that must be above 0, and may be infinite.
 
     Raises:
-        ArgumentError: There is one.
+        ArgumentError: A field is invalid.
     """
     for field in fields(record):
         value = getattr(record, field.name)
@@ -173,19 +173,19 @@ def require_numbers(name: str, record: Any, rates: Collection[str] = ()) -> None
 
 
 def require_flag(name: str, value: object) -> None:
-    """Refuse what is neither True nor False.
+    """Refuse a value that is neither True nor False.
 
     Raises:
-        ArgumentError: It is another value.
+        ArgumentError: The value is not a flag.
     """
     require_kind(name, value, bool, "True or False")
 
 
 def require_flags(name: str, values: object) -> tuple[bool, ...]:
-    """Return a list of at least one of True and False; refuse anything else.
+    """Return a list of at least one flag.
 
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: The value is no such list.
     """
     flags = require_some(name, values, "[False]")
     for value in flags:
@@ -194,25 +194,25 @@ def require_flags(name: str, values: object) -> tuple[bool, ...]:
 
 
 def require_callable(name: str, value: object) -> None:
-    """Refuse what cannot be called.
+    """Refuse a value that is not callable.
 
     Raises:
-        ArgumentError: It cannot.
+        ArgumentError: The value is not callable.
     """
     if not callable(value):
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a function")
 
 
 def require_kind(name: str, value: object, kinds: type | UnionType, expected: str) -> None:
-    """Refuse what is of none of `kinds`.
+    """Refuse a value that is not an instance of `kinds`.
 
     Args:
         name: Name of the argument.
         kinds: The kinds, as `isinstance` takes them.
-        expected: What they are, for the message.
+        expected: The kinds in words, for the message.
 
     Raises:
-        ArgumentError: It is of another.
+        ArgumentError: The value is of another kind.
     """
     if isinstance(value, kinds):
         return
@@ -223,14 +223,14 @@ def require_kind(name: str, value: object, kinds: type | UnionType, expected: st
 
 
 _PARTS = ("profile", "costs", "plan", "cluster", "timeline", "schedule")
-"""What results of some functions have in them, and other functions take."""
+"""Attributes of results of some functions that other functions take as arguments."""
 
 
 def require_path(path: object, name: str = "path") -> Path:
-    """Return the name of a file or folder as a Path; refuse what is none.
+    """Return the name of a file or folder as a Path.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: The value is neither a string nor a Path.
     """
     require_kind(name, path, str | Path, "the name of a file")
     assert isinstance(path, str | Path), "its kind"
@@ -238,12 +238,12 @@ def require_path(path: object, name: str = "path") -> Path:
 
 
 def _shown(value: object) -> str:
-    """Return a value as it is written, in one line; of a larger one its type alone: a list of ops fills a book."""
+    """Return a value as one line of source, or only its type if it is large, as a list of ops is."""
     return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
 
 
 def refused_settings(count: int, reason: str | None) -> ArgumentError:
-    """Return the error that says that none of so many settings can be, and why the first cannot."""
+    """Return the error for `count` settings that are all refused, with the reason of the first."""
     if count == 1:
         return ArgumentError(f"the one setting cannot be: {reason}")
     return ArgumentError(f"none of {count} settings can be; the first: {reason}")

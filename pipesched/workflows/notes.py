@@ -1,4 +1,4 @@
-"""Notes on numbers that should not be believed as they stand: a rule each, which is silent where there is no doubt."""
+"""Notes on numbers that need caution: one rule each, which is silent without a doubt."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
 
 _STEADY = 0.05
-"""The share by which a machine may change its speed before it is said."""
+"""Share by which the speed of a machine may change before a note."""
 NOT_ONE_SPEED = "their seconds are not of one speed"
-"""What follows of another speed where nothing was predicted."""
+"""Consequence of another speed without a prediction."""
 
 
 def merged_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
-    """Return each note once; notes that differ in the leading name of their schedule alone are one note.
+    """Return each note once; notes that differ only in the leading name of their schedule are one note.
 
     Args:
         notes: Pairs of the name of a schedule and a note on it, which may start with the name and a colon.
@@ -35,7 +35,7 @@ def merged_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def crowded_cores(num_ranks: int, threads: int = 1) -> list[str]:
-    """Return a note where ranks that compute on CPUs have less than a core for each of their threads."""
+    """Return a note if ranks that compute on CPUs have less than a core for each of their threads."""
     busy, cores = num_ranks * threads, num_cores()
     if busy <= cores:
         return []
@@ -44,11 +44,11 @@ def crowded_cores(num_ranks: int, threads: int = 1) -> list[str]:
 
 
 def busy_machine(others: float | None, num_busy: int) -> list[str]:
-    """Return a note where other programs take cores that were needed.
+    """Return a note if other programs take cores that a measurement needs.
 
     Args:
-        others: How many cores they kept busy just before; None: not known.
-        num_busy: Cores that what is measured keeps busy.
+        others: Cores that other programs kept busy just before; None if unknown.
+        num_busy: Cores that the measurement keeps busy.
     """
     cores = num_cores()
     if others is None or others < 0.25 or others + min(num_busy, cores) <= cores + _STEADY:
@@ -57,12 +57,12 @@ def busy_machine(others: float | None, num_busy: int) -> list[str]:
 
 
 def timeline_notes(timeline: Timeline) -> list[str]:
-    """Return the notes on a Timeline alone: on its ops that are short, and on the launching of a run."""
+    """Return the notes on a Timeline alone: on short ops, and on the launching of a run."""
     return [*([] if timeline.is_launch_bound else _short_ops(timeline)), *_launching(timeline)]
 
 
 def _short_ops(timeline: Timeline) -> list[str]:
-    """Return a note where the ops of a stage are shorter than what their rank takes beside each: most of it is that."""
+    """Return a note if the ops of a stage are shorter than the overhead of their rank per op."""
     if not timeline.hand_overs:
         return []
     seconds: defaultdict[int, list[float]] = defaultdict(list)
@@ -102,13 +102,13 @@ def other_speed(
     so: str | None = None,
     names: tuple[str, str] = ("the profile", "the run"),
 ) -> list[str]:
-    """Return a note where the machine was faster or slower in a run than where the profile beside it was measured.
+    """Return a note if the machine was faster or slower in a run than during its profile.
 
     Args:
-        profile: What a fixed kernel took beside the profile; None: not known.
-        run: What it took beside the run; None: not known.
-        so: What follows; None: what it means for the error of a prediction.
-        names: What the two are called.
+        profile: Time of a fixed kernel during the profile; None if unknown.
+        run: Time of the kernel during the run; None if unknown.
+        so: The consequence; None: the effect on the error of a prediction.
+        names: Names of the two measurements.
     """
     if profile is None or run is None or profile.device != run.device:
         return []
@@ -130,7 +130,7 @@ def other_speed(
 
 
 def other_device(profile: Profile, machine: str | None) -> list[str]:
-    """Return a note where seconds measured on a CPU stand for those of the GPUs of a machine known by name."""
+    """Return a note if seconds from a CPU are used for the GPUs of a machine known by name."""
     provenance = profile.provenance
     if machine is None or provenance.kind != "cpu" or not provenance.repeats:
         return []
@@ -141,7 +141,7 @@ def other_device(profile: Profile, machine: str | None) -> list[str]:
 
 
 def gpus_in_all(profile: Profile, num_devices: int) -> list[str]:
-    """Return a note where each device of a profile is several GPUs."""
+    """Return a note if each device of a profile is several GPUs."""
     size = profile.provenance.execution.tensor_parallel
     if size == 1:
         return []
@@ -149,7 +149,7 @@ def gpus_in_all(profile: Profile, num_devices: int) -> list[str]:
 
 
 def whole_attention(profile: Profile) -> list[str]:
-    """Return a note where an estimate holds attention's whole matrix, which FlashAttention never makes."""
+    """Return a note if an estimate holds the whole matrix of attention, which FlashAttention never makes."""
     execution = profile.provenance.execution
     if execution.flash_attention or execution.selective_recompute:
         return []
@@ -163,8 +163,8 @@ def given_stages(costs: object, num_stages: int | None = None) -> list[str]:
     """Return notes on the graph of a profile: its file gives other stages, or it is too large to cut it anywhere.
 
     Args:
-        costs: Costs of any kind; others than a profile have no graph.
-        num_stages: Stages that its layers are cut into where nobody says how; None: of several schedules.
+        costs: Costs of any kind; only a profile has a graph.
+        num_stages: Default number of stages of its layers; None for several schedules.
     """
     if not isinstance(costs, Profile) or costs.graph is None:
         return []
@@ -184,7 +184,7 @@ def given_stages(costs: object, num_stages: int | None = None) -> list[str]:
 
 
 def unknown_bytes(profile: Profile) -> list[str]:
-    """Return a note where a profile, as of a table of seconds, knows no bytes of something that every model has."""
+    """Return a note if a profile, as of a table of seconds, lacks the bytes of a part that every model has."""
     measured = [measurement for layer in profile.layers for measurement in layer.measurements]
     known = {
         "messages": len(profile.layers) == 1 or any(layer.output_bytes for layer in measured),
@@ -198,7 +198,7 @@ def unknown_bytes(profile: Profile) -> list[str]:
 
 
 def unknown_to_equations(network: NetworkOptions, evaluator: str) -> list[str]:
-    """Return a note where AvgPipe's equations predict, and ranks hand messages over in a way that they do not know."""
+    """Return a note if AvgPipe's equations predict a network whose hand-over they do not model."""
     if evaluator != "avgpipe" or is_usual(network):
         return []
     return [
@@ -208,11 +208,11 @@ def unknown_to_equations(network: NetworkOptions, evaluator: str) -> list[str]:
 
 
 def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
-    """Return a note where a schedule runs ops side by side and the costs hide nothing of the shorter one.
+    """Return a note if a schedule runs ops side by side and the costs hide nothing of the shorter one.
 
     Args:
         schedule: The schedule.
-        overlap: Share of the shorter op that hides behind the longer, as the costs say it.
+        overlap: Share of the shorter op that hides behind the longer, from the costs.
     """
     if overlap or not any(isinstance(op, Overlap) for ops in schedule.ops for op in ops):
         return []
@@ -223,7 +223,7 @@ def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
 
 
 def unitless_times(costs: LayerCosts | StageCosts) -> list[str]:
-    """Return a note where a table of layers or stages has times without any unit, which are taken as seconds."""
+    """Return a note if a table of layers or stages has times without a unit, which are taken as seconds."""
     if not costs.unitless:
         return []
     first, names = costs.unitless[0], ", ".join(map(shown, costs.unitless))
@@ -233,7 +233,7 @@ def unitless_times(costs: LayerCosts | StageCosts) -> list[str]:
 
 
 def unjudged_limit(cluster: Cluster, devices: Iterable[int], has_bytes: bool) -> list[str]:
-    """Return a note where devices have a memory limit that nothing can be held against, or some have none."""
+    """Return a note if a memory limit of devices has no bytes to compare, or some devices have no limit."""
     limits = {device: cluster.devices[device].memory_bytes for device in sorted(set(devices))}
     known = sorted({limit for limit in limits.values() if limit is not None})
     if not known:

@@ -1,4 +1,4 @@
-"""Sessions: how long what runs start is kept, and whether this process is itself a rank of torchrun's."""
+"""Sessions: the lifetime of the processes that runs start, and whether this process is a rank of torchrun."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pipesched.executor.launch import end_server
 
 
 def close() -> None:
-    """End what runs have started in this process: the server that ranks are forked from, with all its processes.
+    """End the server that forks the ranks of runs, with all its processes.
 
-    It is kept from one run to the next, because loading torch takes seconds, and holds some 300 MB. The next run starts
-    another. Where nothing is left, nothing happens.
+    The server stays from one run to the next, because loading torch takes seconds, and holds some 300 MB. The next run
+    starts another server. Without a server, nothing happens.
     """
     end_server()
 
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Keep what runs start for as long as the block lasts: ``with pipesched.session(): ...``."""
+    """Keep the processes of runs until the block ends: ``with pipesched.session(): ...``."""
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ class Table:
         title: Above the table; may be empty.
         rows: Every row has the columns of the first.
         caption: Lines below the table.
-        legend: What columns mean, of those that do not say it themselves.
+        legend: Meaning of columns whose name does not explain them.
     """
 
     title: str
@@ -31,7 +31,7 @@ class Table:
     legend: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, columns: Collection[str]) -> list[str]:
-        """Return the lines below the table where these columns are shown: what they mean, and the caption."""
+        """Return the lines below the table for the shown columns: their legend, and the caption."""
         meanings = "; ".join(f"{name}: {meaning}" for name, meaning in self.legend.items() if name in columns)
         return [text for text in (meanings, *self.caption.split("\n")) if text]
 
@@ -40,7 +40,7 @@ class Table:
         return replace(self, caption="\n".join(filter(None, [self.caption, *notes])))
 
     def to_html(self) -> str:
-        """Return the table as HTML; whatever stands in a name is shown letter by letter."""
+        """Return the table as HTML, with names escaped."""
         parts = [f"<p><b>{_text(self.title)}</b></p>"] if self.title else []
         if self.rows:
             head = "".join(f"<th>{_text(name)}</th>" for name in self.rows[0])
@@ -55,7 +55,7 @@ class Table:
 
 
 def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple[Mapping[str, str], ...]:
-    """Return rows named by their first column, those that follow one another and are equal else as one: ``0-63``."""
+    """Return rows named by their first column; neighbours with equal other cells are merged: ``0-63``."""
     folded: list[Mapping[str, str]] = []
     for _, equal in groupby(rows, key=lambda row: tuple(row.values())[1:]):
         first, *others = equal
@@ -65,9 +65,9 @@ def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple
 
 
 def with_equal_devices(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
-    """Return rows named by the number of a device, those that are equal else as one.
+    """Return rows named by the number of a device; rows with equal other cells are merged.
 
-    Neighbours are ``0-63``, those of copies of a pipeline ``0, 4 .. 60``.
+    Neighbours are ``0-63``, devices of copies of a pipeline ``0, 4 .. 60``.
     """
     groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
     for row in rows:
@@ -86,11 +86,11 @@ def with_equal_devices(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, 
 
 
 def with_nan(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
-    """Return a frame whose numbers are NaN wherever they are missing, in columns that nobody knows too.
+    """Return a frame with NaN for missing numbers, also in columns without any number.
 
     Args:
         frame: Its columns may have None in them.
-        words: Columns that are no numbers.
+        words: Columns of text.
     """
     lacking = [name for name in frame if name not in words and frame[name].isna().any()]
     return frame.astype(

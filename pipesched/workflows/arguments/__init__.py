@@ -1,4 +1,4 @@
-"""What a caller may give for a schedule, costs, machines and a model, and how it is read."""
+"""Reading and checking of the arguments of callers: schedules, costs, machines and models."""
 
 import lazy_loader
 

@@ -1,6 +1,6 @@
-"""Machines as a caller gives them, read and checked.
+"""Reading and checking of the machines that a caller gives.
 
-They are a Cluster, a file (.json), or None: equal devices whose links take no time.
+Machines are a Cluster, a file (.json), or None: equal devices whose links take no time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ ClusterArgument: TypeAlias = Cluster | str | Path | None
 
 
 def machines_of(costs: AnyCosts, cluster: Cluster) -> Cluster:
-    """Return the devices of `cluster`; where the costs are of runs, they hand over as the runs did."""
+    """Return the devices of `cluster`, with the hand-over of the runs if the costs are of runs."""
     return costs.cluster(cluster.devices) if isinstance(costs, RunCosts) else cluster
 
 
 def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> Cluster:
-    """Return the first `num_devices` of a cluster, and no other; None: all.
+    """Return the first `num_devices` devices of a cluster, or all devices for None.
 
     Raises:
-        ArgumentError: Neither is given, or there are fewer.
-        ProfileError: The file is none.
+        ArgumentError: Neither argument is given, or the cluster has fewer devices.
+        ProfileError: The file is not a cluster.
     """
     if num_devices is None:
         if cluster is None:
@@ -40,10 +40,10 @@ def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> 
 
 
 def require_network(network: object) -> None:
-    """Refuse what are no network options, or some out of their range.
+    """Refuse invalid network options.
 
     Raises:
-        ArgumentError: They are not.
+        ArgumentError: `network` is not a NetworkOptions, or an option is out of range.
     """
     require_kind("network", network, NetworkOptions, "NetworkOptions; try pipesched.NetworkOptions(protocol='eager')")
     assert isinstance(network, NetworkOptions), "its kind"
@@ -57,11 +57,11 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
     Args:
         cluster: Machines, a file of them, or None: equal devices whose links take no time.
         num_devices: At least 1.
-        what: Who needs them, for messages.
+        what: The user of the devices, for messages.
 
     Raises:
-        ArgumentError: It is neither, or there are fewer.
-        ProfileError: The file is none.
+        ArgumentError: `cluster` is of another kind, or has too few devices.
+        ProfileError: The file is not a cluster.
     """
     require_kind("cluster", cluster, ClusterArgument, "a Cluster, a file of one, or None")
     if isinstance(cluster, str) and cluster in machine_names():
@@ -79,10 +79,10 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
 
 
 def with_enough_devices(cluster: Cluster, num_devices: int, what: str, place: str) -> Cluster:
-    """Return `cluster`; `what` and `place` say who needs its devices and where they were given.
+    """Return `cluster`; errors name the user of its devices (`what`) and the argument (`place`).
 
     Raises:
-        ArgumentError: It has fewer than `num_devices`.
+        ArgumentError: The cluster has fewer than `num_devices` devices.
     """
     if len(cluster.devices) < num_devices:
         raise ArgumentError(
@@ -93,10 +93,10 @@ def with_enough_devices(cluster: Cluster, num_devices: int, what: str, place: st
 
 
 def _require_possible_cluster(cluster: Cluster) -> None:
-    """Refuse a cluster of other things than devices, links and numbers of devices.
+    """Refuse a cluster with invalid devices, links or numbers of devices.
 
     Raises:
-        ArgumentError: It is.
+        ArgumentError: A part of the cluster is invalid.
     """
     for device in {id(device): device for device in require_names("cluster: devices", cluster.devices)}.values():
         require_kind("cluster: devices", device, Device, "Devices; try pipesched.flat(4)")

@@ -1,6 +1,7 @@
-"""Costs as a caller gives them, read and checked.
+"""Reading and checking of the costs that a caller gives.
 
-They are StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile (.json, .txt), of costs from
+Costs are StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile (.json, .txt), of costs
+from
 runs (.json), or a table of stages or layers (.csv).
 """
 
@@ -43,15 +44,15 @@ PartitionArgument: TypeAlias = str | Sequence[int]
 
 
 def read_profile_argument(profile: ProfileArgument, input_share: float | None = None) -> Profile:
-    """Return the profile that a caller gave, or that is in the file given.
+    """Return a profile, read from its file if a file is given.
 
     Args:
         profile: A profile, or a file of one.
-        input_share: Share of B that I takes in layers of which B alone is known; None: none is supposed.
+        input_share: Share of B that I takes in layers that give B alone; None: no split is assumed.
 
     Raises:
-        ArgumentError: It is neither a profile nor a file, or the share is none.
-        ProfileError: The file is none.
+        ArgumentError: `profile` is neither a profile nor a file, or the share is out of range.
+        ProfileError: The file is not a profile.
     """
     require_kind("profile", profile, ProfileArgument, "a Profile, or a file of one")
     if input_share is not None:
@@ -68,17 +69,17 @@ def read_costs_argument(
     partition: str | None = None,
     input_share: float | None = None,
 ) -> StageCosts:
-    """Return what the stages of `schedule` cost.
+    """Return the costs of the stages of `schedule`.
 
     Args:
         costs: Costs of stages, of layers, of a device, of runs, or of the layers of a profile, or a file of them.
-        schedule: Says how many stages there are.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        schedule: Gives the number of stages.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest measured size.
         partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
-        input_share: Share of B that I takes in stages of which B alone is known; None: none is supposed.
+        input_share: Share of B that I takes in stages that give B alone; None: no split is assumed.
 
     Raises:
-        ArgumentError: No costs, a partition of what is no profile, or costs of another number of stages.
+        ArgumentError: No costs, a partition of costs that are not of layers, or costs of another number of stages.
         ProfileError: A file is bad, or the partition does not fit.
     """
     loaded = load_costs(costs)
@@ -91,7 +92,7 @@ def read_costs_argument(
 
 
 def _require_split(costs: StageCosts, schedule: Schedule) -> None:
-    """Refuse costs that say B alone for a schedule that has I and W."""
+    """Refuse costs with B alone for a schedule that has I and W."""
     for cost in costs.stages:
         if cost.backward_s is not None and None in (cost.backward_input_s, cost.backward_weight_s):
             break
@@ -140,7 +141,7 @@ def _stage_costs(
 def layer_bounds(
     costs: AnyCosts, schedule: Schedule, microbatch_size: int | None, partition: str | None
 ) -> list[tuple[int, int]] | None:
-    """Return (first, last) layers of each stage, last exclusive; None where costs are not of layers.
+    """Return (first, last) layers of each stage, last exclusive, or None for costs that are not of layers.
 
     Raises:
         ArgumentError: The size of micro-batches is below 1.
@@ -158,10 +159,10 @@ def layer_bounds(
 
 
 def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
-    """Return how many samples a micro-batch has; None: the smallest that was measured.
+    """Return the samples of a micro-batch; None: the smallest measured size.
 
     Raises:
-        ArgumentError: It is below 1.
+        ArgumentError: The size is below 1.
     """
     if microbatch_size is None:
         return profile.microbatch_sizes[0]
@@ -169,10 +170,10 @@ def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
 
 
 def partition_text(partition: PartitionArgument | None) -> str | None:
-    """Return how layers are cut into stages, as `parse_partition` takes it; None where nothing is said.
+    """Return the partition as a text for `parse_partition`, or None if none is given.
 
     Raises:
-        ArgumentError: It is neither a text nor a list of each stage's number of layers.
+        ArgumentError: The partition is neither a text nor a list of the number of layers of each stage.
     """
     if partition is None or isinstance(partition, str):
         return partition
@@ -189,11 +190,11 @@ _COSTS = (
 
 
 def load_costs(costs: CostsArgument) -> AnyCosts:
-    """Return costs, those of a file read.
+    """Return costs, read from a file if a file is given.
 
     Raises:
-        ArgumentError: There are none, or one is below 0.
-        ProfileError: The file has none.
+        ArgumentError: There are no costs, or one is below 0.
+        ProfileError: The file has no costs.
     """
     require_kind("costs", costs, CostsArgument, _COSTS)
     if isinstance(costs, Profile | RunCosts):

@@ -1,4 +1,4 @@
-"""A model, how it is run, and how it is cut, as arguments."""
+"""Arguments for a model, its partition and its runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ModelArgument: TypeAlias = Model | str | Callable[[], Any]
 
 
 class RunKeywords(TypedDict, total=False):
-    """How a model is run, whatever the schedule: `RunSettings` says what each means, and what it is if left out."""
+    """Keywords for running a model under any schedule; `RunSettings` documents each and its default."""
 
     optimizer: OptimizerName
     lr: float
@@ -46,10 +46,10 @@ class RunKeywords(TypedDict, total=False):
 
 
 def read_settings(keywords: RunKeywords) -> RunSettings:
-    """Return how a model is run.
+    """Return the settings of a run.
 
     Raises:
-        ArgumentError: There is no such keyword, or one is none of its words or no such number.
+        ArgumentError: A keyword is unknown, or its value is invalid or out of range.
     """
     words = setting_choices()
     for name, value in keywords.items():
@@ -81,11 +81,11 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
 
 
 def read_model_argument(model: ModelArgument) -> Model:
-    """Return a model; what a user's factory prints meanwhile goes to stderr.
+    """Return a model; prints of a user's factory go to stderr.
 
     Raises:
-        ArgumentError: It is neither a model nor a name.
-        ProfileError: There is no such model, or it cannot be made.
+        ArgumentError: `model` is neither a model nor a name.
+        ProfileError: The model is unknown, or cannot be made.
     """
     if isinstance(model, Model):
         return model
@@ -94,10 +94,10 @@ def read_model_argument(model: ModelArgument) -> Model:
 
 
 def _name_of(model: ModelArgument) -> str:
-    """Return the name of a model, of a function that returns it ``module:function``.
+    """Return the name of a model; the name of a function that returns it is ``module:function``.
 
     Raises:
-        ArgumentError: It is neither a model, nor a name, nor a function of a module.
+        ArgumentError: `model` is neither a model, nor a name, nor a function of a module.
     """
     if isinstance(model, Model):
         return model.name
@@ -115,7 +115,7 @@ def name_for_processes(model: ModelArgument) -> str:
     """Return the name by which another process makes `model` again; under torchrun every process has made it itself.
 
     Raises:
-        ArgumentError: There is none: the model was made by hand, or its function is in no file that can be imported.
+        ArgumentError: The model was made by hand, or its function is in no file that can be imported.
     """
     name = _name_of(model)
     if is_rank():
@@ -134,10 +134,10 @@ def name_for_processes(model: ModelArgument) -> str:
 
 
 def read_profile_of(profile: ProfileArgument, model: Model) -> Profile:
-    """Return a profile, which must be of `model`.
+    """Return a profile of `model`.
 
     Raises:
-        ArgumentError: It is of another model.
+        ArgumentError: The profile is of another model.
         ProfileError: The file is no profile.
     """
     loaded = read_profile_argument(profile)
@@ -154,13 +154,13 @@ def cut_model(model: Model, num_stages: int, partition: str | None) -> tuple[tup
     """Return the half-open range of layers of each stage of a model without a profile.
 
     Args:
-        model: The model that is cut.
-        num_stages: Stages.
+        model: The model to cut.
+        num_stages: Number of stages.
         partition: ``uniform`` (None), or layers per stage as ``3,3,4``.
 
     Raises:
-        ArgumentError: Balanced, for which a profile is needed.
-        ProfileError: The model cannot be cut so.
+        ArgumentError: The partition is ``balanced``, which needs a profile.
+        ProfileError: The partition does not fit the model.
     """
     if partition == "balanced":
         raise ArgumentError(
@@ -170,11 +170,11 @@ def cut_model(model: Model, num_stages: int, partition: str | None) -> tuple[tup
 
 
 def require_possible(settings: RunSettings) -> None:
-    """Refuse what cannot run on this machine.
+    """Refuse settings that this machine cannot run.
 
     Raises:
         ArgumentError: NCCL between CPUs, no GPU, or a setting that contradicts streams.
-        ScheduleError: `save` is in a folder that is none, or may not be written to.
+        ScheduleError: The folder of `save` does not exist or is not writable.
     """
     if settings.save is not None:
         require_folder(Path(settings.save).parent, settings.save)
@@ -191,14 +191,14 @@ def require_possible(settings: RunSettings) -> None:
 
 
 def require_followed(schedules: Mapping[str, ScheduleTraits], settings: RunSettings) -> None:
-    """Refuse a rule of prediction or averaging that none of the schedules would follow.
+    """Refuse a rule of prediction or averaging that no schedule follows.
 
     Args:
         schedules: The traits of each, by name.
-        settings: How they are run.
+        settings: The settings of the runs.
 
     Raises:
-        ArgumentError: No schedule looks ahead, or none is averaged.
+        ArgumentError: No schedule predicts weights, or no schedule averages.
     """
     names, every = ",".join(schedules), schedules.values()
     prediction, averaging = settings.prediction, settings.averaging
@@ -215,14 +215,14 @@ def require_followed(schedules: Mapping[str, ScheduleTraits], settings: RunSetti
 
 
 def require_epsilon(schedules: Sequence[ScheduleTraits], settings: RunSettings) -> None:
-    """Refuse numbers in which Adam's rule divides by zero, of the optimizer or of weights predicted.
+    """Refuse numbers with which Adam's rule divides by zero, in the optimizer or in weight prediction.
 
     Args:
         schedules: The traits of each.
-        settings: How they are run.
+        settings: The settings of the runs.
 
     Raises:
-        ArgumentError: They are.
+        ArgumentError: A division by zero is possible.
     """
     own = [traits.prediction for traits in schedules if traits.prediction is not None]
     for rule in (None, *(settings.prediction or rule for rule in own)):

@@ -1,7 +1,8 @@
-"""A builder of the user's own as an entry of the catalogue is: a function of (num_ranks, num_microbatches, ...).
+"""A user's own builder as an entry of the catalogue: a function of (num_ranks, num_microbatches, ...).
 
-It is given as a function, or by name: ``package.module:builder`` or ``path.py:builder``. What is imported is for people
-to say, on a command line or as an argument: a name in a file is looked up in the catalogue, and nowhere else.
+A builder is given as a function or by name: ``package.module:builder`` or ``path.py:builder``. Only a command line or
+an
+argument may name code to import; a name in a file is looked up in the catalogue alone.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ def names_builder(schedule: object) -> bool:
 
 
 def own_entry(builder: Builder | str) -> Entry:
-    """Return a builder of the user's own as an entry; parameters are those behind the first two of its signature.
+    """Return a user's own builder as an entry; its parameters follow the first two of its signature.
 
     Args:
         builder: A function, or the name of one.
 
     Raises:
-        ScheduleError: There is no such function, or it takes no (num_ranks, num_microbatches).
+        ScheduleError: The function does not exist, or does not take (num_ranks, num_microbatches).
     """
     if isinstance(builder, OwnName):
         return builder.entry
@@ -80,7 +81,7 @@ def own_entry(builder: Builder | str) -> Entry:
 
 
 def searched_entry(entry: Entry, require: Callable[[Schedule], None]) -> Entry:
-    """Return `entry` so that lists of a user's own are held against `require`; what the catalogue builds can run."""
+    """Return `entry`, with `require` applied to the lists of a user's own builder; the catalogue builds valid lists."""
     if not entry.is_own:
         return entry
     assert isinstance(entry.build, _OwnBuilder), "it is a user's own"
@@ -88,10 +89,10 @@ def searched_entry(entry: Entry, require: Callable[[Schedule], None]) -> Entry:
 
 
 def require_one_step(lists: Schedule) -> None:
-    """Refuse lists that cannot run, or that are not those of one batch of one pipeline, behind which every stage steps.
+    """Refuse lists that cannot run, or that are not one batch of one pipeline with one Step of every stage at its end.
 
     Raises:
-        ScheduleError: They are others.
+        ScheduleError: The lists are refused.
     """
     require_runnable(lists)
     traits = lists.traits
@@ -103,10 +104,10 @@ def require_one_step(lists: Schedule) -> None:
 
 
 def workers_for(schedules: Sequence[str], num_workers: int | None) -> int | None:
-    """Return the processes of a search: one where a function among the `schedules` cannot be imported by others.
+    """Return the processes of a search: one if another process cannot import a function among the `schedules`.
 
     Raises:
-        ArgumentError: There is such a function, and there shall be several.
+        ArgumentError: There is such a function, and several processes are asked for.
     """
     own_builders = [entry.build for entry in map(lookup, schedules) if entry is not None and entry.is_own]
     hidden = [build for build in own_builders if isinstance(build, _OwnBuilder) and build.importable is None]
@@ -124,7 +125,7 @@ def _label(builder: Builder) -> str:
 
 
 def _importable(builder: Builder) -> str | None:
-    """Return the name by which another process imports a function; None: none can."""
+    """Return the name by which another process imports a function, or None if none can."""
     label = _label(builder)
     module, _, name = label.rpartition(":")
     is_there = module != "__main__" and getattr(sys.modules.get(module), name, None) is builder
@@ -170,7 +171,7 @@ def _imported(name: str, folder: Path) -> Builder:
 
 @contextlib.contextmanager
 def _users_code(label: str, *folders: Path) -> Iterator[None]:
-    """Run what a user wrote: what it prints goes to stderr, and what it raises is told in one line."""
+    """Run a user's code: its prints go to stderr, and its exceptions become errors of one line."""
     try:
         with prints_to_stderr(), users_folders(*folders):
             yield
@@ -203,17 +204,17 @@ def _parameter(parameter: inspect.Parameter) -> Parameter:
 @final
 @dataclass(frozen=True, slots=True)
 class _OwnBuilder:
-    """Calls a builder and makes a Schedule of what it says; another process imports the builder again by its name.
+    """Calls a builder and makes a Schedule of the result; another process imports the builder again by its name.
 
     Attributes:
-        label: What people call the builder, and so its schedules.
-        importable: The name by which another process imports it; None: none can.
-        folder: Folder in which that is looked for first.
-        state: State of its source, as `_state` says it.
-        needed: Parameters that have no default.
-        identity: Tells functions apart that cannot be imported; 0 of others.
+        label: Name of the builder, and of its schedules.
+        importable: The name by which another process imports it, or None if none can.
+        folder: Folder that imports search first.
+        state: SHA-256 of the source, from `_state`.
+        needed: Parameters without a default.
+        identity: Distinguishes functions that cannot be imported; 0 for others.
         function: The builder; None in another process.
-        require: Refuses lists that a search cannot have; None: all are taken.
+        require: Refuses lists that a search cannot use; None: all lists are accepted.
     """
 
     label: str
@@ -235,7 +236,7 @@ class _OwnBuilder:
         return _OwnBuilder, (*named, None, self.require)
 
     def __call__(self, num_ranks: int, num_microbatches: int, **keywords: Any) -> Schedule:
-        """Return the schedule of so many ranks and micro-batches, under the label.
+        """Return the schedule of `num_ranks` ranks and `num_microbatches` micro-batches, under the label.
 
         Raises:
             ScheduleError: The builder lacks a parameter, raises, or returns something else.
@@ -260,7 +261,7 @@ def _imported_again(builder: _OwnBuilder) -> Builder:
     """Return the function of a builder that comes from another process.
 
     Raises:
-        ScheduleError: It is not there, or not as it was.
+        ScheduleError: The function is missing, or has changed.
     """
     assert builder.importable is not None, "it could be sent"
     function = _imported(builder.importable, builder.folder)

@@ -1,4 +1,4 @@
-"""The lists that a builder of the user's own returns: read as ops, and refused in one line where they are none."""
+"""Reading and checking of the lists that a user's own builder returns; invalid lists are refused in one line."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from pipesched.schedules.transforms import with_steps
 
 
 def builder_rows(made: Any, num_ranks: int) -> list[list[Op]]:
-    """Return the ops of each rank, of one rank too many at most, and no more of them than can be held.
+    """Return the ops of each rank: at most `num_ranks` + 1 ranks, and at most `MAX_CELLS` ops of each.
 
     Args:
-        made: What the builder returned: None, a Schedule, or an iterable of iterables, in which code of the user runs.
-        num_ranks: Ranks that were asked for.
+        made: The result of the builder: None, a Schedule, or an iterable of iterables, in which code of the user runs.
+        num_ranks: Requested ranks.
     """
     rows = () if made is None else made.lists if isinstance(made, Schedule) else made
     return [list(islice(iter(row), MAX_CELLS)) for row in islice(iter(rows), num_ranks + 1)]
 
 
 def builder_schedule(label: str, made: Any, rows: list[list[Op]], num_ranks: int, num_microbatches: int) -> Schedule:
-    """Return the rows of what a builder returned as a Schedule that is called `label`.
+    """Return the rows of a builder's result as a Schedule with the name `label`.
 
     Raises:
-        ScheduleError: It is no schedule of so many ranks and micro-batches.
+        ScheduleError: The result is no schedule of `num_ranks` ranks and `num_microbatches` micro-batches.
     """
     problem = _problem(made, rows, num_ranks, num_microbatches)
     if problem is not None:
@@ -66,7 +66,7 @@ def builder_schedule(label: str, made: Any, rows: list[list[Op]], num_ranks: int
 
 
 def _problem(made: Any, lists: list[list[Op]], num_ranks: int, num_microbatches: int) -> str | None:
-    """Return why `made` is no schedule of so many ranks and micro-batches, with rank and op; None where it is one."""
+    """Return why `made` is no schedule of these ranks and micro-batches, with rank and op, or None if it is one."""
     if made is None or isinstance(made, str):
         return f"got {shown(made)}, expected a Schedule, or a list of ops for each rank; return it"
     if isinstance(made, Schedule) and made.num_microbatches != num_microbatches:
@@ -89,7 +89,7 @@ def _problem(made: Any, lists: list[list[Op]], num_ranks: int, num_microbatches:
 
 
 def _shown(op: object) -> str:
-    """Return what stands where an op should, with the parts of what is nearly one."""
+    """Return a value in the place of an op as text; an op with bad parts shows its parts."""
     if not isinstance(op, get_args(Op)):
         return shown(op)
     parts = (getattr(op, name) for name in type(op).__slots__)
@@ -97,7 +97,7 @@ def _shown(op: object) -> str:
 
 
 def _is_op(op: object) -> bool:
-    """Return whether `op` is a word of ours whose numbers are numbers."""
+    """Return whether `op` is an op whose numbers are integers."""
     match op:
         case Compute():
             return isinstance(op.phase, Phase) and _are_numbers(op.stage, op.microbatch, op.version, op.lookahead)

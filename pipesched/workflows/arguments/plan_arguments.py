@@ -1,4 +1,4 @@
-"""What a plan leaves no room for, as it says how its model is cut, sent and trained."""
+"""Checks of arguments against a plan, which fixes partition, messages and training."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pipesched.workflows import ArgumentError
 
 
 def require_as_planned(plan: Plan, *, model: str | None = None, compression: object = None, **others: object) -> None:
-    """Refuse what contradicts a plan, and what it says by itself.
+    """Refuse arguments that contradict a plan or repeat a choice of the plan.
 
     Args:
-        plan: Says how its model is cut, in which micro-batches and batches it goes, and how its messages do.
-        model: Name of the model that is run; None: nothing is.
-        compression: Compression of messages that is asked for; None: as planned.
-        others: Arguments that the plan leaves no room for, by their names; None stands for none.
+        plan: The plan, which fixes partition, micro-batches, batches and messages.
+        model: Name of the model that runs, or None without one.
+        compression: Requested compression of messages; None: as planned.
+        others: Arguments that the plan decides, by their names; None is an argument that is not given.
 
     Raises:
         ArgumentError: There is such an argument, or the model is another.
@@ -32,13 +32,13 @@ def require_as_planned(plan: Plan, *, model: str | None = None, compression: obj
 
 
 def is_same_model(model: str, planned: str) -> bool:
-    """Return whether `model` is the one that was planned; a graph is, wherever its file now is."""
+    """Return whether `model` is the planned model; a graph may have moved to another file."""
     if model == planned:
         return True
     if costs_file_of(planned) is not None:
         return costs_file_of(model) == costs_file_of(planned)
     if not is_built_in(planned):
-        return False  # names are compared, not what they would import
+        return False  # names are compared, without an import
     from pipesched.profiles.models import resolve_model
 
     return model == resolve_model(planned).name

@@ -1,7 +1,8 @@
-"""A schedule as a caller gives it, read and checked.
+"""Reading and checking of the schedule that a caller gives.
 
-It is a Schedule, a Plan, a name of the catalogue or a builder of your own with its counts, or a file of lists or of a
-plan (.json, .csv).
+A schedule is a Schedule, a Plan, a name of the catalogue or a builder of your own with its counts, or a file of lists
+or
+of a plan (.json, .csv).
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from pipesched.workflows import ArgumentError, require_each_name, require_intege
 from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry, searched_entry
 
 _STEPS_PER_RANK = 4
-"""Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
+"""Steps of a planned list without a flush, for each rank of a copy: enough for every measurement to settle."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSource:
-    """A schedule, and what is known of where it comes from.
+    """A schedule and its origin.
 
     Attributes:
         schedule: The lists of one batch, or of a run without a flush.
-        longer: Makes a run without a flush so many times as long, in another process too; None of a batch, which is
-            repeated.
-        plan: The plan that the schedule is made from, if it is.
+        longer: Makes a run without a flush that is a given number of times as long, also in another process; None for a
+            batch, which is repeated.
+        plan: The plan of the schedule, or None without one.
     """
 
     schedule: Schedule
@@ -42,7 +43,7 @@ class ScheduleSource:
 
 
 NamedSchedule: TypeAlias = str | Builder
-"""What is built from counts: a name of the catalogue, or a builder of the user's own, or its name."""
+"""A schedule that is built from counts: a name of the catalogue, or a builder of the user's own, or its name."""
 _OtherSchedule: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
 ScheduleArgument: TypeAlias = _OtherSchedule | Builder
 
@@ -56,7 +57,7 @@ def read_schedule_argument(
     parameters: Mapping[str, ParameterValue] | None = None,
     is_held: bool = True,
 ) -> ScheduleSource:
-    """Return the lists that `schedule` stands for.
+    """Return the lists of `schedule`.
 
     Args:
         schedule: A schedule, a plan, a name of the catalogue, a function of (num_ranks, num_microbatches, ...) or its
@@ -65,7 +66,7 @@ def read_schedule_argument(
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        is_held: Whether the lists are held in memory; else those of a `Schedule`, or of a name, may be generated.
+        is_held: Whether the lists are held in memory; if not, lists of a `Schedule` or of a name may be generated.
 
     Raises:
         ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
@@ -95,10 +96,10 @@ def read_schedule_argument(
 
 
 def named_schedule(schedule: object) -> NamedSchedule | None:
-    """Return `schedule` if it is built from counts: a name, whether there is such a schedule or not, or a builder.
+    """Return `schedule` if it is built from counts: a builder, or a name, known or not.
 
-    None of lists, plans and files. A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) stands
-    for a file.
+    Lists, plans and files give None. A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) is a
+    file.
     """
     if callable(schedule) or (isinstance(schedule, str) and suffix_of(schedule) not in (".json", ".csv")):
         return schedule
@@ -106,10 +107,10 @@ def named_schedule(schedule: object) -> NamedSchedule | None:
 
 
 def entry_of(schedule: NamedSchedule) -> Entry:
-    """Return what is known of a schedule that is built from counts.
+    """Return the catalogue entry of a schedule that is built from counts.
 
     Raises:
-        ScheduleError: There is no such schedule, or no such builder.
+        ScheduleError: The schedule or the builder does not exist.
     """
     if isinstance(schedule, str) and not names_builder(schedule):
         return find(schedule)
@@ -117,10 +118,10 @@ def entry_of(schedule: NamedSchedule) -> Entry:
 
 
 def known_entry(schedule: object) -> Entry | None:
-    """Return what is known of a schedule; None of lists, plans and files, and of what the catalogue does not have.
+    """Return the entry of a schedule, or None for lists, plans, files and names outside the catalogue.
 
     Raises:
-        ScheduleError: It names a builder that there is not.
+        ScheduleError: The named builder does not exist.
     """
     named = named_schedule(schedule)
     if named is None or (isinstance(named, str) and not names_builder(named)):
@@ -131,16 +132,16 @@ def known_entry(schedule: object) -> Entry | None:
 def searched_entries(
     schedules: Sequence[NamedSchedule], example: str, require: Callable[[Schedule], None] = require_runnable
 ) -> tuple[Entry, ...]:
-    """Return what is known of the schedules of a search, each once; `Entry.searched_name` is what it knows them by.
+    """Return the entries of the schedules of a search, each once by `Entry.searched_name`.
 
     Args:
         schedules: Names of the catalogue, and builders of a user's own or their names.
-        example: Names that there may be, for messages.
-        require: Refuses lists of a user's own that the search cannot have.
+        example: Valid names, for messages.
+        require: Refuses lists of a user's own that the search cannot use.
 
     Raises:
-        ArgumentError: It is no list of them.
-        ScheduleError: There is no such schedule, or no such builder.
+        ArgumentError: `schedules` is no list of these.
+        ScheduleError: A schedule or a builder does not exist.
     """
     texts = [schedule for schedule in require_names("schedules", schedules) if not callable(schedule)]
     if texts or not schedules:
@@ -150,7 +151,7 @@ def searched_entries(
 
 
 def label_of(schedule: ScheduleArgument) -> str:
-    """Return what people call a schedule that may not have been read or built yet."""
+    """Return the display name of a schedule, which may not have been read or built yet."""
     match schedule:
         case str() | Path():
             return str(schedule)
@@ -168,10 +169,10 @@ def require_counts(
     num_chunks: int | None,
     parameters: Mapping[str, ParameterValue] | None,
 ) -> tuple[int | None, int | None, int | None]:
-    """Return the counts of a schedule by name, as integers of Python; refuse parameters without names; None: none.
+    """Return the counts of a schedule by name as Python integers, or None for absent counts.
 
     Raises:
-        ArgumentError: A count is no integer, or a name no text.
+        ArgumentError: A count is not an integer, a name is not a text, or parameters come without names.
     """
     counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
     if parameters is not None:
@@ -185,10 +186,10 @@ def require_counts(
 
 
 def require_no_counts(**counts: object) -> None:
-    """Refuse counts, by their names, beside lists that have them already; None stands for none.
+    """Refuse counts, by their names, beside lists that have them already; None is a count that is not given.
 
     Raises:
-        ArgumentError: One is given.
+        ArgumentError: A count is given.
     """
     for name, value in counts.items():
         if value is not None:
@@ -199,9 +200,9 @@ def require_taken(entries: Sequence[Entry], num_chunks: object, parameters: Iter
     """Refuse chunks, or names of parameters, that none of several schedules takes.
 
     Args:
-        entries: What is known of the schedules.
-        num_chunks: Stages per rank that are asked for; None: none are.
-        parameters: Names of the parameters that are given.
+        entries: Entries of the schedules.
+        num_chunks: Requested stages per rank, or None.
+        parameters: Names of the given parameters.
 
     Raises:
         ArgumentError: None of the schedules takes them.
@@ -239,10 +240,10 @@ def _built(
 def source_of_entry(
     entry: Entry, num_ranks: int, num_microbatches: int, num_chunks: int | None, parameters: dict[str, ParameterValue]
 ) -> ScheduleSource:
-    """Return the lists of an entry of the catalogue, or of a builder of a user's own.
+    """Return the lists of an entry of the catalogue, or of a user's own builder.
 
     Raises:
-        ScheduleError: There is no such parameter, or it cannot have these counts.
+        ScheduleError: The schedule does not take a parameter or these counts.
     """
     longer = partial(_lists_of_entry, entry.searched_name, num_ranks, num_microbatches, num_chunks, parameters)
     lists = longer(1)
@@ -261,7 +262,7 @@ def _lists_of_entry(
 
 
 def _planned(plan: Plan) -> ScheduleSource:
-    """Return the lists of one step; without a flush, of as many as it takes to settle."""
+    """Return the lists of one step; without a flush, of `_STEPS_PER_RANK` steps per rank."""
     is_asynchronous = find(plan.schedule_spec.name).traits.is_asynchronous if plan.schedule_spec.name else False
     num_steps = _STEPS_PER_RANK * plan.schedule_spec.num_ranks if is_asynchronous else 1
     longer = partial(_lists_of_plan, plan, num_steps)
@@ -273,11 +274,11 @@ def _lists_of_plan(plan: Plan, num_steps: int, times: int) -> Schedule:
 
 
 def given_plan(schedule: object) -> Plan | None:
-    """Return the plan that `schedule` is, or is the file of; None where it is something else.
+    """Return `schedule` if it is a plan, the plan of its file, or None for anything else.
 
     Raises:
         ProfileError: The plan is bad, or its parts do not fit together.
-        ScheduleError: There is no such schedule as the plan says.
+        ScheduleError: The schedule of the plan does not exist.
     """
     if not isinstance(schedule, Plan | str | Path) or named_schedule(schedule) is not None:
         return None
@@ -289,8 +290,8 @@ def read_plan_argument(plan: Plan | str | Path) -> Plan:
     """Return a plan whose parts fit together.
 
     Raises:
-        ProfileError: They do not, or the file is no plan.
-        ScheduleError: There is no such schedule.
+        ProfileError: The parts do not fit together, or the file is no plan.
+        ScheduleError: The schedule does not exist.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     loaded.run(1)

@@ -1,4 +1,4 @@
-"""The check of a schedule before anything runs: whether it runs to its end, and on which backends."""
+"""The check of a schedule before a run: whether it completes, and on which backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckReport:
-    """Whether a schedule runs to its end, and on which backends.
+    """Whether a schedule completes, and on which backends.
 
     Attributes:
         schedule: The schedule, as it was given.
@@ -29,10 +29,10 @@ class CheckReport:
     judgement: Judgement
 
     def findings(self, backend: MessageBackend | str = MessageBackend.GLOO) -> tuple[Finding, ...]:
-        """Return what is wrong with the schedule on `backend`; nothing where it is safe.
+        """Return the faults of the schedule on `backend`; empty for a safe schedule.
 
         Raises:
-            ArgumentError: There is no such backend.
+            ArgumentError: The backend does not exist.
         """
         require_choice("backend", backend, tuple(MessageBackend))
         return self.judgement.findings[MessageBackend(backend)]
@@ -41,7 +41,7 @@ class CheckReport:
         """Return whether every rank reaches its end on `backend`.
 
         Raises:
-            ArgumentError: There is no such backend.
+            ArgumentError: The backend does not exist.
         """
         return not self.findings(backend)
 
@@ -79,7 +79,7 @@ class CheckReport:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return ``safe``, ``deadlocks``, or ``wrong`` where not all findings are a rank that waits forever."""
+    """Return ``safe``, ``deadlocks``, or ``wrong`` if a finding is other than a rank that waits forever."""
     return "safe" if not findings else "deadlocks" if all(finding.deadlock for finding in findings) else "wrong"
 
 

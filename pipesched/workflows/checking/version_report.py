@@ -1,4 +1,4 @@
-"""The weights that the ops of a schedule read: versions, staleness and live copies, before anything runs."""
+"""The weights that the ops of a schedule read: versions, staleness and live copies, before a run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VersionReport:
-    """Which weights the ops of a run read.
+    """The weight versions that the ops of a run read.
 
     Attributes:
-        schedule: The schedule's lists, or what makes them.
-        staleness: Versions, look-ahead, copies and micro-batches in flight, stage by stage.
-        stale_share: Share of all weights whose forward is ever stale.
+        schedule: The lists of the schedule, held or generated.
+        staleness: Versions, look-ahead, copies and micro-batches in flight, by stage.
+        stale_share: Share of all weights that a forward ever reads stale.
     """
 
     schedule: Schedule
@@ -43,14 +43,14 @@ class VersionReport:
         """Draw the staleness of the first micro-batches on every stage.
 
         Raises:
-            ArgumentError: It is no number of micro-batches.
+            ArgumentError: `num_microbatches` is not a number of micro-batches.
         """
         from pipesched.simulator.views import staleness_figure
 
         return staleness_figure(self.schedule, require_at_least("num_microbatches", num_microbatches, 1))
 
     def table(self) -> Table:
-        """Return a row per stage, as people read it."""
+        """Return a row per stage, formatted for people."""
         rows = [
             {
                 "stage": str(stage.stage),
@@ -102,13 +102,14 @@ def versions(
     """Return versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length.
 
     Args:
-        schedule: A schedule, its name, a file or a plan, as `simulate` takes it; of a run without a flush no list is
+        schedule: A schedule, its name, a file or a plan, as `simulate` takes it. The list of a run without a flush is
+            not
             held.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name.
-        weights: Sizes of the stages' weights, for the share that is stale; None: all equal.
+        weights: Sizes of the weights of the stages, for the stale share; None: all equal.
 
     Raises:
         ArgumentError: A name without its counts.
@@ -135,7 +136,7 @@ def report_versions(
     weights: Sequence[float] | None = None,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> VersionReport:
-    """Do what `versions` does; `progress` is told which share of the lists has been read."""
+    """Do the same as `versions`; `progress` receives the share of the lists that has been read."""
     if schedule.is_held:
         require_runnable(schedule)
     sizes = (1.0,) * schedule.num_stages if weights is None else tuple(weights)

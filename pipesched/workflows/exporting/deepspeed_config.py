@@ -1,15 +1,15 @@
 """A setting as DeepSpeed's configuration, and the arguments of its PipelineModule.
 
-Names and rules are those of DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedule.py`, `topology.py`,
-`runtime/utils.py`):
+Names and rules are from DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedule.py`, `topology.py`, `runtime/utils.py`):
 
 * A PipelineModule runs TrainSchedule, which is 1F1B. (DualPipeVModule has another list than `dualpipe_v`, in which
   forwards and backwards overlap and W are ops of their own.)
-* `partition_method` takes no layers of each stage; ``uniform`` gives the first stages a layer more.
+* `partition_method` takes no layers of each stage; ``uniform`` gives the first stages one more layer.
 * The copies of a stage are side by side.
-* A PipelineModule computes the layers that it is given: it shares none among GPUs, and recomputes whole ones.
-  How these compute attention is theirs.
-* `activation_checkpoint_interval` counts from the stage's first layer: of the largest stage's, all keep their input.
+* A PipelineModule computes the given layers: it shares no layer among GPUs, and recomputes whole layers. The layers
+  themselves decide how they compute attention.
+* `activation_checkpoint_interval` counts from the first layer of a stage. With the size of the largest stage, every
+  stage keeps only its input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def deepspeed_config(setting: PipelineSetting) -> str:
     """Return `setting` as JSON: the arguments of ``PipelineModule``, and the ``config`` of ``deepspeed.initialize``.
 
     Raises:
-        ArgumentError: DeepSpeed cannot be told; the message says what, and why.
+        ArgumentError: DeepSpeed has no equivalent of the setting; the message names the part and the reason.
     """
     setting.require_exportable(_NAME)
     if setting.schedule != "1f1b":
@@ -55,10 +55,10 @@ def deepspeed_config(setting: PipelineSetting) -> str:
 
 
 def _require_own_layers(setting: PipelineSetting) -> None:
-    """Refuse layers that are computed otherwise than one by one on a GPU.
+    """Refuse layers that are not computed one by one on a GPU.
 
     Raises:
-        ArgumentError: They are.
+        ArgumentError: The setting has such layers.
     """
     execution = setting.execution
     if execution.tensor_parallel > 1:

@@ -1,16 +1,17 @@
 """A setting as flags of Megatron-LM.
 
-Names and rules are those of `megatron/training/arguments.py` (commit 000c4ac2) and of megatron-core 0.16.1
+Names and rules are from `megatron/training/arguments.py` (commit 000c4ac2) and megatron-core 0.16.1
 (`pipeline_parallel/schedules.py`, `transformer/pipeline_parallel_layer_layout.py`):
 
-* 1F1B and interleaved 1F1B, as the layout has one stage or several on a rank. Interleaved, N micro-batches go through
-  all chunks before the next ones: p <= N <= M, and M mod N is 0 (or at least p). N is p unless it is said, and p > 1.
+* 1F1B if the layout has one stage on a rank, interleaved 1F1B if it has several. Interleaved, N micro-batches go
+through
+  all chunks before the next N: p <= N <= M, and M mod N is 0 (or at least p). The default of N is p, and p > 1.
 * The layout has a letter for every layer (E embedding, t transformer layer, L output layer) and a bar between stages;
   stage s is on rank s mod p.
-* The width is what the number of processes leaves. The copies of a stage are side by side, or those of a pipeline.
+* The width follows from the number of processes. Either the copies of a stage or the stages of a copy are side by side.
 * The GPUs that share a layer are side by side, before the copies of a stage.
-* Selective recomputation is that of attention unless other modules are named; there is one granularity.
-* Recomputation keeps the input of every so many transformer layers, a number that must divide those of every stage.
+* Selective recomputation recomputes attention unless other modules are named; there is one granularity.
+* Recomputation keeps the input of every n-th transformer layer; n must divide the transformer layers of every stage.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
     """Return the flags of `setting`, as an array of bash.
 
     Raises:
-        ArgumentError: Megatron-LM cannot be told; the message says what, and why.
+        ArgumentError: Megatron-LM has no equivalent of the setting; the message names the part and the reason.
     """
     setting.require_exportable(_NAME)
     if setting.schedule not in ("1f1b", "interleaved"):
@@ -75,7 +76,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
 
 
 def _sharing(setting: PipelineSetting) -> list[list[str]]:
-    """Return the flags for GPUs that share every layer, where they do."""
+    """Return the flags for GPUs that share every layer, or no flags without such GPUs."""
     execution = setting.execution
     if execution.tensor_parallel == 1:
         return []
@@ -84,7 +85,8 @@ def _sharing(setting: PipelineSetting) -> list[list[str]]:
 
 
 def _group_size(setting: PipelineSetting) -> list[list[str]]:
-    """Return the flag for micro-batches that go through all chunks together, where it is not as many as ranks."""
+    """Return the flag for the number of micro-batches that go through all chunks together; empty if it is `num_ranks`.
+    """
     if setting.schedule != "interleaved":
         return []
     num_ranks, num_microbatches = setting.num_ranks, setting.num_microbatches

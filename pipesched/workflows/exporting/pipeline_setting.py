@@ -1,4 +1,4 @@
-"""The setting of a training run, as far as other trainers can be told of it."""
+"""The setting of a training run, as far as other trainers can express it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _Layer = TypeVar("_Layer")
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSetting:
-    """How a model is cut, and how its pipelines run.
+    """The partition of a model and the schedule of its pipelines.
 
     Attributes:
-        schedule_spec: The schedule, its copies and where they are.
+        schedule_spec: The schedule, its copies and their placement.
         partition: Layers of each stage.
         microbatch_size: Samples.
         compression: Compression of the messages between stages.
-        execution: How the layers are computed, by how many GPUs each.
-        dtype: Data type of weights and activations; trainers are told of ``bfloat16`` and ``float16`` alone.
-        is_planned: Whether a plan chose it, so that another schedule needs another plan.
+        execution: Execution of the layers, and the GPUs that share each.
+        dtype: Data type of weights and activations; only ``bfloat16`` and ``float16`` are exported.
+        is_planned: Whether a plan chose the setting, so that another schedule needs another plan.
     """
 
     schedule_spec: ScheduleSpec
@@ -57,7 +57,9 @@ class PipelineSetting:
 
     @property
     def schedule(self) -> str:
-        """The schedule's name in the catalogue; lists are only called so, as their name is not for a script to say."""
+        """The name of the schedule in the catalogue, or a fixed label for lists, because their name is not for a
+        script.
+        """
         spec = self.schedule_spec
         return find(spec.name).name if spec.lists is None else "lists of your own"
 
@@ -73,7 +75,7 @@ class PipelineSetting:
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches that one copy takes for a step."""
+        """Micro-batches of one copy in a step."""
         return self.lists.num_microbatches
 
     @property
@@ -88,24 +90,24 @@ class PipelineSetting:
 
     @property
     def recomputes(self) -> bool:
-        """Whether every stage keeps only its input; see `require_exportable` where some do."""
+        """Whether every stage keeps only its input; `require_exportable` refuses a mix."""
         return bool(self.schedule_spec.recompute)
 
     @property
     def placement(self) -> Placement | None:
-        """What is side by side on the devices; None where there is no choice."""
+        """The ranks that are side by side on the devices, or None without a choice."""
         return self.schedule_spec.placement if self.width > 1 and self.num_ranks > 1 else None
 
     @property
     def size_text(self) -> str:
-        """Processes, and what they are, as a comment says it."""
+        """The number of processes and their roles, for a comment."""
         gpus = self.execution.tensor_parallel
         shared = f", each rank {gpus} that share its layers" if gpus > 1 else ""
         ranks = f"{self.width} x {self.num_ranks} ranks of {self.schedule}"
         return f"{self.width * self.num_ranks * gpus} processes: {ranks}{shared}"
 
     def advice(self, trainer: str, alone: str) -> str:
-        """Return what to try where the trainer cannot run the schedule; `alone` is for a setting without a plan."""
+        """Return the advice where the trainer cannot run the schedule; `alone` is for a setting without a plan."""
         name = trainer.lower().removesuffix("-lm")
         return f"try pipesched.plan with `trainer={name}`" if self.is_planned else alone
 
@@ -114,12 +116,12 @@ class PipelineSetting:
         return [layers[first:last] for first, last in pairwise(accumulate(self.partition, initial=0))]
 
     def require_exportable(self, trainer: str) -> None:
-        """Refuse what no trainer can be told; `trainer` is the one that errors name.
+        """Refuse a setting that no trainer can express; errors name `trainer`.
 
         Raises:
             ArgumentError: Weight versions, averaging, compression, recomputation of some stages, or another number of
                 stages than the schedule has.
-            ScheduleError: There is no such schedule.
+            ScheduleError: The schedule does not exist.
         """
         traits = self.schedule_spec.traits
         if traits.is_asynchronous:
@@ -152,10 +154,10 @@ class PipelineSetting:
             )
 
     def require_copies_side_by_side(self, trainer: str) -> None:
-        """Refuse ranks of a pipeline side by side, where there are several copies.
+        """Refuse ranks of a pipeline side by side, if there are several copies.
 
         Raises:
-            ArgumentError: They are.
+            ArgumentError: The ranks of a pipeline are side by side.
         """
         if self.placement == "pipeline":
             raise ArgumentError(
@@ -167,7 +169,7 @@ class PipelineSetting:
         """Refuse a model without an embedding, a transformer layer and an output layer.
 
         Raises:
-            ArgumentError: It is too small.
+            ArgumentError: The model is too small.
         """
         if sum(self.partition) < 3:
             raise ArgumentError(
@@ -179,11 +181,11 @@ class PipelineSetting:
 TRANSFORMER_COMMENT = (
     "The model's first layer is its embedding, the last its output layer, all others are transformer layers."
 )
-"""How the layers of a partition are read where a trainer gives them kinds."""
+"""The kinds of the layers of a partition for trainers that distinguish them."""
 
 
 def recompute_comment(num_layers: int) -> str:
-    """Return what is said of recomputation by so many transformer layers, which is not quite the setting's."""
+    """Return the comment on recomputation by `num_layers` transformer layers, which differs from the setting."""
     layers = "transformer layer" if num_layers == 1 else f"{num_layers} transformer layers"
     return f"Recomputation keeps the input of every {layers}, where the setting keeps that of a stage."
 

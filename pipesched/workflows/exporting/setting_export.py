@@ -1,4 +1,4 @@
-"""The export of a setting: what another trainer must be told so that it trains as planned."""
+"""The export of a setting: flags or configuration with which another trainer trains as planned."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def export_setting(
     partition: PartitionArgument | None = None,
     recompute: tuple[int, ...] | Literal["all"] | None = None,
 ) -> str:
-    """Return a setting in the words of another trainer.
+    """Return a setting as flags or configuration of another trainer.
 
-    Megatron-LM and torchtitan are told in flags, an array of bash; DeepSpeed in JSON, the arguments of its
-    PipelineModule and its configuration. Nothing is left out silently: what the trainer cannot be told is refused.
+    Megatron-LM and torchtitan take flags, as an array of bash; DeepSpeed takes JSON, the arguments of its
+    PipelineModule and
+    its configuration. Nothing is left out silently: a part without an equivalent is refused.
 
     Args:
-        plan: A plan, the file of one, or a setting that nobody planned.
+        plan: A plan, the file of one, or a setting without a plan.
         trainer: The trainer.
         placement: Placement of the copies in place of the plan's.
         partition: Layers of each stage in place of the plan's.
         recompute: Stages that recompute in place of the plan's.
 
     Raises:
-        ArgumentError: There is no such trainer, or it cannot be told; the message says what, and why.
+        ArgumentError: The trainer is unknown, or has no equivalent of the setting; the message names part and reason.
         ProfileError: The file is no plan, or its parts do not fit together.
-        ScheduleError: There is no such schedule, or it is one that PyTorch's CSV cannot say.
+        ScheduleError: The schedule does not exist, or PyTorch's CSV cannot express it.
     """
     require_choice("trainer", trainer, get_args(TrainerName))
     require_kind("plan", plan, Plan | PipelineSetting | str | Path, "a Plan, or a file of one")
@@ -54,7 +55,7 @@ def _changed(
     partition: PartitionArgument | None,
     recompute: tuple[int, ...] | Literal["all"] | None,
 ) -> PipelineSetting:
-    """Return `setting` with what is given in place of its own."""
+    """Return `setting` with its own values replaced by the given ones."""
     spec = setting.schedule_spec
     if placement is not None:
         require_choice("placement", placement, get_args(Placement))
@@ -69,7 +70,7 @@ def _changed(
 
 
 def flags_of(setting: PipelineSetting, trainer: TrainerName) -> str:
-    """Return a setting in the words of another trainer, as `export_setting` does."""
+    """Return a setting as flags or configuration of another trainer, as `export_setting` does."""
     match trainer:
         case "megatron":
             return megatron_flags(setting)

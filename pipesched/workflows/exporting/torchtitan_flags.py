@@ -1,19 +1,19 @@
 """A setting as command-line overrides of torchtitan.
 
-Names and rules are those of torchtitan 0.3.0 (`config/configs.py`, `distributed/pipeline_parallel.py`,
-`distributed/activation_checkpoint.py`) and of `torch.distributed.pipelining` 2.13:
+Names and rules are from torchtitan 0.3.0 (`config/configs.py`, `distributed/pipeline_parallel.py`,
+`distributed/activation_checkpoint.py`) and `torch.distributed.pipelining` 2.13:
 
-* PyTorch's schedules have names. Any other list is a CSV file, for which torchtitan must still know where the stages
-  are: in a loop (stage s on rank s mod p), or in a V (stages r and 2p - 1 - r on rank r), as under ZBVZeroBubble.
+* PyTorch's schedules have names. Any other list is a CSV file, for which torchtitan must still know the placement of
+  the stages: a loop (stage s on rank s mod p), or a V (stages r and 2p - 1 - r on rank r), as under ZBVZeroBubble.
 * PyTorch's 1F1B refuses fewer micro-batches than ranks; as a CSV file it runs.
-* A local batch is what one copy takes for a step. Of one rank there is no pipeline: local batches are accumulated.
+* A local batch is the batch of one copy in a step. One rank is no pipeline: it accumulates local batches.
 * The mesh has pipelines outside and GPUs that share a layer inside: the copies of a stage are side by side.
-* GPUs that share a layer share the sequence too, unless that is denied.
+* GPUs that share a layer share the sequence too, unless sequence parallelism is off.
 * Recomputation is a subcommand, so it comes last. If it is full, each transformer layer keeps its input. Selective
-  recomputation goes by operation: attention's output is kept, every other product is computed again.
-* Mixed precision comes with sharded weights, or without a pipeline: here ``training.dtype`` alone says what is computed
-  in, and it is that of weights and optimizer too. There is no float16.
-* Attention is scaled_dot_product_attention's or FlexAttention's, neither of which keeps its whole matrix.
+  recomputation goes by operation: the output of attention is kept, every other product is computed again.
+* Mixed precision comes with sharded weights, or without a pipeline: here ``training.dtype`` alone sets the data type
+  of computation, weights and optimizer. There is no float16.
+* Attention is scaled_dot_product_attention or FlexAttention, neither of which keeps its whole matrix.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
     """Return the overrides of `setting`, as an array of bash; a schedule without a name is written to a file first.
 
     Raises:
-        ArgumentError: torchtitan cannot be told; the message says what, and why.
-        ScheduleError: PyTorch's CSV cannot say the schedule.
+        ArgumentError: torchtitan has no equivalent of the setting; the message names the part and the reason.
+        ScheduleError: PyTorch's CSV cannot express the schedule.
     """
     setting.require_exportable(_NAME)
     setting.require_transformer(_NAME)
@@ -87,7 +87,7 @@ def _recomputation(setting: PipelineSetting) -> str:
 
 
 def _sharing(setting: PipelineSetting) -> list[list[str]]:
-    """Return the options for GPUs that share every layer, where they do."""
+    """Return the options for GPUs that share every layer, or no options without such GPUs."""
     execution = setting.execution
     if execution.tensor_parallel == 1:
         return []
@@ -120,7 +120,7 @@ def _pipeline(setting: PipelineSetting) -> tuple[str, list[list[str]]]:
 
 
 def _placing(setting: PipelineSetting) -> str:
-    """Return the schedule's name that puts stages where those of the lists are."""
+    """Return PyTorch's schedule with the stage placement of the lists."""
     p, num_stages = setting.num_ranks, setting.lists.num_stages
     rows = [stages_of(row) for row in setting.lists.ops]
     if rows == [tuple(range(rank, num_stages, p)) for rank in range(p)]:

@@ -1,4 +1,4 @@
-"""The rule of a trainer: which candidates of a plan it can be told of."""
+"""The rule of a trainer: the candidates of a plan that it can express."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pipesched.workflows.exporting.setting_export import flags_of
 
 @dataclass(frozen=True, slots=True)
 class TrainerRule:
-    """Says why a trainer cannot be told of a candidate; can be sent to another process.
+    """Returns why a trainer cannot express a candidate; can be sent to another process.
 
     Attributes:
         trainer: The trainer.
-        execution: How the layers of the profile are computed.
+        execution: Execution of the layers of the profile.
         dtype: Data type of the profile.
     """
 
@@ -30,16 +30,16 @@ class TrainerRule:
 
     @classmethod
     def of(cls, trainer: TrainerName, profile: Profile) -> TrainerRule:
-        """Return the rule of a trainer for plans that are made from a profile."""
+        """Return the rule of a trainer for plans from a profile."""
         return cls(trainer, profile.provenance.execution, profile.provenance.dtype)
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the trainer deals out layers by itself."""
+        """Whether the trainer divides the layers among stages by itself."""
         return self.trainer == "deepspeed"
 
     def __call__(self, candidate: Candidate) -> str | None:
-        """Return why the trainer cannot be told of a candidate; None if it can."""
+        """Return why the trainer cannot express a candidate, or None if it can."""
         few = min(candidate.num_microbatches, 2 * candidate.depth)  # a trainer's rules need no more
         if find(candidate.schedule).is_own or candidate.replicas:
             few = candidate.num_microbatches

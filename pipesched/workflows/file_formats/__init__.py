@@ -1,4 +1,4 @@
-"""The files that are ours: what each holds, and its form as JSON Schema."""
+"""The file formats of the project: contents, and form as JSON Schema."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The registry of file formats: what a file of each holds, and who knows its form."""
+"""The registry of file formats, with their contents and JSON Schemas."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A form of files that are written and read.
+    """A file format of the project.
 
     Attributes:
-        suffix: How such a file ends.
-        text: What is in it, in one line.
+        suffix: Suffix of the file.
+        text: Contents, in one line.
         make_schema: Returns its JSON Schema.
     """
 
@@ -105,16 +105,17 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
 
 
 def file_schema(name: FormatName) -> dict[str, Any]:
-    """Return the JSON Schema of a file format, with what each field means, in SI units.
+    """Return the JSON Schema of a file format, with the meaning of each field, in SI units.
 
-    A schema knows fields, types and ranges. What they must be together (numbers that rise, sums that agree) only the
-    reader knows. That of a table is of the list of its rows, and that of a search of one of its lines.
+    A schema gives fields, types and ranges. Only the reader checks fields against each other (numbers that rise, sums
+    that
+    agree). The schema of a table describes the list of its rows; the schema of a search describes one line.
 
     Args:
         name: One of `FILE_FORMATS`.
 
     Raises:
-        ArgumentError: There is no such format.
+        ArgumentError: The format does not exist.
     """
     require_choice("name", name, FILE_FORMATS)
     file_format = FILE_FORMATS[name]

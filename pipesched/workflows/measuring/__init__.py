@@ -1,4 +1,4 @@
-"""What a machine is measured for: costs of layers, links, and runs; and costs of a machine that is not there."""
+"""Measurements of a machine: costs of layers, links, and runs; and estimated costs of other machines."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Estimate a model's layers on a GPU that is not there."""
+"""Estimate the layers of a model on a GPU that is not available."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pipesched.workflows import (
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
 _MOST_SAMPLES = 2**31 - 1
-"""In a micro-batch; a file holds no more."""
+"""Most samples of a micro-batch that a file holds."""
 
 
 def analytic_profile(
@@ -42,8 +42,9 @@ def analytic_profile(
 ) -> ProfileMeasurement:
     """Estimate seconds and bytes of every layer of a GPT from FLOPs, bytes, and the data sheet of a GPU.
 
-    An operation takes as long as its FLOPs or its bytes do, whichever is longer. The layers are those of Megatron-LM,
-    with dropout, and the costs those of one GPU; a device of a pipeline is the GPUs that share its layers.
+    An operation takes the longer of its times for FLOPs and for bytes. The layers are those of Megatron-LM, with
+    dropout.
+    The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers.
 
     Args:
         model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
@@ -51,17 +52,19 @@ def analytic_profile(
             (.json), or a Gpu.
         microbatch_sizes: Samples; costs are known from the smallest to the largest.
         tensor_parallel: GPUs that share every layer, over the links of a node.
-        sequence_parallel: Whether they also share what is between products of matrices, and what is sent.
-        selective_recompute: Whether attention is computed again for its backward, and keeps nothing.
-        flash_attention: Whether attention is FlashAttention; else it writes, and unless it is computed again keeps, its
-            whole matrix.
+        sequence_parallel: Whether they also share the activations between products of matrices, and the messages.
+        selective_recompute: Whether attention is recomputed for its backward, and keeps nothing.
+        flash_attention: Whether attention is FlashAttention. Otherwise it writes its whole matrix, and keeps the matrix
+            unless attention is recomputed.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
-        dtype: Of weights and activations; smaller ones than ``float32`` with a copy of the weights in that.
-        efficiency: Share of its peak that the GPU comes to in products of matrices; None: as measured of the GPU.
+        dtype: Data type of weights and activations; with types smaller than ``float32``, a ``float32`` copy of the
+            weights
+            is kept.
+        efficiency: Share of its peak that the GPU reaches in products of matrices; None: as measured for the GPU.
 
     Raises:
         ArgumentError: An argument makes no sense, or the GPUs cannot share the layers.
-        ProfileError: There is no such GPT.
+        ProfileError: The GPT does not exist.
     """
     require_kind("model", model, str, "the name of a GPT; try gpt:layers=8,width=320")
     if not isinstance(gpu, Gpu):

@@ -1,4 +1,4 @@
-"""Profiles of layers whose costs are known, without a measurement."""
+"""Profiles of layers with known costs, without a measurement."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ def profile_of_layers(
     *,
     input_share: float | None = None,
 ) -> ProfileMeasurement:
-    """Return a profile of layers whose costs somebody gives: what `tune`, `plan`, `partition` and all others take.
+    """Return a profile of layers with given costs, for `tune`, `plan`, `partition` and all others.
 
     Args:
         costs: Costs of the layers, or a table of them (.csv).
-        microbatch_size: Samples of the micro-batch that they are of.
-        microbatch_sizes: Samples of others: their seconds, messages and what they save are supposed to be in proportion
-            to the samples, where small ones really take longer. None: no others.
-        input_share: Share of B that I takes where the costs say B alone, and W the rest; None: none is supposed.
+        microbatch_size: Samples of the micro-batch of the costs.
+        microbatch_sizes: Other sizes in samples. Seconds, messages and saved bytes are scaled in proportion to the
+            samples,
+            although small sizes really take longer. None: no other sizes.
+        input_share: Share of B that I takes in costs with B alone; W takes the rest. None: no split is assumed.
 
     Raises:
         ArgumentError: An argument makes no sense.
-        ProfileError: The file is bad, or the costs say what a profile cannot: an overlap, an R unlike F, or that W
+        ProfileError: The file is bad, or a profile cannot express the costs: an overlap, an R unlike F, or a W that
             holds another number of bytes than F saved.
     """
     require_kind("costs", costs, LayerCosts | str | Path, "LayerCosts, or a table of them")

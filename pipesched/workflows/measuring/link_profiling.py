@@ -1,7 +1,8 @@
 """The links between processes of this machine, measured by ping-pong and in runs.
 
-Ping-pong says how links differ. What messages take of ranks that compute, whose cores are busy and whose caches hold
-other things, is measured where it matters: in runs of a small model by our own executor, one for each size.
+Ping-pong shows how links differ. Messages cost more on ranks that compute, whose cores are busy and whose caches are
+full
+of other data. Runs of a small model by our own executor, one for each size, measure this cost.
 """
 
 from __future__ import annotations
@@ -43,23 +44,25 @@ _POLL_S = 0.02
 
 _SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2)
 _RUNS = 3
-"""The runs of each size: whatever else the machine does is not the same in all of them."""
+"""Runs of each size, because the other load of the machine differs between runs."""
 _WIDTH = 64
 _LAYERS = 24
-"""At most a quarter of those of the model. The first rank has three quarters: so the second waits for every activation,
-which tells how long a message is on its way; and its gradients are there before the first asks for them, which tells
-what taking one is."""
+"""Most layers of the second rank, which has a quarter of the model.
+
+The first rank has three quarters, so the second waits for every activation: the wait gives the time of a message on its
+way. Gradients arrive before the first rank asks for them, which gives the cost of taking a message.
+"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LinkMeasurement:
-    """Links that were measured.
+    """Measured links.
 
     Attributes:
-        cluster: A device per rank, with the measured links between them: what `simulate` and others take.
-        fit: Fit of what messages take between ranks that compute; None: only ranks that do nothing else were measured.
-        samples: Samples that the link was fitted to, by size.
-        slowdowns: By which share ops of two ranks take longer beside a message in flight, of the size of each sample.
+        cluster: A device per rank, with the measured links between them, for `simulate` and others.
+        fit: Fit of the cost of messages between ranks that compute; None if only idle ranks were measured.
+        samples: Samples for the fit of the link, by size.
+        slowdowns: Slowdown of ops of two ranks beside a message in flight, as a share, for the size of each sample.
     """
 
     cluster: Cluster
@@ -79,7 +82,7 @@ class LinkMeasurement:
 
         Raises:
             ArgumentError: `path` is no name of a file.
-            ProfileError: It cannot be written there.
+            ProfileError: The file cannot be written.
         """
         save_cluster(self.cluster, require_path(path))
 
@@ -91,7 +94,7 @@ class LinkMeasurement:
         return pd.DataFrame({"from": a, "to": b, **asdict(self.cluster.link(a, b))} for a, b in pairs)
 
     def plot(self) -> Figure:
-        """Draw what a message takes from the first rank to the second, by its size."""
+        """Draw the times of a message from the first rank to the second, by its size."""
         from pipesched.simulator.views import cost_figure
 
         link, sizes = self.cluster.link(0, 1), [sample.num_bytes for sample in self.samples] or _SIZES_BYTES
@@ -107,7 +110,7 @@ class LinkMeasurement:
         )
 
     def table(self) -> Table:
-        """Return what was measured of each size, and the fit below, as people read it."""
+        """Return the measurements of each size, and the fit below, formatted for people."""
         if self.fit is None:
             link = self.cluster.intra
             text = f"idle ranks: {_readable_line(link.latency_s, 1 / link.bandwidth_bytes_per_s)}"
@@ -157,17 +160,18 @@ def profile_links(
 ) -> LinkMeasurement:
     """Measure the link of every pair of ranks, one process each on this machine.
 
-    They are measured by ping-pong; over gloo also what messages take of ranks that compute.
+    Links are measured by ping-pong; over gloo, also messages between ranks that compute.
 
     Args:
         num_ranks: At least 2.
         backend: ``gloo``, or ``nccl`` with a GPU per rank.
-        sizes_bytes: Sizes of the messages; None: 1 KiB to 4 MiB. Ranks that compute send those from 1 KiB to 4 MiB.
-        repeats: Times that each is measured, of which the median counts.
+        sizes_bytes: Sizes of the messages; None: 1 KiB to 4 MiB. Ranks that compute send only sizes from 1 KiB to 4
+            MiB.
+        repeats: Measurements of each size, of which the median counts.
 
     Raises:
         ArgumentError: An unknown word, or a number that is too small.
-        RankFailed: A rank failed; with its own words.
+        RankFailed: A rank failed; the message has its own words.
     """
     num_ranks = require_at_least("num_ranks", num_ranks, 2)
     require_choice("backend", backend, get_args(Carrier))
@@ -187,10 +191,10 @@ def profile_links(
 
 
 def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
-    """Return what messages of about that size took in a run of a small model."""
+    """Return the times of messages of about `num_bytes` in a run of a small model."""
     size = max(1, num_bytes // (_WIDTH * FLOAT32_BYTES))
     schedule = build("1f1b", 2, min(64, max(8, repeats)))
-    # ops of a millisecond or two, whatever the size: what they leave in the caches decides what a post costs
+    # ops of a millisecond or two at every size: the caches that they leave decide the cost of a post
     quarter = max(1, round(_LAYERS / (1 + num_bytes / 32768)))
     bounds = ((0, 3 * quarter), (3 * quarter, 4 * quarter))
     model = f"mlp:width={_WIDTH},layers={4 * quarter}"
@@ -208,27 +212,27 @@ def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
 
 
 def _median_s(seconds: Sequence[float]) -> float:
-    """Return the median, at least a nanosecond, which is what the clock tells."""
+    """Return the median, at least a nanosecond, the resolution of the clock."""
     return max(1e-9, median(seconds or [0.0]))
 
 
 def _by_ping_pong(num_ranks: int, backend: Carrier, sizes_bytes: Sequence[int] | None, repeats: int) -> Cluster:
-    """Return a device per rank, with the links between ranks that do nothing else."""
+    """Return a device per rank, with the links between idle ranks."""
     sizes = () if sizes_bytes is None else ("--sizes", *map(str, sizes_bytes))
     return _measured_by_processes(num_ranks, backend, ("--repeats", str(repeats), *sizes), load_cluster)
 
 
 def _slowdowns(sizes_bytes: Sequence[int]) -> tuple[float, ...]:
-    """Return by which share ops take longer beside a message of each size."""
+    """Return the slowdown of ops beside a message of each size, as a share."""
     words = ("--slowdown", "--repeats", str(_RUNS), "--sizes", *map(str, sizes_bytes))
     return tuple(_measured_by_processes(2, "gloo", words, lambda path: json.loads(path.read_text())))
 
 
 def _measured_by_processes(num_ranks: int, backend: Carrier, words: Sequence[str], read: Callable[[Path], T]) -> T:
-    """Return what the link profiler's processes wrote.
+    """Return the result of the link profiler's processes.
 
     Raises:
-        RankFailed: One failed; with its own words.
+        RankFailed: A process failed; the message has its own words.
     """
     from pipesched.executor.launch import job_folder, started
 

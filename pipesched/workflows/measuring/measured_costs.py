@@ -1,4 +1,4 @@
-"""The costs of stages as measured in runs, for use in place of a profile's."""
+"""The costs of stages from runs, for use in place of a profile's."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ RunsArgument: TypeAlias = TimelineArgument | Sequence[TimelineArgument]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MeasuredCosts:
-    """What runs say of the costs of their stages.
+    """Costs of stages from measured runs.
 
     Attributes:
-        costs: What `simulate`, `compare` and `run` take as `costs`.
-        notes: What keeps its seconds from being believed as they stand, a line each.
+        costs: Costs for `simulate`, `compare` and `run`.
+        notes: Cautions about the seconds, a line each.
     """
 
     costs: RunCosts
@@ -77,16 +77,16 @@ class MeasuredCosts:
 
         Raises:
             ArgumentError: `path` is no name of a file.
-            ProfileError: They cannot be written there.
+            ProfileError: The file cannot be written.
         """
         save_run_costs(self.costs, require_path(path))
 
     def to_json(self) -> str:
-        """Return what `save` writes."""
+        """Return the text that `save` writes."""
         return run_costs_text(self.costs, "the costs")
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return plain data: a row per stage and what it does, then of the hand-over and of messages, of no stage."""
+        """Return plain data: a row per stage and kind of op, then rows of hand-over and messages, without a stage."""
         costs = self.costs
         spreads: list[tuple[int | None, str, Spread]] = [
             (index, kind, spread) for index, stage in enumerate(costs.stages) for kind, spread in stage.work.items()
@@ -107,13 +107,13 @@ class MeasuredCosts:
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per stage and what it does, and for hand-over and messages."""
+        """Return a row per stage and kind of op, and for hand-over and messages."""
         import pandas as pd
 
         return pd.DataFrame(self.to_rows()).astype({"stage": "Int64"})
 
     def plot(self) -> Figure:
-        """Draw the median seconds of what each stage does."""
+        """Draw the median seconds of each kind of op of each stage."""
         from pipesched.simulator.views import cost_figure
 
         stages = self.costs.stages
@@ -145,7 +145,7 @@ class MeasuredCosts:
         return self.table().noted(self.notes).to_html()
 
     def _lines(self) -> list[str]:
-        """Return what was left out, and what is not known."""
+        """Return lines on ignored ops and missing costs."""
         costs = self.costs
         first = "op" if costs.warmup == 1 else f"{costs.warmup} ops"
         lines = [f"the first {first} of each kind and stage on a rank left out as warm-up"] if costs.warmup else []
@@ -168,17 +168,17 @@ def costs_from_runs(
     output_bytes: int | None = None,
     warmup: int = 1,
 ) -> MeasuredCosts:
-    """Return what stages cost in runs that were measured: seconds, their spread, and what a rank spends on messages.
+    """Return the costs of stages in measured runs: seconds, their spread, and the time that a rank spends on messages.
 
     Args:
         runs: Measured Timelines of one model that is cut into the same stages, or files of them.
-        profile: Profile of the model: says bytes, and I and W as shares of B where only B was run. Its seconds do not
+        profile: Profile of the model: gives bytes, and I and W as shares of B where only B was run. Its seconds do not
             count.
-        run_partition: How the layers of the runs were cut, with `profile`: ``balanced`` (None), ``uniform``, or layers
+        run_partition: Partition of the layers in the runs, with `profile`: ``balanced`` (None), ``uniform``, or layers
             per stage.
-        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest that was measured.
-        output_bytes: Bytes of a message between two stages, where there is no profile to say it.
-        warmup: The first ops of each kind of each stage on each rank that do not count, as long as others are left.
+        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest measured size.
+        output_bytes: Bytes of a message between two stages, without a profile.
+        warmup: Number of first ops of each kind, stage and rank to ignore, if others remain.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
@@ -193,10 +193,10 @@ def costs_from_runs(
 
 
 def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
-    """Return Timelines, and what each is called; `name` is that of the argument.
+    """Return Timelines and their names; `name` is the name of the argument.
 
     Raises:
-        ArgumentError: There is none, or one is something else.
+        ArgumentError: There is no run, or one is something else.
         ScheduleError: A file is no Timeline.
     """
     is_list = isinstance(runs, Collection) and not isinstance(runs, str)
@@ -212,7 +212,7 @@ def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, .
 
 
 def read_samples(runs: RunsArgument, warmup: int) -> tuple[RunSamples, tuple[str, ...]]:
-    """Return what was measured in `runs`, and what they are called; raises as `costs_from_runs` does."""
+    """Return the samples of `runs`, and the names of the runs; raises as `costs_from_runs` does."""
     warmup = require_at_least("warmup", warmup, 0)
     timelines, names = read_runs(runs)
     return samples_of(timelines, names, warmup), names
@@ -225,11 +225,11 @@ def profiled_stages(
     microbatch_size: int | None,
     output_bytes: int | None,
 ) -> tuple[StageCost, ...] | None:
-    """Return what is known of the stages beside the runs; None where that is nothing.
+    """Return the costs of the stages that are known without the runs, or None if there are none.
 
     Raises:
-        ArgumentError: Something is said twice, or of a profile that is not given.
-        ProfileError: The profile cannot be cut so.
+        ArgumentError: A value is given twice, or belongs to a profile that is not given.
+        ProfileError: The partition does not fit the profile.
     """
     require_optional("microbatch_size", microbatch_size, 1)
     if profile is None:
@@ -256,7 +256,7 @@ def cut_of_runs(
 
     Raises:
         ArgumentError: An argument is no profile, no partition or no size.
-        ProfileError: The profile cannot be cut so.
+        ProfileError: The partition does not fit the profile.
     """
     loaded = read_profile_argument(profile)
     size = read_microbatch_size(microbatch_size, loaded)
@@ -275,7 +275,7 @@ def lists_of_runs(runs: RunsArgument) -> Schedule:
 
 
 def with_profiled(costs: RunCosts, stages: Sequence[StageCost] | None, microbatch_size: int | None) -> RunCosts:
-    """Return `costs` with what is known beside the runs."""
+    """Return `costs` with the costs of the stages from the profile."""
     sized = replace(costs, microbatch_size=integer(microbatch_size))
     if stages is None:
         return sized

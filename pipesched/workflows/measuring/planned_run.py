@@ -1,4 +1,4 @@
-"""A run of a plan beside what the plan predicted, and why the prediction is off."""
+"""A run of a plan beside the prediction of the plan, and why the prediction is off."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _PACE = "the plan predicts the pace of a long run, which the makespan of a short
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlannedRun:
-    """What a plan predicted beside what was measured.
+    """The prediction of a plan beside the measurement.
 
     Attributes:
-        comparison: Makespan, bubble and the peak memory of each device; of a plan without a flush, the last two.
-        explanation: Why the makespan is off, of which `costs` has the plan's messages too; None without a flush.
+        comparison: Makespan, bubble and the peak memory of each device; without the makespan for a plan without a
+            flush.
+        explanation: Why the makespan is off; `costs` includes the messages of the plan. None without a flush.
     """
 
     comparison: Comparison
@@ -43,7 +44,7 @@ def hold_against_plan(plan: Plan, schedule: Schedule, timeline: Timeline, measur
     """Return the run of a plan's lists beside the plan's prediction.
 
     Args:
-        plan: Says what was predicted.
+        plan: The plan with its prediction.
         schedule: The lists of the plan.
         timeline: The run of the lists.
         measures: The metrics of the run.

@@ -1,4 +1,4 @@
-"""The profile of a model, and how it is shown."""
+"""The profile of a model, with tables and plots."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProfileMeasurement:
-    """The profile of a model, measured or estimated, which its provenance says.
+    """The profile of a model, measured or estimated according to its provenance.
 
     Attributes:
-        profile: Seconds and bytes of every layer at each size: what `simulate`, `compare`, `run` and `verify` take.
-        notes: What keeps its seconds from being believed as they stand, a line each.
+        profile: Seconds and bytes of every layer at each size, for `simulate`, `compare`, `run` and `verify`.
+        notes: Cautions about the seconds, a line each.
     """
 
     profile: Profile
@@ -36,12 +36,12 @@ class ProfileMeasurement:
 
         Raises:
             ArgumentError: `path` is no name of a file.
-            ProfileError: It cannot be written there.
+            ProfileError: The file cannot be written.
         """
         save_profile(self.profile, require_path(path))
 
     def to_json(self) -> str:
-        """Return what `save` writes."""
+        """Return the text that `save` writes."""
         return profile_text(self.profile, "the profile")
 
     def to_rows(self) -> list[dict[str, Any]]:

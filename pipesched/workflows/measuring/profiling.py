@@ -1,4 +1,4 @@
-"""Measure a model's layers on this machine."""
+"""Measure the layers of a model on this machine."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def profile(
         microbatch_sizes: Samples; costs are known from the smallest to the largest.
         repeats: Measured runs, of which the median counts.
         warmup: Runs before them.
-        passes: Times that all of this is done, from the start, so that a slow moment of the machine does not speak for
-            a layer: each number is the median of so many.
-        companions: Processes that keep other cores as busy meanwhile as other ranks would.
-        pipelines: Parallel pipelines that there may be: what 2 to so many processes on one core cost each other is
-            measured too, and simulations of them count it. On a GPU they share by utilisation.
+        passes: Repetitions of the whole measurement, so that a slow moment of the machine does not distort one layer.
+            Each number is the median of the passes.
+        companions: Processes that keep other cores busy meanwhile, as other ranks would.
+        pipelines: Most parallel pipelines. The slowdown of 2 to this many processes on one core is measured too, and
+            counts in simulations. On a GPU they share by utilisation.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
         dtype: ``float32``, ``float64``, ``bfloat16`` or ``float16``.
         device: ``cpu`` or ``cuda``.
         threads: CPU threads of one operation.
         seed: Seed of weights and data.
         splits: Whether to measure the two halves of the backward too, which only some schedules need.
-        progress: Told now and then what fraction is done.
+        progress: Receives the finished fraction now and then.
 
     Raises:
-        ArgumentError: There is no such device, or an argument makes no sense.
-        ProfileError: There is no such model, it fails, or an argument is out of range.
+        ArgumentError: The device does not exist, or an argument makes no sense.
+        ProfileError: The model does not exist or fails, or an argument is out of range.
     """
     settings = read_settings(
         {"optimizer": optimizer, "dtype": dtype, "device": device, "threads": threads, "seed": seed}

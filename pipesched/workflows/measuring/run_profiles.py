@@ -1,4 +1,4 @@
-"""Profiles from runs: the layers of a profile, with the seconds that the stages of runs took."""
+"""Profiles from runs: the layers of a profile, with the seconds of the stages in runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ def profile_from_runs(
     microbatch_size: int | None = None,
     warmup: int = 1,
 ) -> ProfileMeasurement:
-    """Return a profile whose stages, cut as runs were, take what they took in the mean: F, B, I, W and Step.
+    """Return a profile with the mean seconds of the stages of runs: F, B, I, W and Step.
 
-    Each layer of a stage is scaled alike, at every micro-batch size. What no run had (I and W of a run with B alone, a
-    Step) is scaled as B, or as it was; bytes, copies of weights and what shared cores cost stay. Hand-over and messages
+    Each layer of a stage is scaled alike, at every micro-batch size. Ops that no run had (I and W of a run with B
+    alone, a
+    Step) are scaled as B, or stay; bytes, copies of weights and the slowdown of shared cores stay. Hand-over and
+    messages
     are no costs of layers: `costs_from_runs` has them.
 
     Args:
         runs: Measured Timelines of the model, or files of them, all cut into the same stages.
         profile: Profile of the model, measured anywhere, or estimated.
-        run_partition: How the layers of the runs were cut: ``balanced`` (None), ``uniform``, or layers per stage.
-        microbatch_size: Samples of a micro-batch of the runs; None: the smallest that was measured.
-        warmup: The first ops of each kind of each stage on each rank that do not count, as long as others are left.
+        run_partition: Partition of the layers in the runs: ``balanced`` (None), ``uniform``, or layers per stage.
+        microbatch_size: Samples of a micro-batch of the runs; None: the smallest measured size.
+        warmup: Number of first ops of each kind, stage and rank to ignore, if others remain.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.

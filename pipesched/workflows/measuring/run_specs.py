@@ -1,4 +1,4 @@
-"""Runs that measure, prepared: what cannot run is refused, and what can is a `RunSpec`."""
+"""Preparation of runs that measure: each becomes a `RunSpec`, or is refused if it cannot run."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ def prepare_run(
     is_checked: bool = True,
     **counts: Any,
 ) -> RunSpec:
-    """Return the run of a model, cut and sent as its plan says, if there is one.
+    """Return the run of a model, with the partition and messages of its plan, if there is one.
 
     Args:
-        source: What is run.
+        source: The schedule to run.
         model: The model, or its name.
-        settings: How it is run.
+        settings: Settings of the run.
         microbatch_size: Samples of a micro-batch; None: 1, or as planned.
         partition: ``uniform``, ``balanced`` with a profile, or layers per stage as ``3,3,4``; None: balanced with a
             profile, uniform without, or as planned.
-        profile: Profile of the model, where it is to be cut by it.
+        profile: Profile of the model, for the partition.
         is_checked: Whether lists that cannot finish are refused.
-        counts: How often it is run: fields of `Measure`.
+        counts: Numbers of iterations: fields of `Measure`.
 
     Raises:
         ArgumentError: The arguments contradict each other, or the plan.
         ExecutionError: A value is out of range.
         NotRunnableError: The lists cannot run to their end.
-        ProfileError: There is no such model, it cannot be cut so, or the profile is bad.
+        ProfileError: The model does not exist, the partition does not fit, or the profile is bad.
     """
     lists = source.schedule
     _require_lists(lists, settings, is_checked=is_checked)
@@ -96,15 +96,15 @@ def prepare_emulation(
     """Return the run of stages that only take time.
 
     Args:
-        source: What is run.
-        conditions: Costs of the stages, and machines whose links hold messages back; None of them: messages take what
-            they really take.
-        settings: How it is run; of compression the conditions say all.
+        source: The schedule to run.
+        conditions: Costs of the stages, and machines whose links delay messages; without machines, messages take their
+            real time.
+        settings: Settings of the run; the conditions alone set the compression.
         is_checked: Whether lists that cannot finish, or would take too long, are refused.
         measured_how: Fields of `Measure`.
 
     Raises:
-        ArgumentError: The arguments contradict each other, or the plan; or it takes too long.
+        ArgumentError: The arguments contradict each other, or the plan; or the run takes too long.
         ExecutionError: A value is out of range, or such machines cannot be emulated.
         NotRunnableError: The lists cannot run to their end.
         ProfileError: The costs do not fit the schedule.
@@ -151,10 +151,10 @@ def _emulating_spec(
     """Return the run of stages that only take time; `measured_how` are fields of `Measure`.
 
     Args:
-        schedule: What is run.
-        costs: Costs of the schedule's stages, messages compressed if they are to be.
-        cluster: Machines whose links hold messages back; None: messages take what they really take.
-        settings: How it is run; of compression the costs say all.
+        schedule: The schedule to run.
+        costs: Costs of the schedule's stages, with compressed messages if compression is on.
+        cluster: Machines whose links delay messages; None: messages take their real time.
+        settings: Settings of the run; the costs alone set the compression.
 
     Raises:
         ExecutionError: A value is out of range, or such machines cannot be emulated.
@@ -171,10 +171,10 @@ def _emulating_spec(
 
 
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
-    """Refuse to emulate what is known to take too long, or to wait longer than a message may keep a rank waiting.
+    """Refuse an emulation that is predicted to take too long, or to make a rank wait longer than the timeout.
 
     Raises:
-        ArgumentError: It does.
+        ArgumentError: The prediction is too long.
     """
     timeline = simulate_arrays(lower(schedule), costs, cluster)
     if not timeline.makespan_s <= LONGEST_S:

@@ -63,8 +63,8 @@ class RunResult:
         makespans_s: Makespan of every measured iteration.
         losses: Mean loss of every micro-batch from the initial weights; empty when emulated.
         metrics: Metrics of the Timeline.
-        planned: What the plan predicted, beside what was measured; None of a schedule without a plan.
-        profiled: How fast the machine was where the profile, or that of the plan, was measured; None: not known.
+        planned: The prediction of the plan beside the measurement; None without a plan.
+        profiled: Speed of the machine during the profile, or the profile of the plan; None if unknown.
     """
 
     schedule: Schedule
@@ -95,7 +95,7 @@ class RunResult:
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each."""
+        """Cautions about the seconds, a line each."""
         speeds = (self.profiled, self.timeline.yardstick)
         speed = other_speed(*speeds, NOT_ONE_SPEED) if self.planned is None else other_speed(*speeds)
         return [*speed, *timeline_notes(self.timeline)]
@@ -169,36 +169,38 @@ def run(
     """Run a schedule, one process per rank, and measure every op.
 
     The processes are started here, on this machine. In a script that torchrun has started, this process joins as its
-    rank instead, and the result comes back in all of them. What is kept for the next run is ended by `close`.
+    rank
+    instead, and every process gets the result. `close` ends the processes that stay for the next run.
 
     Args:
         schedule: A Schedule, a Plan, a file, or with `num_ranks` and `num_microbatches` a name of the catalogue or a
             builder of your own.
-        model: A name as `profile` takes it, a plan's own, a function of a module, or a Model made of a name; under
-            torchrun any Model; None: `emulate` says what to do.
+        model: A name as `profile` takes it, a plan's own, a function of a module, or a Model made from a name; under
+            torchrun any Model; None with `emulate`.
         emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
-        cluster: Machines to emulate too, whose links hold messages back; None: messages take what they really take.
+        cluster: Machines to emulate too, whose links delay messages; None: messages take their real time.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        microbatch_size: Samples of a micro-batch; None: 1 of a model, or the smallest in a profile that is emulated;
-            or as a plan says.
+        microbatch_size: Samples of a micro-batch; None: as planned, or 1 for a model, or the smallest size of an
+            emulated
+            profile.
         partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list;
-            None with a plan, which says it.
-        profile: Profile of the model, where it is to be cut by it.
+            None with a plan, which has a partition.
+        profile: Profile of the model, for the partition.
         how: Emulated stages ``sleep``, or are ``busy``.
         iterations: Measured runs of the lists, of which the median counts.
         warmup: Runs before them.
         is_checked: Whether lists that cannot finish are refused before they run.
-        progress: Told now and then what fraction of all ops is done.
-        keywords: How a model is run: the fields of `RunSettings`.
+        progress: Receives the finished fraction of all ops now and then.
+        keywords: Settings of the run: the fields of `RunSettings`.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, or a bad file.
-        ProfileError: There is no such model, it cannot be cut so, or a file is bad.
+        ProfileError: The model does not exist, the partition does not fit, or a file is bad.
         ExecutionError: A value is out of range.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
@@ -250,12 +252,12 @@ def measured(
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     model: Model | None = None,
 ) -> Measured:
-    """Run what measures: as this process' rank where torchrun has started it, else with processes of our own.
+    """Run a measuring job: as a rank of torchrun if it has started this process, otherwise with own processes.
 
     Args:
         spec: Specification of the run.
-        progress: Told now and then what fraction of all ops is done.
-        model: The model that the run names, as it is under torchrun; None: the name is looked up.
+        progress: Receives the finished fraction of all ops now and then.
+        model: The named model of the run, as under torchrun; None: the name is looked up.
 
     Raises:
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
@@ -270,12 +272,12 @@ def measured(
 
 
 def result_of(source: ScheduleSource, measured: Measured, profile: ProfileArgument | None = None) -> RunResult:
-    """Return what a run gave, with its metrics, and beside what its plan predicted if there is one.
+    """Return the result of a run with its metrics, beside the prediction of its plan if there is one.
 
     Args:
-        source: What was run.
-        measured: What was measured.
-        profile: Profile that the model was cut by; None: there is none, or the plan's.
+        source: The schedule of the run.
+        measured: The measurement.
+        profile: Profile for the partition of the model; None: no profile, or the plan's.
     """
     schedule, timeline = source.schedule, measured.timeline
     measures = metrics(timeline)

@@ -1,4 +1,4 @@
-"""Optimize: order the ops of a schedule anew, so that they take the least time under a memory limit, and prove it."""
+"""Optimize: find the fastest order of a schedule's ops under a memory limit, and prove a lower bound."""
 
 from __future__ import annotations
 
@@ -62,51 +62,56 @@ def optimize(
     seconds: float = 20.0,
     num_workers: int | None = None,
 ) -> Optimum:
-    """Find the order of a schedule's ops that takes the least time, and prove how near it is to the least possible.
+    """Find the fastest order of a schedule's ops, and prove a lower bound on the time of any order.
 
-    The ops, and on which rank each is, are those of `schedule`: one stage per rank (``1f1b``, ``zb_h1``), chunks
-    (``interleaved``, ``interleaved_zb``), a V (``zbv``) or waves (``hanayo``). The search starts from the best of the
-    catalogue's schedules of these stages that keep to the limit, and of a planner's; CP-SAT of OR-tools
-    (``pip install "pipesched[optimize]"``) looks for a better one where a simple bound does not prove that there is
-    none.
+    The ops and their ranks are those of `schedule`: one stage per rank (``1f1b``, ``zb_h1``), chunks (``interleaved``,
+    ``interleaved_zb``), a V (``zbv``) or waves (``hanayo``). The search starts from the best schedule within the limit,
+    of
+    the catalogue or of a planner, for these stages. CP-SAT of OR-tools (``pip install "pipesched[optimize]"``) searches
+    for
+    a better order unless a simple bound proves that none exists.
 
-    Of a run without a flush (``pipedream``, ``pipedream_2bw``, ``vanilla_1f1b``, ``stale_weights``, ``spectrain``,
-    ``xpipe``, ``pipeoptim``) it is the period of a micro-batch that is the least, and how many each rank has in flight
-    for it; every rank keeps to its order, one F and one B in turn, and no search is
-    needed.
+    Without a flush (``pipedream``, ``pipedream_2bw``, ``vanilla_1f1b``, ``stale_weights``, ``spectrain``, ``xpipe``,
+    ``pipeoptim``) the objective is the period of a micro-batch. The result gives the micro-batches in flight on each
+    rank;
+    every rank keeps its order, one F and one B in turn, and no search is needed.
 
     Args:
         schedule: As `simulate` takes it: one pipeline and one batch, or run, each stage on one rank.
         costs: As `simulate` takes them.
-        cluster: Machines, or a file of them; None: equal devices whose links take no time. Where costs have bytes,
-            what the devices hold is the limit, if they have one.
+        cluster: Machines, or a file of them; None: equal devices whose links take no time. If costs have bytes and
+            devices have memory, the memory of the devices is the limit.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest measured size.
         partition: Layers to stages, as `simulate` takes it.
-        input_share: Share of B that I takes where the costs say B alone, and W the rest.
-        network: How messages go. The proof is of messages that wait for no other one, which makes the bound no higher.
-        compression: ``"half"``: messages go in half precision.
-        convert_bytes_per_s: How quickly a device compresses; None: in no time.
-        in_flight: The most micro-batches in flight on a rank; None: what the devices hold, or where that is not known
-            as many as `schedule` has on the rank where it has most.
-        is_split: Whether backwards may be split into I and W, if they are not; None: as `schedule` has them.
-        is_repeated: Whether the batch is repeated without a pause, each stage stepping once between: then the period
-            is to be the least, as `simulate` says it of every micro-batch in the long run; else the makespan.
-        may_recompute: Whether each stage may keep only its input of all micro-batches and recompute the rest, so that
-            more of them fit, or may not; which do is part of what is sought.
-        seconds: How long to search at most [s]; 0: only what is known, and simple bounds.
+        input_share: Share of B that I takes in costs with B alone; W takes the rest.
+        network: Options of the network. The proof assumes messages that wait for no other message, which never raises
+            the
+            bound.
+        compression: ``"half"``: messages are sent in half precision.
+        convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
+        in_flight: Most micro-batches in flight on a rank; None: the memory of the devices, or if it is unknown, the
+            most
+            that `schedule` has on any rank.
+        is_split: Whether whole backwards may be split into I and W; None: as in `schedule`.
+        is_repeated: Whether the batch is repeated without a pause, with one step of each stage between. If so, the
+            objective is the period, the steady-state time that `simulate` predicts; otherwise the makespan.
+        may_recompute: Whether a stage may keep only its input for all micro-batches and recompute the rest, so that
+            more
+            of them fit. The search chooses the stages.
+        seconds: Time limit of the search [s]; 0: only known orders and simple bounds.
         num_workers: Threads of the search; None: one for each core.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
-        ModuleNotFoundError: OR-tools is not installed, and there is something to search.
+        ModuleNotFoundError: OR-tools is not installed, and the search needs it.
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, or a bad file.
         ProfileError: A file is bad, or does not fit the schedule.
-        SimulationError: The schedule cannot be ordered anew, or a rank has no room for one micro-batch.
+        SimulationError: The schedule cannot be reordered, or a rank has no room for one micro-batch.
     """
     source = read_schedule_argument(
         schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
@@ -145,7 +150,7 @@ def optimize_source(
     num_workers: int | None = None,
     progress: OnSearch = lambda share, best_s, bound_s: None,  # noqa: ARG005
 ) -> Optimum:
-    """Do what `optimize` does; `progress` is told how far it is."""
+    """Do the same as `optimize`; `progress` receives the state of the search."""
     require_number("seconds", seconds)
     if in_flight is not None:
         require_number("in_flight", in_flight)
@@ -186,7 +191,7 @@ def optimize_source(
 
     known = sorted((judged(order.schedule) for order in search.orders), key=lambda order: order.time_s)
     over_limit = None if search.fits else judged(search.lists)
-    proof = search.prove(seconds, workers, progress)  # after what takes time, so that an interrupt is answered at once
+    proof = search.prove(seconds, workers, progress)  # last, so that an interrupt is answered at once
     best = known[0]
     if proof.starts is not search.orders[0].starts:
         best = min(best, judged(search.lists_of(proof.starts, OPTIMUM)), key=lambda order: order.time_s)

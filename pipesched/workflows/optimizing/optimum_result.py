@@ -1,4 +1,4 @@
-"""The best order of a schedule's ops, what is proven of it, and how far known schedules are from that."""
+"""The best order of a schedule's ops, its proven bound, and the distance of known schedules from the bound."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 OPTIMUM = "optimum"
-"""The name of the lists that are found, where it is proven that none takes less time."""
+"""Name of the resulting lists if they are proven to be the fastest."""
 BEST_KNOWN = "best known"
-"""Their name where it is not."""
+"""Name of the resulting lists without this proof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class OrderedSchedule:
         schedule: Its lists.
         makespan_s: Its makespan [s].
         period_s: The time from one batch to the next, if the batch is repeated, or without a flush from one micro-batch
-            to the next [s]; None: nothing is repeated.
+            to the next [s]; None without repetition.
         in_flight: The most micro-batches that a rank has in flight.
     """
 
@@ -43,20 +43,20 @@ class OrderedSchedule:
 
     @property
     def time_s(self) -> float:
-        """What is to be the least: the period, if the batch is repeated, else the makespan [s]."""
+        """The objective: the period, if the batch is repeated, otherwise the makespan [s]."""
         return self.makespan_s if self.period_s is None else self.period_s
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Optimum:
-    """The fastest order that is known of a schedule's ops, under a memory limit.
+    """The fastest known order of a schedule's ops, under a memory limit.
 
     Attributes:
         simulation: The prediction of the order.
-        least: What no order takes less than, and how far this one may be from the least.
-        known: Known orders that keep to the limit, the fastest first.
-        of: Name of the schedule whose ops they are.
-        over_limit: That schedule, where it has more in flight than it may, and is not among the known orders.
+        least: A lower bound for every order, and the distance of this order from it.
+        known: Known orders within the limit, the fastest first.
+        of: Name of the schedule with these ops.
+        over_limit: The schedule itself, if it exceeds the limit and is not among the known orders; otherwise None.
     """
 
     simulation: Simulation
@@ -70,7 +70,7 @@ class Optimum:
 
     @property
     def schedule(self) -> Schedule:
-        """The lists, as any others."""
+        """The lists of the order."""
         return self.simulation.schedule
 
     @property
@@ -85,7 +85,7 @@ class Optimum:
 
     @property
     def period_s(self) -> float | None:
-        """The time from one batch to the next, without a flush from one micro-batch [s]; None: nothing is repeated."""
+        """The time from one batch to the next, without a flush from one micro-batch [s]; None without repetition."""
         return self.least.time_s if self.least.is_repeated else None
 
     @property
@@ -95,7 +95,8 @@ class Optimum:
 
     @property
     def gap(self) -> float:
-        """How much longer it takes than the bound, as a share of the bound; 0: it is proven to be the least."""
+        """The excess of the time over the bound, as a share of the bound; 0 if the order is proven to be the fastest.
+        """
         return self.least.gap
 
     def to_rows(self) -> list[dict[str, Any]]:

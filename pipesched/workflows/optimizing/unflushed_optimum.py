@@ -1,4 +1,4 @@
-"""The optimum of a run without a flush: how far ahead each rank runs for the least period under a memory limit."""
+"""The optimum of a run without a flush: the look-ahead of each rank with the least period under a memory limit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pipesched.workflows.simulating import Conditions, LeastTime, Prediction, pr
 
 
 def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight: float | None) -> Optimum:
-    """Do what `optimize_source` does of a run without a flush, whose period of one micro-batch is to be the least.
+    """Do the same as `optimize_source` for a run without a flush; the objective is the period of a micro-batch.
 
-    Of orders in which every rank does one F and one B a period the best is found without a search; the bound is one of
-    all orders.
+    If every rank does one F and one B in a period, the best order is found without a search. The bound holds for all
+    orders.
     """
     schedule = source.schedule
     own = unflushed_in_flight(schedule)
@@ -73,7 +73,7 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
 
 
 def _require_unshared(given: Prediction, conditions: Conditions) -> None:
-    """Refuse machines and messages of which the proof does not know."""
+    """Refuse machines and messages that the proof does not cover."""
     devices, network = given.schedule.rank_to_device, conditions.network
     obstacles = {
         "ranks that share a device": len(set(devices)) < len(devices),
@@ -90,7 +90,7 @@ def _require_unshared(given: Prediction, conditions: Conditions) -> None:
 
 
 def _require_even_steps(given: Prediction, rule: UnflushedRule) -> None:
-    """Refuse Steps that take time after some micro-batches and not after others, of which the proof does not know."""
+    """Refuse Steps that take time after some micro-batches only, which the proof does not cover."""
     if rule.accumulate > 1 and any(stage.step_s or stage.copy_s for stage in given.costs.stages):
         raise SimulationError(
             f"{given.schedule.name}: got a step after every {rule.accumulate} micro-batches that takes time, expected "
@@ -114,7 +114,7 @@ def _ordered(predicted: Prediction, numbers: FlightCounts) -> OrderedSchedule:
 
 
 def _limits(given: Prediction) -> list[float] | None:
-    """Return how many micro-batches each rank has room for beside one version of its weights; None: nobody knows."""
+    """Return the micro-batches for which each rank has room beside one version of its weights, or None if unknown."""
     limits = list[float]()
     for rank, device in enumerate(given.schedule.rank_to_device):
         memory_bytes, cost = given.cluster.devices[device].memory_bytes, given.costs.stages[rank]

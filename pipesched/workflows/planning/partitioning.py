@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """A model to cut, and how.
+    """A model to cut, and the objective of the partition.
 
     Attributes:
-        num_devices: All of them are used.
+        num_devices: Devices, all of which are used.
         by: Least time with PipeDream's replicas, least time, or least memory without.
         microbatch_size: Samples.
-        num_chunks: Stages per device, where the cut is by time.
-        form: PipeDream's formula, or its optimizer's, where stages have replicas.
+        num_chunks: Stages per device, if the cut is by time.
+        form: PipeDream's formula, or its optimizer's, for stages with replicas.
         straight: PipeDream's formula, but one device for each stage.
     """
 
@@ -66,7 +66,7 @@ class PartitionRequest:
     straight: bool = False
 
     def stages(self) -> PartitionedStages:
-        """Return the stages that the model is cut into.
+        """Return the stages of the model.
 
         Raises:
             ProfileError: There are more stages than layers, or nothing fits.
@@ -83,7 +83,7 @@ class PartitionRequest:
                 assert_never(self.by)
 
     def changes(self) -> Iterator[tuple[str, PartitionRequest]]:
-        """Yield this request with one argument changed, and how: what may fit where this does not."""
+        """Yield this request with one argument changed, and the change, as candidates if this request does not fit."""
         for count in range(self.num_chunks - 1, 0, -1):
             yield f"`num_chunks={count}`", replace(self, num_chunks=count)
         if self.num_chunks == 1:
@@ -101,12 +101,13 @@ class PartitionedModel:
     """A model, cut into stages.
 
     Attributes:
-        request: What was asked for.
-        partitioned: The stages, with what each costs.
-        simulated_s: Steady-state time per micro-batch under 1F1B-RR, of a partition by replicas; else None, as where it
-            would take long [s].
-        data_parallel_s: Time per micro-batch of plain data parallelism on the same devices, where `simulated_s` is
-            known: each device has all layers, and each step sums all gradients [s].
+        request: The request.
+        partitioned: The stages, with their costs.
+        simulated_s: Steady-state time per micro-batch under 1F1B-RR, of a partition by replicas [s]; None for others,
+            and
+            if a simulation would take long.
+        data_parallel_s: Time per micro-batch of plain data parallelism on the same devices, if `simulated_s` is known:
+            each device has all layers, and each step sums all gradients [s].
     """
 
     request: PartitionRequest
@@ -121,7 +122,8 @@ class PartitionedModel:
 
     @property
     def is_told_by_layers(self) -> bool:
-        """Whether `layers` alone says which layers each stage has; it need not for a graph that is cut by replicas."""
+        """Whether `layers` alone determines the layers of each stage; it may not for a graph that is cut by replicas.
+        """
         profile, stages = self.request.profile, self.partitioned.stages
         usual = arranged_order(profile, len(stages))
         return all(set(usual[stage.first : stage.last]) == {*self.partitioned.layers_of(stage)} for stage in stages)
@@ -143,7 +145,7 @@ class PartitionedModel:
 
     @property
     def over(self) -> tuple[int, float, float] | None:
-        """The first stage that does not fit, what it holds and what there is, in bytes; None where all fit."""
+        """The first stage that does not fit, its bytes and the available bytes, or None if all stages fit."""
         return over_memory(self.partitioned, self.request.cluster)
 
     @property
@@ -152,7 +154,7 @@ class PartitionedModel:
         return self.over is None
 
     def remedy(self) -> str:
-        """Return the first change of one argument with which all fits, or the devices that would do."""
+        """Return the first change of one argument with which all stages fit, or the number of devices that suffices."""
         for change, changed in self.request.changes():
             try:
                 if over_memory(changed.stages(), changed.cluster) is None:
@@ -185,7 +187,7 @@ class PartitionedModel:
         return pd.DataFrame(self.to_dict()["stages"]).rename_axis("stage")
 
     def plot(self) -> Figure:
-        """Draw what a micro-batch takes of each stage, and what one of its devices holds."""
+        """Draw the times of a micro-batch in each stage, and the memory of one of its devices."""
         from pipesched.simulator.views import cost_figure
 
         stages = self.partitioned.stages
@@ -263,12 +265,12 @@ def partition(
 
     Args:
         profile: Profile of the model: a Profile, or a file of one (.json) or of a graph of PipeDream's profiler (.txt).
-        num_devices: All of them are used.
+        num_devices: Devices, all of which are used.
         cluster: Machines, or a file of them; None: equal devices whose links take no time.
         by: Least time with PipeDream's replicas, least time, or least memory without.
-        microbatch_size: Samples; None: the smallest that was measured.
-        num_chunks: Stages per device, where the cut is by time.
-        form: PipeDream's formula, or its optimizer's, where stages have replicas.
+        microbatch_size: Samples; None: the smallest measured size.
+        num_chunks: Stages per device, if the cut is by time.
+        form: PipeDream's formula, or its optimizer's, for stages with replicas.
         straight: PipeDream's formula, but one device for each stage.
 
     Raises:

@@ -61,8 +61,8 @@ class PlanSearch:
     """The result of a planner's search.
 
     Attributes:
-        request: What was asked for.
-        ranking: The plans that fit, the fastest first, and those that do not.
+        request: The request.
+        ranking: The plans that fit, the fastest first, and the plans that do not.
     """
 
     request: Request
@@ -70,12 +70,12 @@ class PlanSearch:
 
     @property
     def best(self) -> PlanOutcome | None:
-        """The fastest that fits; None where nothing does."""
+        """The fastest plan that fits, or None if nothing fits."""
         return next(iter(self.ranking.ranked), None)
 
     @property
     def plan(self) -> Plan | None:
-        """The best as a plan, which `simulate` takes as a schedule; None where nothing fits."""
+        """The best plan, which `simulate` takes as a schedule, or None if nothing fits."""
         return None if self.best is None else plan_of(self.best, self.request)
 
     def save(self, path: str | Path) -> None:
@@ -92,10 +92,10 @@ class PlanSearch:
             save_plan(plan_of(self._best(), self.request), path)
 
     def page(self, rows: Sequence[Mapping[str, str]] = (), notes: str = "") -> str:
-        """Return a page for a browser: a table of the plans, where everything of the best is, and when.
+        """Return a page for a browser: a table of the plans, and the placement and timing of the best.
 
         Args:
-            rows: A row of cells per plan, as people read them; empty: those of `table`.
+            rows: A row of cells per plan, formatted for people; empty: the rows of `table`.
             notes: Below the table; empty: the caption of `table`.
 
         Raises:
@@ -107,17 +107,17 @@ class PlanSearch:
         return plan_page(best, self.request, table.title, rows or table.rows, notes or table.caption)
 
     def export(self, trainer: TrainerName) -> str:
-        """Return the best plan in the words of another trainer, as `pipesched.export_setting` does.
+        """Return the best plan as flags or configuration of another trainer, as `pipesched.export_setting` does.
 
         Raises:
-            ArgumentError: Nothing fits, there is no such trainer, or it cannot be told.
-            ScheduleError: PyTorch's CSV cannot say the schedule.
+            ArgumentError: Nothing fits, the trainer is unknown, or it cannot express the plan.
+            ScheduleError: PyTorch's CSV cannot express the schedule.
         """
         return export_setting(plan_of(self._best(), self.request), trainer)
 
     @property
     def trainers(self) -> dict[TrainerName, tuple[int, ...]]:
-        """The numbers of the ranked plans, from 1, that each trainer can be told of."""
+        """The numbers of the ranked plans, from 1, that each trainer can express."""
         rules: list[TrainerRule] = [TrainerRule.of(name, self.request.profile) for name in get_args(TrainerName)]
         numbered = [*enumerate((outcome.candidate for outcome in self.ranking.ranked), 1)]
         return {
@@ -131,7 +131,7 @@ class PlanSearch:
         return pd.DataFrame([_row(outcome) for outcome in self.ranking.ranked])
 
     def plot(self) -> Figure:
-        """Draw where everything of the best plan is, and when.
+        """Draw the placement and timing of the best plan.
 
         Raises:
             ArgumentError: Nothing fits.
@@ -214,32 +214,32 @@ def plan(
 
     Args:
         profile: Profile of the model: a Profile, or a file of one.
-        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time. A device is as
-            many GPUs as share a layer of the profile.
+        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time. A device is the
+            group of GPUs that share a layer of the profile.
         batch_size: Samples of an optimizer step.
-        num_devices: The first of the cluster; None: all.
+        num_devices: Number of devices, the first of the cluster; None: all.
         schedules: Names of the catalogue, and builders of your own or their names; None: gpipe, 1f1b, interleaved and
             zb_h1.
-        asynchronous: Whether schedules that train on stale weights may be among them; with no names, three such too.
+        asynchronous: Whether to allow schedules that train on stale weights; without names, also try three of them.
         depths: Ranks of a copy of the pipeline; None: any.
         chunks: Stages per rank, where a schedule takes them.
-        recomputes: Whether stages keep only their input: no, yes, or both are tried.
-        compressions: Compressions of messages that are tried.
-        convert_bytes_per_s: How quickly a device compresses; None: in no time.
-        network: How messages go.
+        recomputes: Whether stages keep only their input: no, yes, or both.
+        compressions: Compressions of messages to try.
+        convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
+        network: Options of the network.
         fewer: Whether devices may be left idle.
         top: Plans to rank.
-        time_limit_s: Then it is the best so far, once there is one; None: to the end.
-        num_workers: Processes, which find the same in less time; None: as many as cores, where that is quicker. A
-            script that asks for several does so below ``if __name__ == "__main__"``.
-        input_share: Share of B that I takes where the profile says B alone, and W the rest.
-        trainer: Trainer that is to run the plan: only plans that it can be told of are tried; None: any.
+        time_limit_s: Time after which the search ends if it has a plan [s]; None: no limit.
+        num_workers: Processes, with the same result in less time; None: one per core if that is quicker. A script that
+            asks for several does so below ``if __name__ == "__main__"``.
+        input_share: Share of B that I takes in a profile with B alone; W takes the rest.
+        trainer: Trainer of the plan: only plans that it can express are tried; None: any.
 
     Raises:
         ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
-                planned with.
+            planned with.
         ProfileError: A file is bad, or there are more stages than layers.
-        ScheduleError: There is no such schedule.
+        ScheduleError: A schedule does not exist.
     """
     batch_size = require_at_least("batch_size", batch_size, 1)
     top = require_at_least("top", top, 1)
@@ -276,10 +276,10 @@ def plan(
 
 
 def for_trainer(request: Request, trainer: TrainerName | None) -> Request:
-    """Return the request for plans that a trainer can be told of; None: for any.
+    """Return the request restricted to plans that a trainer can express; None: no restriction.
 
     Raises:
-        ArgumentError: There is no such trainer.
+        ArgumentError: The trainer does not exist.
     """
     if trainer is None:
         return request
@@ -295,14 +295,14 @@ def search_request(
     num_workers: int | None,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> PlanSearch:
-    """Search for plans; a KeyboardInterrupt ends the search with what there is.
+    """Search for plans; a KeyboardInterrupt ends the search with the plans found so far.
 
     Args:
-        request: What is asked for.
+        request: The request.
         top: Plans to rank.
-        time_limit_s: Then it is the best so far, once there is one; None: to the end.
-        num_workers: Processes; None: as many as cores, where that is quicker.
-        progress: Is told which share of the candidates is settled.
+        time_limit_s: Time after which the search ends if it has a plan [s]; None: no limit.
+        num_workers: Processes; None: one per core if that is quicker.
+        progress: Receives the share of settled candidates.
     """
     ranking = search_plans(
         request,
@@ -319,11 +319,11 @@ def plannable_schedules(schedules: Sequence[NamedSchedule] | None, asynchronous:
 
     Args:
         schedules: Names in the catalogue, and builders of a user's own or their names; None: the usual ones.
-        asynchronous: Whether some may train on stale weights.
+        asynchronous: Whether schedules may train on stale weights.
 
     Raises:
-        ArgumentError: One has several pipelines or none, or trains on stale weights without being asked to.
-        ScheduleError: There is no such schedule.
+        ArgumentError: A schedule has several pipelines or none, or trains on stale weights without permission.
+        ScheduleError: A schedule does not exist.
     """
     if schedules is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
@@ -340,11 +340,11 @@ def plannable_schedules(schedules: Sequence[NamedSchedule] | None, asynchronous:
 
 
 def untried_schedules(tried: Sequence[str], asynchronous: bool) -> tuple[str, ...]:
-    """Return the names of the other schedules that a plan might have, were they named.
+    """Return the names of the other schedules that a plan could have.
 
     Args:
         tried: Names in the catalogue.
-        asynchronous: Whether some may train on stale weights.
+        asynchronous: Whether schedules may train on stale weights.
     """
     return tuple(
         name

@@ -15,7 +15,7 @@ from pipesched.simulator.planner import Candidate, predict_candidate
 from pipesched.workflows.simulating import simulate
 
 _MOST_OPS = 4096
-"""Devices times micro-batches of a round up to which a partition is simulated; so many take some seconds."""
+"""Most devices times micro-batches of a round for a simulated partition; more would take longer than some seconds."""
 
 
 def simulated_times(
@@ -23,8 +23,9 @@ def simulated_times(
 ) -> tuple[float | None, float | None]:
     """Return the times per micro-batch of stages with replicas under 1F1B-RR and of plain data parallelism [s].
 
-    Ranks take the devices in order. Under 1F1B-RR it is the steady-state time. A step of data parallelism is one
-    micro-batch on each device, which has all layers, and the sum of all gradients over all devices. None where a time
+    Ranks take the devices in order. The time of 1F1B-RR is the steady-state time. A step of data parallelism is one
+    micro-batch on each device, which has all layers, and the sum of all gradients over all devices. A time is None if
+    it
     cannot be predicted, or not within seconds.
 
     Args:
