@@ -2,7 +2,7 @@
 
     lists ── compile_lists ──> Program ── costs, cluster ──> numbers ── event loop ──> times ──> Timeline
 
-It covers all that `simulator.engine` covers. What cannot come to its end is handed to SimPy, which says why.
+It covers all of `simulator.engine`. Lists that cannot finish are handed to SimPy, which reports the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def simulate_arrays(
 ) -> Timeline:
     """Predict the time of every op of `schedule`.
 
-    Args and errors are those of `simulate_lists`, and so is the Timeline.
+    Args, errors and result are the same as in `simulate_lists`.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
     return CompiledLists(schedule, costs, cluster, network, given).timeline(jitter, seed)
@@ -50,7 +50,7 @@ class CompiledLists:
 
     Args:
         schedule: Lowered or not.
-        costs: What each op takes when it is alone on its device.
+        costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
         given: Seconds of single ops, as `simulate_lists` takes them.
@@ -72,14 +72,14 @@ class CompiledLists:
         self._costs, self._cluster, self._network, self._given = costs, cluster, network, given
         if given is not None:
             require_given(given, self._lowered)
-        self._program: Program | None = None  # where SimPy has to say what is wrong
+        self._program: Program | None = None  # None if SimPy has to report an error
         self._loaded: LoadedProgram | None = None
         with suppress(*_UNABLE):
             has_hand_over = cluster.has_hand_over
             self._program = compile_lists(self._lowered, network, has_hand_over=has_hand_over, given=given)
 
     def timeline(self, jitter: float = 0.0, seed: int = 0) -> Timeline:
-        """Return the Timeline, with or without jitter; errors are those of `simulate_lists`."""
+        """Return the Timeline, with or without jitter; raises the same errors as `simulate_lists`."""
         times_s = self._times_s(jitter, seed)
         timeline = self._program.timeline(times_s) if self._program and len(times_s) else None
         if timeline is None or not math.isfinite(timeline.makespan_s):
@@ -93,7 +93,7 @@ class CompiledLists:
         return makespan_s if math.isfinite(makespan_s) else self._simpys(jitter, seed).makespan_s
 
     def _times_s(self, jitter: float, seed: int) -> Any:
-        """Return the times; nothing where SimPy has to say what is wrong."""
+        """Return the times, or an empty list if SimPy has to report an error."""
         require_simulable(self._lowered, self._costs, self._cluster, self._network, jitter)
         if self._program is not None:
             with suppress(*_UNABLE):
@@ -123,13 +123,13 @@ def program_times(
 
     Args:
         program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
-        costs: What each op takes when it is alone on its device.
+        costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
         jitter: As `simulate_lists` takes it.
         seed: As `simulate_lists` takes it.
-        num_pipelines: Equal ones that do the same at the same time, of which these are the times of one: where nothing
-            but their devices and links is shared.
+        num_pipelines: Equal pipelines in lockstep on the same devices. The times are of one of them. They share
+            nothing but devices and links.
 
     Raises:
         ProfileError: The costs do not say the seconds of a phase that the lists have.

@@ -1,4 +1,4 @@
-"""Compile columns of ops to a program: those of lists whose ranks take no time for handing over."""
+"""Compile columns of ops to a program, for lists whose ranks take no time for hand-over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def compile_columns(schedule: Schedule, network: NetworkOptions) -> Program:
     """Return the program of lowered lists whose ranks take no time for handing over.
 
     Raises:
-        SimulationError: An op waits for what never comes, posts do not meet, or a stage is none; SimPy says which.
+        SimulationError: An op waits for a missing message, posts do not meet, or a stage does not exist. SimPy reports
+            which.
     """
     columns, num_stages, num_microbatches = schedule.columns, schedule.num_stages, schedule.num_microbatches
     if not columns.are_within(num_stages, num_microbatches):
@@ -140,7 +141,7 @@ def _first(numbers: Any, count: int) -> list[int]:
 def _durations(
     schedule: Schedule, channels: Sequence[Channel], works: Iterable[tuple[int, int]]
 ) -> Iterator[InstructionTime]:
-    """Yield what each number of a duration stands for, of its first cell and its piece; number 0 are no seconds."""
+    """Yield the meaning of each duration number, from its first cell and its piece; number 0 is zero seconds."""
     columns, devices, begins = schedule.columns, schedule.rank_to_device, [*map(int, schedule.columns.begins)]
     yield 0.0
     for cell, piece in islice(works, 1, None):

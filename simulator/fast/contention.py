@@ -12,7 +12,7 @@ from pipesched.simulator import Scenario, is_usual
 
 
 def contention_of(scenario: Scenario) -> str | None:
-    """Return why one of a scenario's pipelines does not say what all do; None if it does."""
+    """Return the reason why one pipeline of a scenario does not represent all, or None if it does."""
     schedule, nics, network = scenario.schedule, scenario.cluster.nics, scenario.network
     if schedule.num_devices < schedule.num_ranks:
         return (
@@ -55,7 +55,7 @@ def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
 
 
 def _along(row: Sequence[Op], kind: type[Send] | type[Recv], peer: int, stages: Collection[int]) -> list[Message | int]:
-    """Return what one end of a link posts to it: messages, and reductions by stage."""
+    """Return the posts to one end of a link: messages, and reductions by stage."""
     return [
         op.stage if isinstance(op, Reduce) else op.message
         for op in row

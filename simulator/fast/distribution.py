@@ -54,7 +54,7 @@ def makespans(
     Args:
         schedule: Lowered.
         num_processes: More than one: new processes share the work.
-        engine: Who simulates.
+        engine: Engine of the simulation.
 
     Raises:
         As `simulate_lists` does.

@@ -27,16 +27,16 @@ _LEAST = 4
 _WORKS, _MOST_WORKS = 12_000, 500_000
 """Works of the shortest run and of the longest, but for lists of which few iterations are as many."""
 _OF_DIFFERENCE = 3**0.5
-"""Times the error of a run: what it differs from one of half its length, whose variance is twice as large."""
+"""Ratio of the difference from a run of half the length to the error of a run; the variance of the half is double."""
 
 
 class Pace(NamedTuple):
     """The seconds of an iteration in the long run.
 
     Attributes:
-        seconds: In which every pipeline does a batch [s].
-        error: How far off they may be, as a share of them: the standard error of the last run, by its windows or
-            by how far it is from that of half its length; or how far above the least that is possible.
+        seconds: Time in which every pipeline does a batch [s].
+        error: Relative error of `seconds`: the standard error of the last run, by its windows or by its difference
+            from a run of half its length; or the excess over the lower bound.
     """
 
     seconds: float
@@ -47,9 +47,9 @@ def drifting_pace(run: Run, num_works: int, least_s: float) -> Pace:
     """Run pipelines longer and longer until the pace is known.
 
     Args:
-        run: Runs them so many iterations, with ops that vary.
-        num_works: Works of all of them in an iteration.
-        least_s: What the busiest device or link has to do in an iteration of all pipelines [s].
+        run: Runs the pipelines for a number of iterations, with ops that vary.
+        num_works: Works of all pipelines in an iteration.
+        least_s: Work of the busiest device or link in an iteration of all pipelines [s].
     """
     iterations = max(_LEAST, round(_WORKS / max(1, num_works)))
     earlier_s = None

@@ -1,18 +1,18 @@
 """Equal pipelines on the same devices: one of them is compiled, and stands for any number.
 
-Begun together, where nobody tells them apart, they are in lockstep: each op of one runs beside the same op of all
-others, and is slowed as far as N of them want more than the device; each message shares its link with N - 1 that are
-just as long. That makes one pipeline with a device and a link for itself, on which
+If they begin together and nothing distinguishes them, they are in lockstep: each op of one runs beside the same op of
+all others, and is slowed as far as N of them want more than the device. Each message shares its link with N - 1 equal
+messages. That makes one pipeline with a device and a link for itself, on which
 
     an op takes max(1, N u) times its seconds, u being its utilisation,
     a message takes N times its bytes over the bandwidth.
 
-Each device holds N times what the one pipeline does, and the reference model once. A shared NIC would tell pipelines
-apart: it takes messages in turn.
+Each device holds N times the memory of the one pipeline, and the reference model once. A shared NIC would distinguish
+the pipelines: it takes messages in turn.
 
-In the long run nobody waits at the end of an iteration for the other pipelines. So they do not stay in lockstep:
-whichever is ahead finds the device free for a moment, runs at full speed and gets further ahead, until one computes
-where another waits for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 at best:
+In the steady state no pipeline waits for the others at the end of an iteration. So they do not stay in lockstep:
+the one ahead finds the device free for a moment, runs at full speed and gets further ahead, until one computes
+while another waits for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 at best:
 
     lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
@@ -63,7 +63,7 @@ class EqualPipelines:
 
     Args:
         schedule: Schedule of one pipeline, a device for every rank; several have no reductions.
-        costs: What each op takes when it is alone on its device.
+        costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
 
@@ -82,10 +82,10 @@ class EqualPipelines:
         self._busiest_s: dict[bool, tuple[float, float]] = {}
 
     def together(self, num_pipelines: int) -> Estimate:
-        """Return time and memory of an iteration that so many begin together; the Timeline is left out.
+        """Return time and memory of an iteration of pipelines that begin together; the Timeline is left out.
 
-        Of one pipeline alone an Average takes no time and no memory: there is no reference. Of several, nothing but
-        devices and links is shared, and messages go as usual: see `contention_of`.
+        For one pipeline alone an Average takes no time and no memory: there is no reference. Several pipelines share
+        only devices and links, and messages go as usual: see `contention_of`.
 
         Raises:
             As `pace` does.
@@ -126,7 +126,7 @@ class EqualPipelines:
         return drifting_pace(lambda count: self.ends_s(num_pipelines, count, _JITTER), num_works, least_s)
 
     def ends_s(self, num_pipelines: int, iterations: int = 1, jitter: float = 0.0, seed: int = 0) -> list[list[float]]:
-        """Run pipelines that begin together, so many times each.
+        """Run pipelines that begin together for a number of iterations.
 
         Args:
             num_pipelines: At least 1.
@@ -184,7 +184,7 @@ class EqualPipelines:
         return taken_over(timeline, device, time_s, held_bytes, capacity, passes=passes)
 
     def _arrays(self, num_pipelines: int) -> LoopArrays:
-        """Return the arrays of one of so many."""
+        """Return the arrays of one of `num_pipelines` pipelines."""
         is_several = num_pipelines > 1
         if is_several not in self._known:
             program = self._program.in_numpy
@@ -194,7 +194,7 @@ class EqualPipelines:
         return self._known[is_several]
 
     def least_s(self, num_pipelines: int) -> float:
-        """Return what the busiest rank, device or link has to do in an iteration of all pipelines [s]."""
+        """Return the work of the busiest rank, device or link in an iteration of all pipelines [s]."""
         is_several = num_pipelines > 1
         if is_several not in self._busiest_s:
             self._busiest_s[is_several] = _busiest_s(self._arrays(num_pipelines))
@@ -203,9 +203,9 @@ class EqualPipelines:
 
 
 def _busiest_s(arrays: LoopArrays) -> tuple[float, float]:
-    """Return what the busiest rank of one pipeline does, and what the busiest device or link does for each of them [s].
+    """Return the work of the busiest rank of a pipeline, and the work per pipeline of the busiest device or link [s].
 
-    A device that nobody shares does what its rank does.
+    An unshared device does the work of its rank.
     """
     import numpy as np
 

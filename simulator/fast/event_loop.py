@@ -1,8 +1,7 @@
 """The event loop of the array engine: plain Python over numbers, or the same lines compiled by numba.
 
-It follows `simulator.engine` event by event: what SimPy would put into its queue is put into this one, in the same
-order and with the same sums, so that what happens at the same time happens in the same order. A rank works through its
-instructions:
+It follows `simulator.engine` event by event: its queue gets the same events as SimPy's, in the same order and with the
+same sums, so simultaneous events happen in the same order. A rank runs its instructions:
 
     WORK     its device computes; beside others where ranks share the device or messages slow it
     OWN      the device does the rank's own work, if that takes any time
@@ -10,12 +9,12 @@ instructions:
     SEND     the sender's side of a transfer is posted
     RECV     the receiver's side
     REDUCE   a replica's side of a reduction
-    WAIT     until a transfer or reduction is over, or so long before that
+    WAIT     until a transfer or reduction is over, or some time before that
     MARK     nothing
     END      the list is over
 
-An event is (when, number, who): a rank from 0 on, and below that `loop_parts.event` says what happens to which. Where
-no two ranks ever want the same but the two ends of a channel, no event is needed: `simulator.fast.run_ahead`.
+An event is (when, number, owner): the owner is a rank from 0 on, and below 0 a code of `loop_parts.event`. No event is
+needed if no two ranks ever compete for anything but the two ends of a channel: `simulator.fast.run_ahead`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     for rank in range(num_ranks):
         put(events, 0.0, rank, rank)
     now, number, num_over = 0.0, num_ranks, 0
-    departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1  # what is to happen next: of nobody yet
+    departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1  # owner of the next event of each kind
     slow_at = slow_end = more = 0
     while True:
         now, serial, who = take(events, now)

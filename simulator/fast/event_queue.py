@@ -1,12 +1,12 @@
-"""The events that are to come, in SimPy's order: by time, and at the same time by number.
+"""The queue of future events, in SimPy's order: by time, and at the same time by number.
 
-Those of this very time stand in a row, the others in a heap. Plain Python has lists of tuples for that, whose heap is
-written in C. Machine code would count references of every tuple: it has columns of numbers. A rank, a channel and an
-alarm have one event each at most: these stand in slots, and a tournament between the slots says which is next. The
-others, which are few, are in a heap. Plain Python leaves older alarms in its heap.
+Events of the current time are in a row, all others in a heap. Plain Python uses lists of tuples, with the heap of the
+standard library. Machine code would count references of every tuple, so it uses columns of numbers. A rank, a channel
+and an alarm have at most one event each. Each has a slot, and a tournament between the slots finds the next event. The
+few other events are in a heap. Plain Python leaves older alarms in its heap.
 
-The queue is (heap, row) or an `EventColumns`; the loop calls the same functions for both, and numba is told which are
-meant by `compiled`.
+The queue is (heap, row) or an `EventColumns`. The loop calls the same functions for both, and `compiled` selects the
+functions for numba.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(7)
-"""What an event says: the first on something shared is over, a message has left its wire or its next chunk may, the
-next round of a reduction may begin; a transfer is told of to the devices that it slows, begins to slow them, has slowed
-them."""
+"""Kinds of events: the first run on something shared is over, a message has left its wire or its next chunk may, the
+next round of a reduction may begin; a transfer is announced to the devices that it slows, begins to slow them, has
+slowed them."""
 
 INFINITE = math.inf
 NOBODY = 1 << 60
-"""Who the event is of when there is none."""
+"""The owner of the event of an empty queue."""
 EMPTY = 1 << 62
 """Number of the event in a slot that has none."""
 
@@ -33,18 +33,18 @@ class EventColumns(NamedTuple):
     """A queue for machine code.
 
     Attributes:
-        slot_whos: Whose the one event of each rank, channel and alarm is.
-        node_s: A tournament: node k is the earlier event of nodes 2 k and 2 k + 1, node 1 the next of all, and the
-            second half are the slots themselves. When each is [s]; infinite where there is none.
-        node_numbers: Their numbers.
-        node_slots: The slots that they are in.
-        heap_s: When each event of others is [s]; the first is the next.
-        heap_numbers: Their numbers.
-        heap_whos: Who they are of.
-        row_numbers: Numbers of the events of this very time, a ring.
-        row_whos: Who they are of.
-        counts: How many are in the heap, where the ring begins, how many are in it; the slots of the first channel and
-            the first alarm; and the slot whose event was taken last, and which is still in the tree, or -1.
+        slot_whos: The owner of each slot: a rank, channel or alarm.
+        node_s: Times of a tournament [s], infinite without event: node k is the earlier event of nodes 2 k and 2 k + 1,
+            node 1 the next of all, and the second half are the slots.
+        node_numbers: Event numbers of the nodes.
+        node_slots: Slots of the nodes.
+        heap_s: Times of the other events, as a heap [s].
+        heap_numbers: Their event numbers.
+        heap_whos: Their owners.
+        row_numbers: Event numbers of the current time, a ring.
+        row_whos: Their owners.
+        counts: Number of events in the heap, first place of the ring, number of events in the ring; slots of the first
+            channel and the first alarm; and the slot whose event was taken last and is still in the tree, or -1.
     """
 
     slot_whos: Any
@@ -101,12 +101,12 @@ def put_alarm(events: Any, when: float, number: int, which: int) -> None:
 
 
 def put_now(events: Any, now: float, number: int, who: int) -> None:
-    """Add an event of this very time, behind those that are there."""
+    """Add an event of the current time, behind the others."""
     events[1].append((now, number, who))
 
 
 def take(events: Any, now: float) -> tuple[float, int, int]:  # noqa: ARG001 -- columns do not say it again
-    """Take the next event, of `NOBODY` if there is none."""
+    """Take the next event, or one of `NOBODY` from an empty queue."""
     heap, row = events
     if row and not (heap and heap[0] < row[0]):
         event: tuple[float, int, int] = row.popleft()
@@ -208,4 +208,4 @@ IN_COLUMNS: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 """Of each function the one for machine code."""
 QUEUE_PARTS = (_put_slot,)
-"""What these call."""
+"""The functions that these call."""

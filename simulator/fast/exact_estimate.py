@@ -9,7 +9,7 @@ from pipesched.simulator.memory import iteration
 
 
 def predict_scenario(scenario: Scenario) -> Estimate:
-    """Predict an iteration of all pipelines: what `predict_by_events` says, by the array engine.
+    """Predict an iteration of all pipelines, as `predict_by_events` does, with the array engine.
 
     Raises:
         ScheduleError, ProfileError: As `simulate_lists` does.

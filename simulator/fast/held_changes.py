@@ -1,10 +1,10 @@
-"""What each rank holds more or less at each of its instructions, from columns of ops, as a loop over numbers.
+"""The change of each rank's memory at each of its instructions, from columns of ops, as a loop over numbers.
 
     instructions      F0    F1    B0    B1   Step  END      one stage: 100 bytes of weights, 30 of activations
-    changes          +30   +30     .  +100-30 -30  -100     at the start of each; what is held always is told beside it
+    changes          +30   +30     .  +100-30 -30  -100     at the start of each; constant memory is returned beside it
 
-It is the same for lists and for NumPy's arrays, which machine code takes. What is held from when to when is said in
-`simulator.memory.lifetimes`, for a run with pooled buffers; predicted copies of weights are not among it.
+The loop is the same for lists and for NumPy's arrays, which machine code takes. `simulator.memory.lifetimes` describes
+the lifetimes, for a run with pooled buffers; predicted copies of weights are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
     heads: Any, tails: Any, used: Any, gone: Any, following: Any, gone_at: Any, last_read: Any, opened: Any,
     stepped: Any, is_here: Any, changes: Any, are_starts: Any, always: Any, updates: Any,
 ) -> bool:  # fmt: skip
-    """Write what changes at each instruction.
+    """Write the change of memory at each instruction.
 
     Args:
         begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them: lowered, without look-aheads.
@@ -33,49 +33,49 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
         stages: n stages.
         microbatches: n micro-batches.
         others: n peers and versions.
-        posted: Of each op the instruction at which its rank comes to it.
-        starts: Of each op, but of messages, the instruction that it is.
+        posted: Instruction at which the rank reaches an op, by op.
+        starts: Instruction of an op, by op; messages excluded.
         ends: The instruction behind it.
-        num_stages: How many stages there are.
+        num_stages: Number of stages.
         num_microbatches: m.
-        num_versions: How many versions of weights there are.
-        is_compressed: Whether something else than the output is sent.
-        weights: Bytes of the weights of each stage; so are the next.
+        num_versions: Number of versions of weights.
+        is_compressed: Whether a sent message is not the output itself.
+        weights: Bytes of the weights, by stage; the next arrays are by stage, too.
         fixed: Bytes that are held always.
-        inputs: Bytes of the input, which stays with F where R makes the rest again.
+        inputs: Bytes of the input, which stays with F if R recomputes the rest.
         outputs: Bytes of the output, while it waits for a stage of the same rank.
-        sizes: Bytes of the output on its way, and of the gradient of it.
+        sizes: Bytes of the output in transfer, and of its gradient.
         saved: Bytes that F leaves.
         saved_for_weight: Bytes that I leaves to W.
-        working: Bytes that B and I work in.
-        are_saved: Whether the output is among what F leaves.
-        op_of: Of each cell its op, to be written.
-        told: Of each message how many of its receiver's messages its sender had used.
-        senders: Of each message its sender, -1 at first.
-        at: Of each phase of each micro-batch of each stage its cell, -1 at first.
-        used_by: Of each message the cell that uses it, -1 at first.
-        received: Of each message the cell of its Recv, -1 at first.
-        number_of: Of each how many came over its channel before.
-        heads: Of each pair of ranks the first message that is not let go of, -1 at first.
-        tails: The last that was sent, -1 at first.
-        used: How many messages of the second the first has used, 0 at first.
-        gone: How many messages to the second the first has let go of, 0 at first.
-        following: Of each cell that sends the next to the same rank, -1 at first.
-        gone_at: Of each the cell at whose start its message is let go of, -1 at first.
-        last_read: Of each version of each stage the last cell that reads it, -1 at first.
-        opened: Of each stage the instruction from which on it has gradients.
-        stepped: Of each stage how often its rank has stepped.
-        is_here: Of each stage the rank that it was last seen on, -1 at first; and behind those, where it is averaged.
-        changes: Of each instruction, 0 at first [bytes].
-        are_starts: Of each whether an op that holds something starts there, 0 at first.
-        always: Of each rank what it holds always, 0 at first [bytes].
-        updates: Of each rank the weights that are averaged, 0 at first [bytes].
+        working: Working memory of B and I [bytes].
+        are_saved: Whether the output is part of the bytes that F leaves.
+        op_of: Op of each cell, to be written.
+        told: Number of the receiver's messages that the sender had used, by message.
+        senders: Sender, by message, -1 at first.
+        at: Cell of each phase of each micro-batch of each stage, -1 at first.
+        used_by: Cell that uses a message, by message, -1 at first.
+        received: Cell of the Recv, by message, -1 at first.
+        number_of: Number of earlier messages over its channel, by message.
+        heads: First message that is not yet freed, by pair of ranks, -1 at first.
+        tails: Last sent message, by pair of ranks, -1 at first.
+        used: Messages of the second rank that the first has used, by pair of ranks, 0 at first.
+        gone: Messages to the second rank that the first has freed, by pair of ranks, 0 at first.
+        following: Cell that sends the next message to the same rank, by message, -1 at first.
+        gone_at: Cell at whose start a message is freed, by message, -1 at first.
+        last_read: Last cell that reads a version, by version and stage, -1 at first.
+        opened: Instruction from which on a stage has gradients, by stage.
+        stepped: Number of Steps of its rank so far, by stage.
+        is_here: Last rank seen with a stage, by stage, -1 at first; then the same for Averages.
+        changes: Change of memory, by instruction, 0 at first [bytes].
+        are_starts: Whether an op that holds memory starts at an instruction, 0 at first.
+        always: Constant memory, by rank, 0 at first [bytes].
+        updates: Averaged weights, by rank, 0 at first [bytes].
 
     Returns:
-        Whether it is written; else a message is sent or received twice.
+        True on success; False if a message is sent or received twice.
     """
     num_ranks, gradients, op = len(begins) - 1, num_stages * num_microbatches, 0
-    for rank in range(num_ranks):  # what a message proves, as in `schedules.semantics.acknowledgements`
+    for rank in range(num_ranks):  # the uses that a message proves, as in `schedules.semantics.acknowledgements`
         first = begins[rank]
         for i in range(first, begins[rank + 1]):
             op_of[i] = op

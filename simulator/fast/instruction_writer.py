@@ -17,8 +17,8 @@ F, I, W, R, SEND_F, SEND_B, RECV_F = (  # noqa: E741
 POST_REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE, op_cells.OVERLAPPED
 
 WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
-"""What `write_instructions` says: all is well, an op waits for what never comes, a Send meets a Recv of something else
-or none, a replica does not reduce, or there is no room for so many instructions."""
+"""Results of `write_instructions`: success, an op waits for a missing message, a Send meets a Recv of another message,
+a post meets none, a replica does not reduce, or the arrays are too small for the instructions."""
 
 
 def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -48,7 +48,7 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
         counts: 5 numbers, to be written: instructions, transfers, reductions, durations, channels.
         begun: R + 1 numbers, to be written: where the instructions of each rank begin; and the end.
         kinds: Kinds of instructions, to be written, as are the next two.
-        targets: What they post or wait for.
+        targets: Transfer or reduction that they post or wait for.
         takes: Their durations.
         durations: Of each duration the first cell that takes it, to be written; of a latency, below 0, its channel.
         pieces: Of each duration, to be written: 0, or which piece of an Overlap; 8 more if a Step copies.
@@ -81,7 +81,7 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
         open_ranks: Of each stage the rank that the last two are of, -1 at first.
 
     Returns:
-        `WRITTEN`, or what is wrong.
+        `WRITTEN`, or the kind of error.
     """
     gradients, room, num_pairs = num_stages * num_microbatches, len(kinds), 0
     end, num_transfers, num_reductions, num_durations, num_channels, num_sizes = 0, 0, 0, 1, 0, 0
@@ -230,7 +230,7 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
                 kinds[end] = MARK
                 end += 1
             i += 1
-        for cell in range(begins[rank], last_cell):  # what is still being reduced
+        for cell in range(begins[rank], last_cell):  # unfinished reductions
             if end + 2 > room:
                 return CROWDED
             if codes[cell] == POST_REDUCE and open_of[stages[cell]] >= 0:
@@ -271,7 +271,7 @@ def write_spans(
         codes: n codes.
         begun: As `write_instructions` writes it, as are the next two.
         kinds: Kinds of instructions.
-        targets: What they post or wait for.
+        targets: Transfer or reduction that they post or wait for.
         is_blocking: Whether Sends block.
         num_instructions: How many there are.
         num_posted: How many transfers and reductions there are.

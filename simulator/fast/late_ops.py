@@ -34,14 +34,14 @@ class LateOps:
         self._before: dict[int, list[int]] = {}
 
     def pace(self, timeline: Timeline, lags: Iterable[int]) -> SteadyPace | None:
-        """Return the pace at which the computations follow those of a lag before, the first lag at which all do alike.
+        """Return the pace of the first lag at which each computation follows its earlier one by the same time.
 
         Args:
             timeline: Timeline of the run.
             lags: Micro-batches to look back, each tried in turn.
 
         Returns:
-            The pace, or None if there is none at any lag.
+            The pace, or None if no lag gives one.
         """
         ends_s = timeline.columns.ends_s
         late = [(rank, float(ends_s[cell])) for (rank, *_), cell in self._late]

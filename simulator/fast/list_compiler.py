@@ -1,14 +1,13 @@
 """Compile lists to a program, rank by rank.
 
     Compute      waits for the messages that it needs, takes them, works
-    Overlap      the same for both, then both at once, and what is left of each
+    Overlap      the same for both, then both at once, and the rest of each
     Send, Recv   post; a blocking Send waits behind that
     Reduce       posts
     Step         waits for the Reduce of its stage before it, works
-    end          waits for what is still being reduced
+    end          waits for unfinished reductions
 
-What is known of one micro-batch is known of all: what a phase of a stage needs, gives and takes is asked once for each
-rank.
+All micro-batches are alike: the inputs, output and duration of a phase of a stage are computed once for each rank.
 """
 
 from __future__ import annotations
@@ -62,7 +61,8 @@ def compile_lists(
         given: Seconds of single ops, as `simulate_lists` takes them.
 
     Raises:
-        SimulationError: An op waits for what never comes, posts do not meet, or a stage is none; SimPy says which.
+        SimulationError: An op waits for a missing message, posts do not meet, or a stage does not exist. SimPy reports
+            which.
     """
     if given is None and not has_hand_over:
         return compile_columns(schedule, network)
@@ -73,7 +73,7 @@ _Reduction: TypeAlias = tuple[int, int]
 """The stage, and which of its reductions."""
 
 _Kind: TypeAlias = tuple[tuple[tuple[Payload, int], ...], tuple[Payload, int] | None, int]
-"""What a computation needs and gives, but for the micro-batch, and what it takes."""
+"""Inputs and output of a computation without the micro-batch, and the number of its duration."""
 
 
 _NOWHERE = -1, -1
@@ -102,7 +102,7 @@ class _Compiler:
         self._messages: list[Message] = []
         self._message_kinds: dict[tuple[Payload, int], int] = {}
         self._sizes: list[int] = []
-        self._sides: list[int] = []  # of each transfer those that are posted: 1 the receiver's, 2 the sender's
+        self._sides: list[int] = []  # posted sides of each transfer: 1 the receiver's, 2 the sender's
         self._reductions: dict[_Reduction, list[int]] = {}  # the ranks of each
         self._reduced: list[tuple[list[int], int, _Reduction]] = []  # where the number of a reduction is still wanted
 
@@ -210,7 +210,7 @@ class _Compiler:
             self._wait_for(key)
 
     def _alike(self, rank: int, part: Compute, alike: dict[Hashable, _Kind]) -> _Kind:
-        """Return what is the same for all micro-batches."""
+        """Return the part that is the same for all micro-batches."""
         key = part.phase, part.stage, part.lookahead and looks_ahead(part)
         kind = alike.get(key)
         if kind is None:

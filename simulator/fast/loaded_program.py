@@ -1,4 +1,4 @@
-"""A program with what it takes on one cluster: all that its loop is given, made once for any number of runs."""
+"""A program with its durations on one cluster: the full input of its loop, made once for any number of runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class LoadedProgram:
 
     Args:
         program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
-        costs: What each op takes when it is alone on its device.
+        costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
-        num_pipelines: Equal ones that do the same at the same time, of which these are the times of one: where nothing
-            but their devices and links is shared.
+        num_pipelines: Equal pipelines in lockstep on the same devices. The times are of one of them. They share
+            nothing but devices and links.
 
     Raises:
         ProfileError: The costs do not say the seconds of a phase that the lists have.

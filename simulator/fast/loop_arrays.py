@@ -10,7 +10,7 @@ WORK, OWN, PAUSE, SEND, RECV, REDUCE, WAIT, MARK, END = range(9)
 """Kinds of instructions: see `simulator.fast.event_loop`."""
 
 ALONE, SHARED, CHUNKED = range(3)
-"""How messages pass a wire: one after the other, side by side, or in pieces, those of other wires between them."""
+"""Ways to pass a wire: one after the other, side by side, or in pieces, interleaved with other wires."""
 
 UNKNOWN = -1.0
 """A time that is not known yet."""
@@ -22,17 +22,17 @@ Reals: TypeAlias = list[float]
 
 
 class Instructions(NamedTuple):
-    """What the n instructions of R ranks are.
+    """The n instructions of R ranks.
 
     Attributes:
         begins: R + 1 indices: where each rank's instructions begin, and at last n.
         kinds: n kinds, as above.
         targets: n numbers: the transfer or reduction that is posted or waited for; else 0.
         takes: n indices into the next two.
-        seconds: Durations on a rank's device [s]; of a WAIT how long before the end, of a RECV or REDUCE how much later
-            than the network says it is over.
+        seconds: Duration on a rank's device [s]. For a WAIT, the time before the end. For a RECV or REDUCE, the delay
+            after its end on the network.
         utilisations: Their shares of the device, in (0, 1].
-        sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
+        sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
     """
 
     begins: Integers
@@ -53,23 +53,23 @@ class Instructions(NamedTuple):
 
 
 class Transfers(NamedTuple):
-    """What the T transfers, which go over C channels and W wires, are.
+    """The T transfers, which go over C channels and W wires.
 
     Attributes:
         channels: T numbers of channels; then, for each reduction, C plus the number of its way.
         following: T numbers: the next transfer of the channel; -1 behind the last.
-        loads: T indices into the next two: what is sent over which channel.
+        loads: T indices into the next two: the pair of message size and channel.
         load_bytes: Sizes.
         load_seconds: How long each occupies its wire, when it has the whole of it [s].
-        lates: T times: how much later than the network says each is over [s]; nothing where none is.
+        lates: T delays after the end on the network [s]; empty without delays.
         wires: C numbers.
         modes: W of `ALONE`, `SHARED`, `CHUNKED`: how messages pass the wire.
-        sharers: W numbers of the wires among what is shared; -1 for others.
+        sharers: W indices of the wires among the shared resources; -1 for others.
         latencies: W latencies [s].
         bandwidths: W bandwidths [bytes/s].
         queues: 3 W numbers: of each wire the link and the NICs that must be free; -1 fills up.
         slowed_begins: Of each channel and way of reductions, where its devices begin in `slowed`; and the end.
-        slowed: Devices that are slower meanwhile, as numbers among what is shared.
+        slowed: Devices slowed by a transfer, as indices among the shared resources.
     """
 
     channels: Integers
@@ -89,7 +89,7 @@ class Transfers(NamedTuple):
 
 
 class Reductions(NamedTuple):
-    """What the reductions are, which come behind the transfers; those of a stage go one way.
+    """The reductions, numbered after the transfers; all reductions of a stage go one way.
 
     Attributes:
         members: Of each reduction, how many ranks have to post it.
@@ -119,15 +119,16 @@ class Reductions(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How messages go, and how much is shared.
+    """The rules of messages, and the number of shared resources.
 
     Attributes:
         is_eager: Whether a transfer starts without the receiver.
         chunk_bytes: Size of the pieces in which messages pass `CHUNKED` wires.
-        slowdown: What a transfer adds to the seconds of its devices.
+        slowdown: Increase of the seconds of its devices by a transfer.
         num_queues: Number of links and NICs.
         num_shared: Number of devices and wires that are shared.
-        runs_ahead: Whether no two ranks ever want the same but the ends of a channel, so that their order is known.
+        runs_ahead: Whether no two ranks ever compete for anything but the ends of a channel, so that their order is
+            known.
     """
 
     is_eager: bool
@@ -139,32 +140,32 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes while the event loop runs, beginning as zeros, or as the value in brackets.
+    """The mutable state of the event loop. All fields begin as zeros, or as the value in brackets.
 
     Attributes:
-        at: Of each rank its next instruction [where its instructions begin].
-        at_s: When each instruction is reached [`UNKNOWN`]; so are the next two [s].
-        start_s: When each transfer and reduction starts.
-        end_s: When it ends; when the loop is over, when it is over for who waits for it.
-        late_s: How much later than the network says it is over [s].
-        posted: How many have posted it.
-        first_waiters: The first that waits for it [-1]: ranks, and above them the slowdown of a transfer or reduction.
-        next_waiters: Who waits behind each of these [-1].
-        due: Of each channel the message that goes next or is on its way, where only events say when it has left.
-        num_due: How many are due.
-        left_bytes: How much of it is left to pass its wire.
-        phases: Of each reduction in rounds the phase.
-        rounds: Its rounds of that phase that have begun.
-        free_s: When each link and NIC is free [s].
-        virtual_s: Of all that is shared the virtual clock [s].
-        read_s: When that was last read [s].
+        at: Next instruction, by rank [where its instructions begin].
+        at_s: Time when each instruction is reached [`UNKNOWN`]; the next two begin the same [s].
+        start_s: Start of each transfer and reduction.
+        end_s: End of each transfer and reduction; after the loop, the end for its waiter.
+        late_s: Delay after its end on the network [s].
+        posted: Number of its posts.
+        first_waiters: The first waiter [-1]: ranks, and above them the slowdown of a transfer or reduction.
+        next_waiters: The waiter behind each waiter [-1].
+        due: Message that goes next or is on its way, by channel, if only events know when it has left.
+        num_due: Number of due messages.
+        left_bytes: Bytes of it that have not passed the wire.
+        phases: Phase of each reduction in rounds.
+        rounds: Rounds of that phase that have begun.
+        free_s: Time when each link and NIC is free [s].
+        virtual_s: Virtual clock of each shared resource [s].
+        read_s: Time of the last reading of that clock [s].
         rates: Virtual seconds per second [1].
         alarms: Number of the newest alarm.
-        num_transfers: How many transfers and reductions slow it.
-        first_runs: The first on it that will be over [-1]: ranks, and behind them channels.
-        next_runs: Of each of these who comes next on the same [-1].
-        run_ends: Virtual time at which it is over [s].
-        run_shares: How much it asks for [1].
+        num_transfers: Number of transfers and reductions that slow it.
+        first_runs: The first run on it to be over [-1]: ranks, and behind them channels.
+        next_runs: The run behind each run on the same resource [-1].
+        run_ends: Virtual end of a run [s].
+        run_shares: Share that a run asks for [1].
     """
 
     at: Integers
@@ -211,7 +212,7 @@ class LoopArrays(NamedTuple):
         return len(self.instructions.kinds) + 2 * self.num_posted
 
     def state(self, full: Callable[[int, float], Any]) -> State:
-        """Return the beginning of the event loop; `full` makes so many of a number."""
+        """Return the initial state of the event loop; `full(count, number)` makes an array."""
         instructions, transfers, reductions, rules = self
         num_ranks, num_channels, num_posted = len(instructions.sharers), len(transfers.wires), self.num_posted
         num_reductions, num_shared, num_runs = len(reductions.members), rules.num_shared, num_ranks + num_channels
@@ -231,7 +232,7 @@ class LoopArrays(NamedTuple):
         )
 
     def ahead_state(self, empty: Callable[[int, Any], Any]) -> tuple[Any, ...]:
-        """Return what `run_ahead` changes beside the times; `empty` makes so many numbers of a type."""
+        """Return the mutable arrays of `run_ahead` beside the times; `empty(count, type)` makes an array."""
         num_ranks, num_channels = len(self.instructions.sharers), len(self.transfers.wires)
         return (
             *(empty(num_ranks, int), empty(num_ranks, int), empty(num_channels, float)),
@@ -267,7 +268,7 @@ def in_lists(group: Any) -> tuple[Any, ...]:
 
 
 def _indices_like(numbers: Any) -> Any:
-    """Return as many indices, 0 first, in what the numbers are in."""
+    """Return the indices of `numbers`, as a list or array like `numbers`."""
     if isinstance(numbers, list):
         return list(range(len(numbers)))
     import numpy as np
@@ -276,7 +277,7 @@ def _indices_like(numbers: Any) -> Any:
 
 
 def gathered(numbers: list[float], indices: Any) -> Any:
-    """Return the number of each index, in what the indices are in."""
+    """Return the number at each index, as a list or array like `indices`."""
     if isinstance(indices, list):
         return [numbers[index] for index in indices]
     import numpy as np
@@ -285,7 +286,7 @@ def gathered(numbers: list[float], indices: Any) -> Any:
 
 
 def times_at(times_s: Any, numbers: Any) -> Any:
-    """Return the times with some numbers, in what the times are in."""
+    """Return the times with some numbers, as a list or array like `times_s`."""
     if isinstance(times_s, Sequence):
         return [times_s[number] for number in numbers]
     return times_s.take(numbers)
@@ -296,8 +297,8 @@ def extent_s(times_s: Any, starts: Any, ends: Any) -> tuple[float, float]:
 
     Args:
         times_s: All times, by number [s].
-        starts: Numbers of those of which the first is wanted.
-        ends: Numbers of those of which the last is wanted.
+        starts: Numbers of the times for the first.
+        ends: Numbers of the times for the last.
     """
     firsts_s, lasts_s = times_at(times_s, starts), times_at(times_s, ends)
     if not len(firsts_s):

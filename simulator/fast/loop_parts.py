@@ -11,7 +11,7 @@ _URGENT = 1 << 60
 
 
 def event(what: int, which: int) -> int:
-    """Return who an event is of that is of no rank."""
+    """Return the owner of an event that belongs to no rank."""
     return -1 - (which * 8 + what)
 
 
@@ -37,7 +37,7 @@ def tell_start(which: int, start_s: float, now: float, number: int, slowdown: fl
 
 
 def tell_end(which: int, end_s: float, now: float, number: int, instructions: Any, state: Any, events: Any) -> int:
-    """Say when a transfer or reduction ends: who waits for it goes on then; return the number of the last event."""
+    """Set the end of a transfer or reduction, and queue its waiters; return the number of the last event."""
     first_waiters = state[6]
     state[3][which] = end_s
     if first_waiters[which] < 0:
@@ -58,7 +58,7 @@ def tell_end(which: int, end_s: float, now: float, number: int, instructions: An
 
 
 def wait(waiter: int, which: int, first_waiters: Any, next_waiters: Any) -> None:
-    """Let one more wait for a transfer or reduction, behind those who do."""
+    """Add a waiter for a transfer or reduction, behind its other waiters."""
     next_waiters[waiter] = -1
     last = first_waiters[which]
     if last < 0:

@@ -115,5 +115,5 @@ def compiled_loop() -> Callable[..., bool]:
 
 
 def _always(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return what numba asks for the meaning of a call, whatever its arguments are."""
+    """Return the function that gives numba the implementation of a call, for any arguments."""
     return lambda *_: function

@@ -1,10 +1,10 @@
-"""A schedule as a program: the instructions of all ranks, and what meets in them; found once, whatever it costs.
+"""A schedule as a program: the instructions of all ranks, and their meetings; compiled once, for any costs.
 
     rank 0   F0  Send  B0             WORK 0  SEND t0  WAIT t1  WORK 1  END      t0, t1: transfers of channels 0>1, 1>0
     rank 1   Recv  F0  B0  Send       RECV t0  WAIT t0  WORK 2  WORK 3  SEND t1  END      0..3: indices into durations
 
-Which instructions there are follows from the lists, from whether Sends block and whether handing over takes time, and
-from what is given op by op. What they take is up to costs and cluster (`simulator.fast.program_costs`).
+The instructions follow from the lists, from whether Sends block and hand-over takes time, and from times given for
+single ops. Their durations depend on costs and cluster (`simulator.fast.program_costs`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LatencyTime(NamedTuple):
 
 
 InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime | float
-"""What an instruction takes; a number of seconds as it is."""
+"""The duration of an instruction; a number is in seconds."""
 
 
 class SpanNumbers(NamedTuple):
@@ -90,12 +90,11 @@ class Program:
         messages: Every different message once, whatever its micro-batch.
         sizes: T indices into `messages`.
         reductions: Of each reduction its stage.
-        find_spans: Finds the times of the spans of all ops, in order of rank and then of the rank's list, given all
-            times by number; or their numbers, given those (`time_numbers`). Of n
-            instructions, time k is when number k is reached; time n + t when transfer or reduction t starts; behind
-            those, when it is over.
-        has_hand_over: Whether there are instructions for what handing over takes.
-        hand_overs: Of each hand-over its rank, its op and its instruction, in the order of the spans.
+        find_spans: Converts all times by number into the times of the spans of all ops, in order of rank and list. It
+            also converts numbers of times (`time_numbers`) into the numbers of the spans. Of n instructions, time k is
+            the arrival at number k; time n + t is the start of transfer or reduction t; the ends follow.
+        has_hand_over: Whether there are instructions for the time of hand-over.
+        hand_overs: Rank, op and instruction of each hand-over, in the order of the spans.
     """
 
     schedule: Schedule
@@ -121,7 +120,7 @@ class Program:
 
     @property
     def time_numbers(self) -> Any:
-        """All numbers of times, in what the instructions are in."""
+        """All numbers of times, as a range or array like the instructions."""
         if isinstance(self.kinds, list):
             return range(self.num_times)
         import numpy as np
@@ -154,7 +153,7 @@ class Program:
 
     @cached_property
     def loads(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """What is sent over which channel: of each transfer a number, and of each number its channel and size."""
+        """The load of each transfer as a number, and the channel and size of each load."""
         numbers: dict[tuple[int, int], int] = {}
         if isinstance(self.sizes, list):
             load_of = [numbers.setdefault(load, len(numbers)) for load in zip(self.channel_of, self.sizes, strict=True)]
@@ -221,7 +220,7 @@ class Program:
         return Timeline(schedule.name, "predicted", spans, schedule.rank_to_device, hand_overs=hand_overs)
 
     def _cell_times(self, times: Any) -> Iterator[Any]:
-        """Yield when the op of each cell is reached, begins and is over, in what the columns' codes are in."""
+        """Yield the arrival, start and end of the op of each cell, as lists or arrays like the columns' codes."""
         codes = self.schedule.columns.codes
         in_arrays = not isinstance(self.kinds, list)
         times = machine_code.converted(times, in_arrays=in_arrays, are_real=True)

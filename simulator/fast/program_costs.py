@@ -1,4 +1,4 @@
-"""What the instructions of a program take on a cluster."""
+"""The durations of a program's instructions on a cluster."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def instructions_of(
     seed: int = 0,
     num_pipelines: int = 1,
 ) -> Instructions:
-    """Return the instructions with what they take.
+    """Return the instructions with their durations.
 
     Args:
         program: The program.
-        costs: What each op takes when it is alone on its device.
+        costs: Seconds of each op alone on its device.
         cluster: Devices and links.
-        sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
+        sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
         jitter: Sigma of a log-normal factor on the seconds of each op.
         seed: Seed of the factors.
         num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
@@ -47,7 +47,7 @@ def instructions_of(
 
 
 def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluster) -> WorkPiece:
-    """Return what an instruction asks of its device, at the speed of that.
+    """Return seconds and utilisation of an instruction on its device, at the device's speed.
 
     Raises:
         ProfileError: The costs do not say it.

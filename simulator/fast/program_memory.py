@@ -1,4 +1,4 @@
-"""The peak bytes of a device, from the program: what is held from which of its times to which.
+"""The peak bytes of a device, from the program: memory changes at the numbers of its times.
 
     op          F0   F1   B0   B1  Step  end     one stage: 100 bytes of weights, 30 of activations
     number       0    1    2    3    4    5      where an op starts, and the one before it is over
@@ -53,8 +53,8 @@ class HeldBytes:
         device: The device.
         times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
         totals: How much one pipeline then holds [bytes].
-        inside: Whether that is inside an op: from its start on, or at its end with a predicted copy not dropped yet. So
-            it is held even if the next number is that of the same time.
+        inside: Whether a total is inside an op: from its start on, or at its end with a predicted copy not dropped yet.
+            Then it is held even if the next number has the same time.
         update_bytes: Bytes of the update of each pipeline for an Average, held always; 0 if there is one pipeline
             alone.
         reference_bytes: Bytes of the reference model, which all pipelines share.
@@ -68,7 +68,7 @@ class HeldBytes:
     reference_bytes: int
 
     def peak_bytes(self, times_s: Sequence[float], num_pipelines: int) -> int:
-        """Return the most that so many hold together."""
+        """Return the peak of `num_pipelines` pipelines together."""
         most, doubtful = self._peaks
         for number, following, total in doubtful:
             if differ(times_s[number], times_s[following]):
@@ -77,14 +77,14 @@ class HeldBytes:
         return num_pipelines * most + self._always_bytes(num_pipelines)
 
     def range_bytes(self, num_pipelines: int) -> tuple[int, int]:
-        """Return between what the most lies that so many hold together, whatever the times are."""
+        """Return the bounds of the peak of `num_pipelines` pipelines together, whatever the times are."""
         certain, doubtful = self._peaks
         most = doubtful[0][2] if doubtful else certain
         always = self._always_bytes(num_pipelines)
         return num_pipelines * certain + always, num_pipelines * most + always
 
     def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
-        """Return when so many hold more than `capacity_bytes` for the first time [s], how much, and whether in passing.
+        """Return when the pipelines first exceed `capacity_bytes` [s], by which total, and whether only in passing.
 
         Raises:
             SimulationError: They never do.
@@ -99,10 +99,10 @@ class HeldBytes:
 
     @cached_property
     def _peaks(self) -> tuple[int, list[tuple[int, int, int]]]:
-        """The most that is held whatever the times are, and what is more, the most first, if its time lasts.
+        """The peak for any times, and larger totals that count only if their time lasts, the largest first.
 
-        Of these the number of the time, that at which it is over, and the bytes. Of as many bytes the one nearest the
-        middle of the list is first: in the steady state it is the likeliest to last, and nobody looks further.
+        A larger total is the number of its time, the number of the next time, and its bytes. Among equal totals the one
+        nearest the middle of the list is first: in the steady state it is the likeliest to last.
         """
         certain = max([self.totals[-1], *compress(self.totals, self.inside)])
         doubtful = [
@@ -127,7 +127,7 @@ class HeldBytes:
 
 
 def held_on_devices(program: Program, costs: StageCosts, *, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
-    """Return what each device holds that does hold something, in ascending order; one rank runs on each.
+    """Return the memory of each device that holds any, in ascending order; one rank runs on each.
 
     Args:
         program: The program.
@@ -142,7 +142,7 @@ def held_on_devices(program: Program, costs: StageCosts, *, has_buffers: bool = 
 
 
 def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...] | None:
-    """Return what each device holds, out of columns of ops; None where a loop over them does not say it."""
+    """Return the memory of each device from columns of ops, or None if the loop over them does not support it."""
     schedule = program.schedule
     columns, num_ranks, num_stages = schedule.columns, schedule.num_ranks, schedule.num_stages
     if num_stages > costs.num_stages or num_ranks > _MOST_RANKS or columns.lookaheads is not None:
@@ -195,7 +195,7 @@ def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[lis
 
 
 def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[int]]:
-    """Return what `write_changes` is told of the bytes of each stage."""
+    """Return the bytes of each stage as arguments of `write_changes`."""
     stages = costs.stages[:num_stages]
     return [
         [cost.weight_bytes for cost in stages],
@@ -228,7 +228,7 @@ def _latest_version(codes: Any, others: Any) -> int:
 
 
 def _of_lifetimes(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
-    """Return what each device holds, from lifetimes."""
+    """Return the memory of each device from lifetimes."""
     numbers = program.timeline(range(program.num_times))  # in place of times
     starts: defaultdict[int, list[int]] = defaultdict(list)
     for span in numbers.spans:

@@ -17,10 +17,10 @@ from pipesched.simulator.fast.program import Program
 
 
 class ProgramNetwork(NamedTuple):
-    """What the event loop is told beside the instructions.
+    """The input of the event loop beside the instructions.
 
     Attributes:
-        sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
+        sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
     """
 
     sharers: list[int]
@@ -44,8 +44,8 @@ def network_of(
         costs: Say the bytes of messages.
         cluster: Devices and links.
         network: How messages go.
-        num_pipelines: On the same devices, of which this is one; each message is told of.
-        num_equal: That do the same at the same time, of which these are the messages of one: links are divided.
+        num_pipelines: Pipelines on the same devices; each of their messages is simulated.
+        num_equal: Pipelines in lockstep, of which one is simulated: they share the links.
     """
     return _Network(program, costs, cluster, network, num_pipelines, num_equal).numbers()
 
@@ -125,7 +125,7 @@ class _Network:
         return ProgramNetwork([self._sharers.get(device, -1) for device in self._devices], transfers, reductions, rules)
 
     def _runs_ahead(self, num_shared: int, modes: list[int], queues: list[int], reductions: Reductions) -> bool:
-        """Return whether each queue is of one channel or way, and nothing else is shared or told at a time."""
+        """Return whether each queue is of one channel or way, and no other resource is shared or timed by events."""
         is_told = self._options.protocol == "eager" and self._options.sends == "blocking"
         is_given = reductions.members and any(
             isinstance(duration, float) and duration for duration in self._program.durations

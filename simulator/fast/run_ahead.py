@@ -1,10 +1,10 @@
 """The loop of a program whose ranks run ahead: no two ever want the same but the two ends of a channel.
 
-    rank 0   F0 Send F1 Send ...... WAIT            goes on until it has to wait for another, with a clock of its own
-    rank 1   Recv WAIT F0 ...                       then who was waited for, from its own time on
+    rank 0   F0 Send F1 Send ...... WAIT            runs until it has to wait for another, with a clock of its own
+    rank 1   Recv WAIT F0 ...                       then the awaited rank runs, from its own time on
 
-So nobody's turn depends on what happens at the same time elsewhere, and no event is needed. Times are those of
-`simulator.fast.event_loop`, which says what the instructions are: the same maxima and the same sums.
+So no rank's turn depends on simultaneous events elsewhere, and no event is needed. Times are the same as in
+`simulator.fast.event_loop`, which documents the instructions: the same maxima and the same sums.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, REDUCE, SEND,
 
 
 def run_ahead_columns(instructions: Any, transfers: Any, reductions: Any) -> tuple[tuple[Any, ...], ...]:
-    """Return what the loop reads of `loop_arrays.Instructions`, `Transfers` and `Reductions`.
+    """Return the columns of `loop_arrays.Instructions`, `Transfers` and `Reductions` that the loop reads.
 
     Machine code takes 0.13 us for every array that it is handed, as long as for fifty ops.
     """
@@ -35,8 +35,8 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
         is_eager: Whether a transfer starts without the receiver.
         times_s: To be written: when each instruction is reached, each transfer and reduction starts, each is over [s].
             An end below 0 is not known yet: below -1 it is -2 less the first rank that waits for it.
-        state: Of each rank its next instruction, and who goes on or waits behind it; of each channel when it is free;
-            of each reduction how many have posted it; when each queue is free. All are written first.
+        state: For each rank its next instruction, and the rank that runs or waits behind it; for each channel its free
+            time; for each reduction its number of posts; for each queue its free time. The loop initialises all.
 
     Returns:
         Whether all ranks came to the end of their lists; else one waits forever.

@@ -5,9 +5,9 @@
     known   ------>F      F    F    F    F    ..    F        the loss of a step: its last F of the last stage
                         |<->|  period_s: seconds per step once the pipeline is full
 
-A run of few steps is simulated as it is. Of a longer one two short runs are, the second twice as long as the first:
-if in both the last steps come equally fast, all steps in between do too, and what is added to the length of a run is
-that many periods. Pipelines that slow each other on the same devices drift apart: each step but the first takes their
+A run of few steps is simulated as it is. For a longer one, two short runs are simulated, the second twice as long as
+the first: if in both the last steps come equally fast, all steps in between do too, and each further step adds one
+period. Pipelines that slow each other on the same devices drift apart: each step but the first takes their
 steady-state time. A run whose steps change their pace (`hybrid`, which stops pipelining half way) has no such period
 and is simulated whole.
 """
@@ -69,7 +69,7 @@ def run_time(scenario_of: Callable[[int], Scenario], num_steps: int, microbatche
     """Predict a run of `num_steps` steps.
 
     Args:
-        scenario_of: Returns the scenario of a run of so many steps.
+        scenario_of: Returns the scenario of a run, given its number of steps.
         num_steps: Steps of the run.
         microbatches_per_step: Micro-batches of one step.
 
@@ -123,7 +123,7 @@ def _drifting(scenario_of: Callable[[int], Scenario], num_steps: int, microbatch
 def _steady(
     scenario_of: Callable[[int], Scenario], num_steps: int, short: int, microbatches_per_step: int
 ) -> RunTime | None:
-    """Return what two short runs amount to; None if they have no common pace."""
+    """Return the run time from two short runs, or None if they have no common pace."""
     try:
         runs = [scenario_of(short), scenario_of(2 * short)]
     except ScheduleError:  # a parameter that only fits the whole run

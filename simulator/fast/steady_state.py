@@ -6,15 +6,15 @@ other rank or channel end later than L after its own beginning:
     rank 0  F0 F1 .. .. .. B0 .. B1 | F2 F3 ..        begins at 0, ends at L
     rank 1  .. F0 F1 B0 .. B1 .. ..   .. F2 ..        begins at s, ends before L + s
 
-Every time is the longest way to it from some rank's beginning, so from that of the ranks that begin first: all others
-wait for them. The next batch finds these ready at L, and the others no later than they begin to work; so it is the same
-batch L later, and so are all that follow. Where ranks share devices, links or NICs, what one does slows another, and
+Every time is the longest path to it from some rank's beginning, so from the beginning of the ranks that begin first:
+all others wait for them. The next batch finds these ready at L, and the others no later than they begin to work; so it
+is the same batch L later, and so are all that follow. If ranks share devices, links or NICs, one slows another, and
 times are no longest paths; then nothing at all may be left at L, so that the next batch begins as the first did.
 
-Else longer runs are looked at, as in `unflushed_runs`.
+Otherwise longer runs are simulated, as in `unflushed_runs`.
 
-What devices work is that of one period, too: the last Steps of a run need not keep a copy of the weights, and its first
-ops have no weights to predict.
+The work of devices is the work of one period, too: the last Steps of a run need not keep a copy of the weights, and its
+first ops have no weights to predict.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Es
 
     Args:
         scenario: Scenario of one batch of a schedule with a flush.
-        timeline: What SimPy says of it, without jitter; None: it is simulated here.
+        timeline: SimPy's Timeline of it without jitter, or None to simulate it here.
 
     Returns:
-        The seconds of a batch in the long run and its bubble, without memory; or why they are not known.
+        The seconds of a batch in the steady state and its bubble, without memory; or the reason why they are unknown.
 
     Raises:
         ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
@@ -108,7 +108,7 @@ def longer_times(schedule: Schedule) -> Iterator[int]:
 
 
 def paced(scenario: Scenario, pace: SteadyPace | None) -> Estimate | Inexact:
-    """Return the estimate of a pace, or the reason why there is none."""
+    """Return the estimate of a pace, or the reason why it is missing."""
     schedule = scenario.schedule
     if pace is None:
         return Inexact(f"{schedule.name}: got runs that do not settle to one pace, expected some that do; try simulate")

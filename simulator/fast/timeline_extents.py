@@ -134,7 +134,7 @@ def in_order(works: list[Any], starts_s: Any) -> Any:
 
 
 def add_lengths(works: Any, starts_s: Any, ends_s: Any, from_s: float, until_s: float, same_s: float) -> float:
-    """Return the length of the union of some works, in order of their starts [s]; what is a rounding is no gap."""
+    """Return the length of the union of works, in order of their starts [s]; gaps up to `same_s` are ignored."""
     now_s, total_s, rest_s = from_s, 0.0, 0.0
     for at in range(len(works)):
         start_s, end_s = max(starts_s[works[at]], now_s), min(ends_s[works[at]], until_s)

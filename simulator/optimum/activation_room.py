@@ -1,4 +1,4 @@
-"""The room for activations: what a micro-batch holds on each stage, and how much a rank may hold at once.
+"""The room for activations: the memory of a micro-batch on each stage, and the limit of each rank.
 
     held on a stage    F ─────────── B            saved
                        F ───── I ─────── W        saved, from the end of I on kept
@@ -6,11 +6,11 @@
                        F ───────────── R ─── B      inputs, from the start of R on saved
 
 All are whole numbers of one unit: bytes, or shares of the micro-batches that `simulator.memory` counts in flight.
-Of bytes there is more, of which a list holds at least this, whatever its ops take and wherever its Recvs stand:
+A room in bytes also counts memory beside activations. Any list holds at least this, whatever its op times and Recvs:
 
     gradients of a stage     the end of the first B or W to the end of its Step
     gradient that arrived    while B or I uses it
-    what B or I works in     while it runs
+    working memory of B, I   while it runs
     output, or a gradient    from its making until the other stage has used it; on one rank an output until F starts
 """
 
@@ -31,25 +31,25 @@ from pipesched.simulator.memory import Part, activation_bytes
 from pipesched.simulator.optimum.orderable_lists import is_split, recomputing_stages
 
 _UNIT = 1_000_000
-"""Parts of what a stage saves, in which what it keeps for W is counted, rounded down."""
+"""Units of the saved activations of a stage. Activations kept for W are counted in these units, rounded down."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ActivationRoom:
-    """What may be held.
+    """Memory per micro-batch and stage, and the limits of the ranks.
 
     Attributes:
-        saved: What a micro-batch holds on each stage, from the start of F to the end of B or I.
-        kept: What it holds there from the end of I to the end of W; where the backward is whole, as saved.
-        inputs: What it holds there from F to R, where the stage recomputes.
-        limits: The most that each rank may hold.
-        gradients: What each stage's gradients hold.
-        arriving: What B or I of each stage holds of a gradient from another rank.
-        working: What it works in.
-        outputs: What is held of each stage's output until the next stage has used it.
-        handed: What is held of the gradient that each stage makes until the stage before has used it.
-        unit_bytes: Bytes of a unit; 0 where micro-batches are counted.
+        saved: Activations of a micro-batch from the start of F to the end of B or I, by stage.
+        kept: Activations from the end of I to the end of W, by stage; equal to `saved` if the backward is whole.
+        inputs: Activations from F to R, by stage that recomputes.
+        limits: Memory limit, by rank.
+        gradients: Weight gradients, by stage.
+        arriving: Gradient from another rank while B or I uses it, by stage.
+        working: Working memory of B or I, by stage.
+        outputs: Part of a stage's output that is held until the next stage has used it, by stage.
+        handed: Part of the gradient made by a stage that is held until the stage before has used it, by stage.
+        unit_bytes: Bytes of a unit; 0 if the unit is a share of a micro-batch.
     """
 
     saved: tuple[int, ...]
@@ -70,15 +70,15 @@ class ActivationRoom:
 
     @property
     def has_large_gradients(self) -> bool:
-        """Whether the gradients of a stage hold a third of what it saves of a micro-batch, or more."""
+        """Whether the gradients of a stage are at least a third of the activations it saves of a micro-batch."""
         return any(3 * gradient >= saved > 0 for gradient, saved in zip(self.gradients, self.saved, strict=True))
 
     def inside(self, stage: int) -> int:
-        """Return what B or I of a stage holds while it runs, beside what it finds and what it leaves."""
+        """Return the arrived gradient and the working memory of B or I of a stage while it runs."""
         return self.arriving[stage] + self.working[stage]
 
     def most_held(self, ops: Iterable[Op]) -> int:
-        """Return what a rank holds at once at least, at most, which works through these ops."""
+        """Return a lower bound of the peak memory of a rank that runs these ops in this order."""
         held = most = 0
         parts = [op for op in ops if isinstance(op, Compute | Step)]
         rebuilt = {op.stage for op in parts if isinstance(op, Compute) and op.phase is Phase.RECOMPUTE}
@@ -113,9 +113,9 @@ class ActivationRoom:
         return all(self.most_held(row) <= limit for row, limit in zip(schedule.ops, self.limits, strict=True))
 
     def least_held(self, schedule: Schedule, rank: int) -> tuple[int, int]:
-        """Return what a rank holds at once at least, at some time, in any order, and how much of it is no activations.
+        """Return a lower bound of a rank's peak memory over all orders, and its part beside activations.
 
-        With more micro-batches than fit at first, the last of them is there together with the gradients.
+        If the micro-batches do not all fit at once, the last of them is in memory together with the gradients.
         """
         rebuilt = recomputing_stages(schedule)
         held = beside = 0
@@ -132,7 +132,7 @@ class ActivationRoom:
 
 
 def counted_room(schedule: Schedule, costs: StageCosts, in_flight: float) -> ActivationRoom:
-    """Return the room of ranks that may have so many micro-batches in flight, as `simulator.memory.in_flight` counts.
+    """Return the room for `in_flight` micro-batches on each rank, counted as `simulator.memory.in_flight` does.
 
     Raises:
         SimulationError: It is less than one micro-batch.
@@ -151,7 +151,7 @@ def most_in_flight(schedule: Schedule, costs: StageCosts) -> float:
 def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> ActivationRoom | None:
     """Return the room that weights and the optimizer's state leave on each device, in bytes.
 
-    Of gradients and messages it knows what any list holds; `simulator.memory` knows what a list does.
+    Gradients and messages count as any list holds them at least; `simulator.memory` counts the memory of one list.
 
     Returns:
         None where a device has no limit, or the costs say no bytes.
@@ -180,7 +180,7 @@ def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Activ
 
 
 def _messages(schedule: Schedule, costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return what `ActivationRoom` says of messages: `arriving`, `outputs` and `handed` [bytes]."""
+    """Return the messages in memory: `arriving`, `outputs` and `handed` of `ActivationRoom` [bytes]."""
     arriving, outputs, handed = ([0] * schedule.num_stages for _ in range(3))
     for stage in range(schedule.num_stages - 1):
         cost = costs.stages[stage]
@@ -199,7 +199,7 @@ def _counted_room(costs: StageCosts, limits: tuple[int, ...]) -> ActivationRoom:
 
 
 def _counted(costs: StageCosts) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return what stages save, keep, and hold of their input, in units of which a micro-batch saves `_UNIT` on each."""
+    """Return `saved`, `kept` and `inputs` by stage, in units of which a micro-batch saves `_UNIT` on each stage."""
 
     def share(part: Part, stage: int, unknown: int) -> int:
         saved_bytes = activation_bytes(costs, Part.SAVED, stage)

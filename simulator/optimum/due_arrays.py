@@ -70,7 +70,7 @@ def due_arrays(problem: OrderProblem, *, is_w_due: bool = False) -> DueArrays:
 
 
 def due_state(problem: OrderProblem) -> DueState:
-    """Return room for what changes while the ops of a problem are scheduled."""
+    """Return an empty state for scheduling the ops of a problem."""
     num_kinds, num_ranks = len(problem.kinds), problem.num_ranks
     num_ops = num_kinds * problem.num_microbatches
     counts = (num_ops, num_ops, num_ops, num_kinds, num_ops, num_ops, *(num_ranks,) * 8)
@@ -110,7 +110,7 @@ def message_arrays(problem: OrderProblem) -> MessageArrays:
 
 
 def message_state(problem: OrderProblem, messages: MessageArrays) -> MessageState:
-    """Return room for what changes while messages are looked at, where there are any."""
+    """Return an empty state for the check of messages; its lists are empty if the problem has no messages."""
     num_kinds, num_ranks = len(problem.kinds) if messages.makers else 0, problem.num_ranks
     num_ops = num_kinds * problem.num_microbatches
     counts = (num_kinds, num_ranks, num_ranks**2, num_ops * num_ranks, num_ops, num_kinds, num_kinds)
@@ -118,7 +118,7 @@ def message_state(problem: OrderProblem, messages: MessageArrays) -> MessageStat
 
 
 def due_times(problem: OrderProblem, starts: list[int]) -> OpTimes:
-    """Return the starts of all ops [ticks], by kind and micro-batch, of those by op; an R right before its backward."""
+    """Convert starts by op into starts by kind and micro-batch [ticks]; an R starts right before its backward."""
     size = problem.num_microbatches
     times = [starts[kind * size : (kind + 1) * size] for kind in range(len(problem.kinds))]
     for kind, rebuilt in recomputed_before(problem).items():
@@ -138,14 +138,14 @@ def recomputed_before(problem: OrderProblem) -> dict[int, int]:
 
 
 class _Held(NamedTuple):
-    """What an op holds beside what was held before it.
+    """Change of a rank's memory by an op, relative to the memory before it.
 
     Attributes:
-        working: What it works in.
-        inside: At most before its end, but for that.
+        working: Working memory of the op.
+        inside: Peak before its end, without working memory.
         left: At its end.
-        change: Behind its end, when gradients have gone whose Step takes no time.
-        lasting: Once what fills gaps is done, too.
+        change: Just after its end, when gradients whose Step takes no time are freed.
+        lasting: After the gap-filling ops that it allows.
     """
 
     working: int
@@ -161,7 +161,7 @@ class _Held(NamedTuple):
 
 
 def _held(problem: OrderProblem, op: Compute | Step, turn: _Turn, *, is_w_due: bool) -> _Held:
-    """Return what an op holds; a stage holds its gradients from the end of its first backward, or W, to its Step."""
+    """Return the memory of an op; a stage holds gradients from the end of its first B or W to its Step."""
     room, is_last = problem.room, turn is _Turn.LAST
     gradients, has_step = room.gradients[op.stage], Step(op.stage) in problem.index_of
     if isinstance(op, Step):

@@ -1,9 +1,9 @@
-"""The due dates that the planner tries: what it begins with, and what it changes at random.
+"""The due dates that the planner tries: its first blocks, and their random changes.
 
 A block has a due date for each op of a micro-batch, and the next micro-batch is due an interval later
 (arXiv:2405.15362, section 3). Along the way of a micro-batch, from F of the first stage to the backward of the first
-stage, due dates are stretched: each passage through the ranks has a factor of what its ops take, and a gap before it.
-On longer ways more is held. Micro-batches may come in rounds, of which the first may be shorter:
+stage, due dates are stretched: each passage through the ranks has a factor for its op times, and a gap before it.
+Longer ways need more memory. Micro-batches may come in rounds, of which the first may be shorter:
 
     interval 4, rounds of 3, 1 less in the first, haste 3/4    micro-batch  0 1    2  3  4   5  6  7
                                                                due at       0 1   11 12 13  23 24 25
@@ -47,24 +47,24 @@ _FIRST_ROUNDS = ((1, 1.0, 1.0), (2, 1.0, 1.0), (1, None, 1.0), (1, 1.5, 0.5))
 @final
 @dataclass(frozen=True, slots=True)
 class DueBlock:
-    """Due dates; gaps and shifts in what ops take in the mean.
+    """Due dates; gaps and shifts are in units of the mean op time.
 
-    Micro-batches come in rounds: those of one follow each other faster, by a share of the interval, and the next round
-    makes up for it.
+    Micro-batches come in rounds. Within a round they follow each other faster, by a share of the interval, and the next
+    round makes up for it.
 
     Attributes:
-        stretches: Factor of what the ops of a passage take, by passage.
+        stretches: Factor of the op times of a passage, by passage.
         gaps: Gap before a passage.
-        interval: From one micro-batch to the next in the mean, in what the busiest rank works on one.
+        interval: Mean time from one micro-batch to the next, in units of the busiest rank's work per micro-batch.
         round_size: Micro-batches of a round.
-        left_out: How many the first round has less; below 0: more.
-        haste: The share of the interval.
-        reserve: For how many messages ranks keep room.
-        is_patient: Whether ranks leave out a W that would delay others.
+        left_out: Micro-batches that the first round lacks; negative if it has more.
+        haste: Share of the interval by which micro-batches of a round follow faster.
+        reserve: Messages for which ranks keep room.
+        is_patient: Whether ranks leave out a W that would delay other ops.
         is_strict: Whether ranks wait for the forward or backward that is due first.
-        shifts: How much later ops are due, in the order of the way.
-        lags: How much later the first W or B of a stage is due [intervals], by stage.
-        is_w_in_turn: Whether a W with a lag is done in its turn, and does not wait until there is nothing else.
+        shifts: Delay of due dates, in the order of the way.
+        lags: Delay of the first W or B of a stage [intervals], by stage.
+        is_w_in_turn: Whether a W with a lag runs in its turn; otherwise it waits for an idle rank.
     """
 
     stretches: tuple[float, ...]
@@ -87,11 +87,11 @@ class DueBlocks:
 
     Args:
         problem: The problem.
-        ticks: What an op takes [ticks], by kind.
-        has_messages: Whether ranks may keep room for some.
+        ticks: Duration of an op [ticks], by kind.
+        has_messages: Whether ranks may keep room for messages.
 
     Attributes:
-        unit: What an op takes in the mean [ticks].
+        unit: Mean duration of an op [ticks].
     """
 
     def __init__(self, problem: OrderProblem, ticks: Sequence[int], *, has_messages: bool) -> None:
@@ -113,17 +113,17 @@ class DueBlocks:
 
     @cached_property
     def usual(self) -> list[DueBlock]:
-        """Those that are tried first whatever gradients hold; with the last, micro-batches come one after the other."""
+        """The first blocks to try for small gradients; the last one runs micro-batches one after the other."""
         return [*self._usual, replace(self._usual[0], interval=self._alone, reserve=0.0, is_strict=True)]
 
     @property
     def first(self) -> list[DueBlock]:
-        """Those of all families that are tried first, and the last one of the usual ones."""
+        """The first blocks to try of all families, and the last of the usual ones."""
         return [*chain.from_iterable(self.families), self.usual[-1]]
 
     @cached_property
     def families(self) -> list[list[DueBlock]]:
-        """The same but for the last one, by what is particular to them; one family, but for large gradients."""
+        """The blocks of `first` without the last one, by family; one family unless gradients are large."""
         usual = self._usual
         if not self._has_large_gradients:
             return [usual]
@@ -192,7 +192,7 @@ class DueBlocks:
 
         Args:
             block: The block.
-            draw: Draws what is changed.
+            draw: Source of randomness.
             shifts_ops: Whether single ops may be due later.
             is_usual: Whether it is changed as if gradients were small.
         """
@@ -246,7 +246,7 @@ class DueBlocks:
         return round_size, left_out, draw.choice((0.5, 0.75, 1.0))
 
     def _offsets(self, block: DueBlock) -> list[float]:
-        """Return when each kind of op is due, in what ops take in the mean; what waits for another is due later."""
+        """Return the due offset of each kind of op [mean op times]; an op is due later than the ops it waits for."""
         offsets, due, last = [0.0] * self._num_kinds, 0.0, 0.0
         for at, kind in enumerate(self._way):
             passage = self._passages[at]
@@ -262,9 +262,9 @@ class DueBlocks:
         return offsets
 
     def dues(self, block: DueBlock) -> tuple[list[float], list[float], list[tuple[int, float]]]:
-        """Return when the ops of micro-batch 0 are due, by kind, and how much later those of each micro-batch are.
+        """Return the due dates of micro-batch 0 by kind, the delays by micro-batch, and the lags of first W or B.
 
-        Then, how much later a W or B of micro-batch 0 is due, with its kind. All are in what ops take in the mean.
+        A lag is a pair of kind and delay of its op of micro-batch 0. All are in units of the mean op time.
         """
         interval, left_out = block.interval * self._interval, block.left_out
         size, fewer = block.round_size, max(0, left_out)
@@ -274,7 +274,7 @@ class DueBlocks:
         return self._offsets(block), later, [(kind, lag * interval) for kind, lag in self._lags_of(block)]
 
     def _lags_of(self, block: DueBlock) -> Iterator[tuple[int, float]]:
-        """Yield the lags of a block, by kind; a B lags no less than that of the next stage, for which it waits."""
+        """Yield the lags of a block, by kind; a B lags at least as much as the B of the next stage, its source."""
         most = 0.0
         for stage, lag in reversed([*zip(self._stages, block.lags, strict=False)]):
             if stage.gradients == stage.backward:

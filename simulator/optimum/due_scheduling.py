@@ -1,11 +1,11 @@
 """List scheduling by due dates under memory limits: the innermost loop of the planner, which numba compiles if it can.
 
-Time goes from event to event. A rank that is free takes, of the forwards and backwards that have all they need, the
-one that is due first. A forward may pass others that are due before it, if after it there is room for each of them in
-its turn. So what is left of a rank's ops always fits in the order of their due dates, and the op that is due first of
-all can always go on. W and Steps, for which no other rank waits, fill the time in which there is nothing else, or
-make room; the first W of a stage, which leaves its gradients, may have to wait for others that do. Where W have due
-dates, too, each has a place in that order, and fills time all the same, or is done in its turn.
+Time goes from event to event. A free rank takes the forward or backward that is due first among the ready ones. A
+forward may pass others that are due before it if each of them still has room in its turn after it. So the remaining
+ops of a rank always fit in the order of their due dates, and the op that is due first can always run. No other rank
+waits for W and Steps: they fill idle time, or make room. The first W of a stage creates its gradients, so it may have
+to wait until another op frees memory. If W have due dates, too, each has a place in that order; it fills idle time
+all the same, or runs in its turn.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _NO_DUE = 1e300
 
 
 class DueArrays(NamedTuple):
-    """An order problem as numbers; a kind with a number k has the place k in all that is by kind.
+    """An order problem as numbers; kind k has index k in all fields by kind.
 
     Attributes:
         ranks: Rank, by kind.
         ticks: Ticks of an op, by kind.
         firsts: The first micro-batch that has an op, by kind.
         num_waits: How many others an op waits for, by kind.
-        waits: The kinds that one waits for, one kind's behind the other's.
+        waits: The kinds that a kind waits for, concatenated by kind.
         wait_delays: The ticks between, in step with `waits`.
-        wait_places: Where those of a kind begin, and where the last ones end.
-        followers: The kinds that wait for one, one kind's behind the other's.
+        wait_places: Where the waits of a kind begin, and the end of the last ones.
+        followers: The kinds that wait for a kind, concatenated by kind.
         delays: The ticks between, in step with `followers`.
-        follower_places: Where a kind's followers begin, and where the last ones end.
-        urgent: Forwards and backwards, which have due dates, one rank's behind the other's; W, too, where they have.
-        urgent_places: Where a rank's begin, and where the last ones end.
-        others: What has no due date, likewise.
-        other_places: Where a rank's begin, and where the last ones end.
-        is_filling: Whether an op with a due date waits for time in which there is nothing else, by kind.
-        peaks: What an op holds beside what was held before, at most, by load (`load_of`).
-        insides: The same before its end, but for what it works in, likewise.
-        changes: What it leaves, likewise.
-        lasting: What it leaves when all of `others` that it allows have been done, likewise.
-        limits: The most that a rank may hold, by rank.
-        op_places: Where the ops of a rank begin, and where the last ones end, one rank's behind the other's.
+        follower_places: Where the followers of a kind begin, and the end of the last ones.
+        urgent: Kinds with due dates, concatenated by rank: forwards, backwards, and W if they have due dates.
+        urgent_places: Where the kinds of a rank in `urgent` begin, and the end of the last ones.
+        others: Kinds without due dates, concatenated by rank.
+        other_places: Where the kinds of a rank in `others` begin, and the end of the last ones.
+        is_filling: Whether an op with a due date waits for idle time, by kind.
+        peaks: Peak memory of an op, relative to the memory before it, by load (`load_of`).
+        insides: Peak memory before its end, without working memory, by load.
+        changes: Change of memory by the op, by load.
+        lasting: Change of memory by the op and all ops of `others` that it allows, by load.
+        limits: Memory limit, by rank.
+        op_places: Where the ops of a rank begin, and the end of the last ones, concatenated by rank.
     """
 
     ranks: Sequence[int]
@@ -70,23 +70,23 @@ class DueArrays(NamedTuple):
 
 
 class DueState(NamedTuple):
-    """What changes while ops are scheduled; what is by op has kind times micro-batches plus micro-batch as its place.
+    """The mutable state of scheduling. An op has index kind times micro-batches plus micro-batch.
 
     Attributes:
-        starts: When an op starts, by op; -1: it has not.
-        ready: When it has what it needs of those that are over, by op.
-        missing: How many others it still waits for, by op.
-        nexts: The micro-batch that is next, by kind.
-        kinds: The kinds of the ops in the order of the lists, one rank's behind the other's.
-        turns: Ops that have due dates, in their order, one rank's behind the other's.
-        heads: The place of the op that is next, by rank.
-        turn_places: The first of them that has not been done, by rank.
-        open_kinds: How many kinds of them are not over, by rank.
-        free: When a rank is free, by rank.
-        begins: When it has begun, by rank.
-        looks: When it is looked at next, by rank.
-        held: What it holds, by rank.
-        lasting: What it holds when all of `others` that can be done have been done, by rank.
+        starts: Start of an op, or -1 before it has started, by op.
+        ready: Latest arrival of inputs from finished ops, by op.
+        missing: Number of unfinished ops that it waits for, by op.
+        nexts: The next micro-batch, by kind.
+        kinds: The kinds of the ops in list order, concatenated by rank.
+        turns: Ops with due dates in their order, concatenated by rank.
+        heads: The place of the next op, by rank.
+        turn_places: The place in `turns` of the first op that has not run, by rank.
+        open_kinds: Number of kinds with due dates that are not over, by rank.
+        free: Time at which a rank is free, by rank.
+        begins: Start of the first op, by rank.
+        looks: Time of the next scheduling decision, by rank.
+        held: Memory in use, by rank.
+        lasting: Memory in use after all ops of `others` that can run, by rank.
     """
 
     starts: list[int]
@@ -106,9 +106,9 @@ class DueState(NamedTuple):
 
 
 def load_of(kind: int, microbatch: int, num_microbatches: int, num_kinds: int) -> int:
-    """Return the place of an op in what is by load: by kind, then those of micro-batch 0, then those of the last one.
+    """Return the index of an op in fields by load: all kinds, then kinds of micro-batch 0, then of the last one.
 
-    The first backward leaves the gradients of its stage, and with the last one they go.
+    The first backward of a stage creates its gradients, and the last one frees them.
     """
     if microbatch == 0:
         return kind + num_kinds
@@ -156,7 +156,7 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
         arrays: The problem.
         state: Of any values.
         num_microbatches: Micro-batches.
-        dues: Due dates, in any unit, by op; what waits for another is due later than that.
+        dues: Due dates, in any unit, by op; an op is due later than the ops it waits for.
         limits: The most that a rank is to hold beside its messages, by rank.
         is_patient: Whether a rank leaves out a W that would not be over before the next forward or backward comes.
         is_strict: Whether a rank waits for the forward or backward that is due first, so that none passes another.
@@ -270,4 +270,4 @@ def schedule_by_due(  # noqa: C901 -- one loop: calls would cost plain Python mo
 
 
 DUE_PARTS = (load_of, fits_by_due)
-"""What scheduling calls."""
+"""The functions that `schedule_by_due` calls."""

@@ -1,13 +1,13 @@
-"""A lower bound of an order problem by both ends of the batch, which CP-SAT looks at one by one.
+"""A lower bound of an order problem by both ends of the batch, each solved with CP-SAT on its own.
 
     ranks   |<-- first ticks -->|             anything            |<-- last ticks -->|
             |    idle at least  |                                 |  idle at least   |
 
-However the middle looks: of the first so many ticks, memory and the way down the ranks leave some idle, and of the last
-so many the way back. With the least of both, the ranks that work most need as long as their work and that, shared by
-all of them. An end has but a few micro-batches, so that its least is found where that of the whole batch is not.
+Whatever the middle is like, memory and the way down the ranks leave some idle time in the first ticks, and the way
+back in the last ticks. The busiest ranks need at least their work plus the least idle time of both ends, shared by all
+of these ranks. An end has few micro-batches, so CP-SAT finds its least idle time even if the whole batch is too large.
 
-The last ticks are the first ones of the problem backwards: what came after comes before.
+The last ticks are the first ticks of the reversed problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipesched.simulator.optimum.op_times import OpTimes, earliest_starts, least
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 _BUSIEST = 0.99
-"""Ranks count that work so much of what the busiest does."""
+"""Ranks count as busiest if they have at least this share of the largest work."""
 
 
 class _End(NamedTuple):
@@ -28,8 +28,8 @@ class _End(NamedTuple):
 
     Attributes:
         heads: When ops start at the earliest.
-        hint: When those of a known order start.
-        parts: What each rank holds.
+        hint: Starts in a known order.
+        parts: The memory parts of each rank.
         is_last: Whether it is the last end.
     """
 
@@ -52,7 +52,7 @@ def bound_by_ends(cp_model: Any, problem: OrderProblem, starts: OpTimes, bound: 
         cp_model: OR-tools' module.
         problem: One batch, without anything that may be left out.
         starts: A known order.
-        bound: What is known.
+        bound: The best known bound [ticks].
         solve: Is called for every end.
     """
     ranks = range(problem.num_ranks)
@@ -127,7 +127,7 @@ def _program(cp_model: Any, problem: OrderProblem, end: _End, ticks: int, busies
 
 
 def _add_arcs(model: Any, problem: OrderProblem, end: _End, begun: _Begun) -> None:
-    """Let ops begin only if what they wait for has, and is over."""
+    """Let an op begin only after all ops that it waits for are over."""
     size = problem.num_microbatches
     for arc in problem.arcs:
         for microbatch in range(problem.since(arc), size - arc.distance):
@@ -146,7 +146,7 @@ def _add_arcs(model: Any, problem: OrderProblem, end: _End, begun: _Begun) -> No
 
 
 def _limit(model: Any, problem: OrderProblem, end: _End, rank: int, ticks: int, begun: _Begun) -> None:
-    """Let a rank hold no more than it may until then; what has not been let go of is held on."""
+    """Limit a rank's memory in the first ticks; memory that is not freed by then is held to the end."""
     intervals, sizes = list[Any](), list[int]()
     longest = ticks + 2 * max(kind.ticks for kind in problem.kinds)
     for part in end.parts[rank]:

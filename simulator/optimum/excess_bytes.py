@@ -18,7 +18,7 @@ Excess: TypeAlias = Callable[[Schedule], tuple[int, ...]]
 
 
 def excess_in(room: ActivationRoom, costs: StageCosts, cluster: Cluster) -> Excess:
-    """Return what says of lists how much too large they are; in a room that counts micro-batches none is by bytes.
+    """Return the function that computes by how much the lists of each rank exceed its memory; 0 in a counted room.
 
     Args:
         room: Its unit.

@@ -1,7 +1,7 @@
-"""The proof of an order whose lists hold what the devices have, where an order problem does not know all of it.
+"""The proof of an order whose lists fit device memory, if an order problem does not know all memory.
 
-The problem knows what every list holds at least, so that its bound is one of all lists that fit. Where the lists that
-are found there are too large, a problem with so much less room is asked for others, but for no bound.
+The problem knows the least memory of any list, so its bound holds for all lists that fit. If the lists it finds are too
+large, a problem with less room by the excess searches for others, but gives no bound.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def prove_fitting_order(
     num_workers: int | None = None,
     progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
 ) -> OrderProof:
-    """Do what `prove_order` does, of lists that hold no more than the devices have.
+    """Do the same as `prove_order` for lists that fit device memory.
 
     Args:
-        problem: What is to be ordered, with a room in bytes.
+        problem: The problem, with a room in bytes.
         starts: Starts of an order whose lists fit [ticks].
         bound: Ticks that no order is shorter than.
         lists_of: Makes lists of starts.
-        excess: Says by how much lists are too large.
+        excess: Computes by how much lists are too large.
         seconds: How long to look at most [s]; 0: not at all.
         num_workers: Threads; None: one for each core.
-        progress: Told how far it is, now and then.
+        progress: Callback for regular reports.
 
     Raises:
         As `prove_order` does.

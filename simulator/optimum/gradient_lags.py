@@ -1,4 +1,4 @@
-"""When the first W, or B, of each stage is due, where gradients are large beside what a micro-batch saves.
+"""The due date of the first W or B of each stage, if gradients are large beside the activations of a micro-batch.
 
 A stage holds its gradients from its first W on, and until its Step. Before that W its rank has room for more:
 
@@ -22,7 +22,7 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 Lags: TypeAlias = tuple[float, ...]
 """The lag of each stage; none: a B is due as ever, and each W fills the time in which there is nothing else."""
 _SOONER = 1e-6
-"""How much sooner than the F of a micro-batch what is to come before it is due [intervals]."""
+"""How much sooner than the F of a micro-batch the ops before it are due [intervals]."""
 _CHANGES = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 """By how much a lag is changed [intervals]."""
 
@@ -33,8 +33,8 @@ class LaggingStage(NamedTuple):
     Attributes:
         stage: The stage.
         forward: F.
-        backward: What hands on the gradient of the input: I, or B.
-        gradients: What leaves those of the weights: W, or B.
+        backward: The kind that makes the gradient of the input: I, or B.
+        gradients: The kind that makes the gradients of the weights: W, or B.
     """
 
     stage: int
@@ -50,7 +50,7 @@ class GradientLags:
     Args:
         stages: The stages that may lag, the first one first.
         num_microbatches: Micro-batches.
-        num_ranks: Ranks; so many stages are a chunk.
+        num_ranks: Ranks, and stages of a chunk.
     """
 
     def __init__(self, stages: Sequence[LaggingStage], num_microbatches: int, num_ranks: int) -> None:
@@ -63,7 +63,7 @@ class GradientLags:
         return (lag,) * len(self._chunks)
 
     def at_the_end(self) -> Iterator[Lags]:
-        """Yield lags by which gradients come after the last forward, those of one chunk after those of the others."""
+        """Yield lags by which gradients come after the last forward, the gradients of one chunk last."""
         for last in range(self._num_chunks):
             yield tuple((3.0 if chunk == last else 2.0) * self._num_microbatches for chunk in self._chunks)
 
@@ -106,7 +106,7 @@ class GradientLags:
 
 
 def lagging_stages(problem: OrderProblem) -> list[LaggingStage]:
-    """Return the stages that have W, and those that have B where there are several on a rank, the first stage first."""
+    """Return the stages with W, and the stages with B if ranks have several stages, in order of the stages."""
     kinds = {op: kind for op, kind in problem.index_of.items() if isinstance(op, Compute)}
     phases = {Phase.BACKWARD_WEIGHT: Phase.BACKWARD_INPUT}
     if len(problem.room.saved) > problem.num_ranks:

@@ -1,4 +1,4 @@
-"""What a rank holds: from which op to which, how much, and whether that depends on a choice."""
+"""The parts of a rank's memory: from which op to which, their size, and whether they depend on a choice."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 
 
 class HeldPart(NamedTuple):
-    """What a micro-batch holds: since and until the start or end of a kind's op, how much, and on which condition.
+    """Memory of a micro-batch: from and to the start or end of a kind's op, its size, and its condition.
 
     Attributes:
-        since: A kind, and whether it is from its end on.
-        until: A kind, and whether it is to its end.
-        size: How much.
-        rebuilt: The R of the stage; None: it has none.
-        is_rebuilt: Whether it is held if the R is done; else if it is not.
-        is_shared: Whether all micro-batches hold it together, from the op of the first to that of the last.
+        since: The kind that allocates it, and whether at its end.
+        until: The kind that frees it, and whether at its end.
+        size: Size in units of the room.
+        rebuilt: The R of the stage, or None without R.
+        is_rebuilt: Whether it is held if the R is done; otherwise it is held if the R is not done.
+        is_shared: Whether all micro-batches share it, from the op of the first to the op of the last one.
     """
 
     since: tuple[int, bool]
@@ -36,7 +36,7 @@ class HeldPart(NamedTuple):
 
 
 def held_parts(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
-    """Yield what is held on a rank, without what takes nothing."""
+    """Yield the parts of a rank's memory, without parts of size 0."""
     return (part for part in chain(_activations(problem, rank), _beside(problem, rank)) if part.size)
 
 
@@ -60,7 +60,7 @@ def _activations(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
 
 
 def _beside(problem: OrderProblem, rank: int) -> Iterator[HeldPart]:
-    """Yield what a rank holds beside activations, whatever its list is."""
+    """Yield the parts of a rank's memory beside activations, which any list holds."""
     room, index_of = problem.room, problem.index_of
     for kind in problem.of_rank[rank]:
         op = problem.kinds[kind].op

@@ -1,4 +1,4 @@
-"""Orders that are known before any search: those of the catalogue that an order problem allows, and the planner's."""
+"""Orders that are known before any search: the orders of the catalogue and of the planner that fit a problem."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def known_orders(
         problem: The schedule's order problem.
         schedule: As `orderable` returns it; it is among them where it holds no more than it may.
         costs: The costs of its stages.
-        excess: Says by how much lists are above the limits beyond what the room knows; None: by nothing.
+        excess: Computes by how much lists exceed the limits beyond the memory that the room knows, or None for 0.
         is_quick: As `planned_times` takes it.
     """
     lists = (known for known in (schedule, *_of_catalogue(problem, schedule, costs)) if problem.room.holds(known))
@@ -119,7 +119,7 @@ def _known(problem: OrderProblem, schedule: Schedule) -> KnownOrder:
 
 
 def _of_catalogue(problem: OrderProblem, schedule: Schedule, costs: StageCosts) -> Iterator[Schedule]:
-    """Yield the schedules of the catalogue whose stages lie as those of `schedule`, backwards split as there."""
+    """Yield the schedules of the catalogue with the stage placement of `schedule` and the same split of backwards."""
     rebuilt = recomputing_stages(schedule)
     for entry in CATALOGUE.values():
         if entry.name == schedule.origin or entry.traits.is_asynchronous or entry.traits.averages or entry.replicas > 1:

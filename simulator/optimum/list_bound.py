@@ -1,8 +1,8 @@
 """A lower bound of any lists: no order of their ops on their ranks takes less, whatever it holds.
 
-What an op needs gives it a head and a tail, and each rank and device is looked at alone, as `order_bound` does it. Any
-op may be hidden behind another as far as an Overlap hides one. What memory, weight versions, reductions and other
-messages on a link make anybody wait for is left out, which makes nothing longer.
+The inputs of an op give it a head and a tail; each rank and device has a bound of its own, as in `order_bound`. Any
+op may be hidden behind another as far as an Overlap hides one. Waits for memory, weight versions, reductions and other
+messages on a link are left out, which makes nothing longer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def least_seconds_of_lists(schedule: Schedule, costs: StageCosts, cluster: Clust
             tails[before] = max(tails[before], between_s + seconds[work] + tails[work])
     of_one = defaultdict[tuple[str, int], list[tuple[float, float, float]]](list)
     for work in waits:
-        length_s = seconds[work] * (1 - costs.overlap / 2)  # no two hide more than that of the sum of both
+        length_s = seconds[work] * (1 - costs.overlap / 2)  # two ops hide at most that share of their sum
         share_s = length_s * costs.stages[work.op.stage].utilisation
         of_one["rank", work.rank].append((heads[work], length_s, tails[work]))
         of_one["device", devices[work.rank]].append((heads[work], share_s, tails[work]))
@@ -67,7 +67,7 @@ def least_seconds_of_lists(schedule: Schedule, costs: StageCosts, cluster: Clust
 
 
 def _waits(lists: Schedule, costs: StageCosts, cluster: Cluster) -> _Waits:
-    """Return what everything waits for, in lists with their communication."""
+    """Return the waits of each op, in lists with their communication."""
     works = [work for rank in range(lists.num_ranks) for work in _works(lists, rank)]
     makers = {(work.rank, gives(work.op)): work for work in works if isinstance(work.op, Compute)}
     sources = [{op.message: op.peer for op in row if isinstance(op, Recv)} for row in lists.ops]

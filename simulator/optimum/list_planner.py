@@ -1,12 +1,12 @@
-"""A quick planner of order problems: blocks of due dates that are repeated, of many the best, and moves of its ops.
+"""A quick planner of order problems: it searches repeated blocks of due dates, and then moves ops of the best lists.
 
-Lists that take what is due first and fits (`due_scheduling`) have no needless gaps. Some blocks of due dates
-(`due_blocks`) are tried first, those of 1F1B, V-Min, V-Half and the like. From then on the best one is changed at
-random, with two micro-batches for each rank, as a block that is good for a short batch mostly is for a long one. Where
-ranks hold messages, too, only lists count that have room for all of them (`message_room`). Then single ops of the best
-lists are moved (`order_annealing`). Where gradients are large, that is done as if they were small, and then from the
-best block of each family, as one seldom becomes another. What is best then is moved once more, for longer, unless the
-planner is to be quick. Each annealing draws other numbers, and the same problem always the same.
+List scheduling by due dates (`due_scheduling`) leaves no needless gaps. The planner first tries known blocks of due
+dates (`due_blocks`): 1F1B, V-Min, V-Half and the like. It then changes the best one at random, with two micro-batches
+for each rank, as a good block for a short batch is mostly good for a long one. If ranks hold messages, too, only lists
+with room for all of them count (`message_room`). Then it moves single ops of the best lists (`order_annealing`). If
+gradients are large, it does so as if they were small, and then from the best block of each family, as one seldom
+becomes another. It moves ops of the best result once more, for longer, unless the planner is to be quick. Each
+annealing draws other numbers; the same problem always draws the same.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ _MORE = 2
 _MOST_CELLS = 256
 """Micro-batches times ranks above which that would take too long."""
 _STEPS = 10
-"""Steps of a loop that count for an op, where machine code is loaded after so many."""
+"""Loop steps per op, for the estimate whether to load machine code."""
 _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _UNSCREENED, _SCREENED = 3, 4
 """Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
 _Lists: TypeAlias = tuple[list[DueArrays], DueState, MessageArrays, MessageState]
-"""A problem where W have no due dates, where they have and fill gaps all the same, and where they are done in turn; and
-what is known of its messages."""
+"""A problem with three treatments of W (no due dates; due dates, but filling gaps; in turn), and its message data."""
 
 
 def planned_times(problem: OrderProblem, *, is_quick: bool = False) -> OpTimes | None:
-    """Return the starts of the best order that the planner makes [ticks]; None: it finds none that has room.
+    """Return the starts of the planner's best order [ticks], or None if it finds no order that fits.
 
     Args:
-        problem: What is to be ordered.
-        is_quick: Whether it does without the last annealings, which take most of its time on few ops.
+        problem: The problem.
+        is_quick: Whether to skip the last annealings, which take most of the time if ops are few.
     """
     num_ops = problem.num_microbatches * len(problem.kinds)
     left = _SCHEDULED_OPS * max(1.0, _LARGE_OPS / num_ops) ** 0.8 if machine_code.has_numba() else _PLAIN_OPS
@@ -135,7 +134,7 @@ def _anneal(
 
 
 def _about_least(problem: OrderProblem, short: OrderProblem) -> int:
-    """Return ticks at which lists are good enough: what a short batch takes at least, and the work on the rest."""
+    """Return ticks at which lists are good enough: the bound of a short batch plus the work on the rest."""
     num_more = problem.num_microbatches - short.num_microbatches
     works = (sum(problem.kinds[k].ticks for k in kinds if not problem.first(k)) for kinds in problem.of_rank)
     return max(least + num_more * work for least, work in zip(least_ticks_of_ranks(short), works, strict=True))
@@ -152,7 +151,7 @@ def _first_blocks(short: _BlockSearch, blocks: Sequence[DueBlock], *, is_whole: 
 def _search(
     whole: _BlockSearch, short: _BlockSearch, least: int, num_tries: int, draw: Random, *, is_usual: bool
 ) -> None:
-    """Change the best block at random, for a short batch, and try what is better there for the whole one."""
+    """Change the best block at random for a short batch, and try each improvement on the whole batch."""
     for count in range(num_tries):
         block = short.blocks.changed(short.best, draw, shifts_ops=count > num_tries // 3, is_usual=is_usual)
         fewest = short.fewest
@@ -166,9 +165,9 @@ class _BlockSearch:
 
     Attributes:
         blocks: The blocks.
-        fewest: Ticks of the best lists; `DOES_NOT_FIT`: there are none yet.
-        best: The block of those that came last.
-        best_starts: Their starts, by op [ticks].
+        fewest: Ticks of the best lists; `DOES_NOT_FIT` before any fit.
+        best: The last block with the fewest ticks.
+        best_starts: Starts of its lists, by op [ticks].
     """
 
     def __init__(self, problem: OrderProblem) -> None:
@@ -194,7 +193,7 @@ class _BlockSearch:
         self.fewest, self.best_starts = fewest, starts
 
     def learn(self, block: DueBlock) -> int:
-        """Return what the lists of a block take [ticks], and keep it if none is better."""
+        """Return the length of a block's lists [ticks], and keep the block if no other is shorter."""
         ticks = self.ticks_of(block)
         if ticks < self.fewest:
             self.best_starts = _in_list(self._state.starts)
@@ -203,7 +202,7 @@ class _BlockSearch:
         return ticks
 
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
-        """Move single ops of the best lists, so many times, or until they take no longer than the least [ticks]."""
+        """Try `num_moves` moves of single ops of the best lists; stop early at `least` ticks."""
         in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops, anneal_order, ANNEALING_PARTS)
         (arrays, *_), _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
         state = order_state(self._lists[0][0], self.best_starts, self._num_microbatches)
@@ -216,7 +215,7 @@ class _BlockSearch:
         self.best_starts = _in_list(state.best)
 
     def ticks_of(self, block: DueBlock) -> int:
-        """Return what the lists of a block take [ticks]; `DOES_NOT_FIT` where they do not fit."""
+        """Return the length of a block's lists [ticks], or `DOES_NOT_FIT`."""
         in_arrays = machine_code.is_hot(_STEPS * self._num_ops, schedule_by_due, DUE_PARTS)
         all_arrays, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
         arrays = all_arrays[1 + block.is_w_in_turn if block.lags else 0]

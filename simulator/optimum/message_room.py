@@ -2,10 +2,10 @@
 
     rank 0   F0 ─┐ F1 ── B0        buffer of rank 1 for F0's output: from its Recv, which is put behind the last op of
     rank 1       └── F0 B0 ..      rank 1 that F0 of rank 0 depends on (`schedules.lowering`), to the start of its F0
-                                   output of rank 0: to its B0, which needs what rank 1 sent after it had used it
+                                  output of rank 0: to its B0, which needs a message that rank 1 sent after use
 
-So what is held depends on the order of the ops, and it is what `simulator.memory` counts. What an op leaves and the
-next one lets go of counts as held only where there is time between them, or a Step.
+So memory depends on the order of the ops, and this is the count of `simulator.memory`. The memory that an op leaves and
+the next one frees counts only if there is time between them, or a Step.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class MessageArrays(NamedTuple):
 
     Attributes:
         users: The kind that uses the message that a kind makes; -1: it makes none.
-        sent: What the rank that makes it holds of it, by the kind that makes it.
-        received: What the rank that uses it holds of it, by the kind that uses it; 0 where that is the same rank.
-        working: What a kind works in.
-        is_backward: 1 where a kind is a backward: it lets go of what it uses at its end, and others at their start, and
-            with its last op a Step may come that takes no time.
-        begins_with_r: 1 where a kind is a backward with its R, which is over before that takes what it uses.
-        makers: Kinds whose messages a rank holds, one rank's behind the other's.
-        maker_places: Where a rank's begin, and where the last ones end.
+        sent: Size of a message on the rank that makes it, by the kind that makes it.
+        received: Size of a message on the rank that uses it, by the kind that uses it; 0 on the same rank.
+        working: Working memory, by kind.
+        is_backward: 1 if a kind is a backward: it frees its inputs at its end, other kinds at their start. A Step
+            without time may follow its last op.
+        begins_with_r: 1 if a kind is a backward with its R, which ends before the backward takes its inputs.
+        makers: Kinds whose messages a rank holds, concatenated by rank.
+        maker_places: Where the kinds of a rank in `makers` begin, and the end of the last ones.
     """
 
     users: Sequence[int]
@@ -42,16 +42,16 @@ class MessageArrays(NamedTuple):
 
 
 class MessageState(NamedTuple):
-    """What changes while lists are looked at.
+    """The mutable state of the check of lists.
 
     Attributes:
         nexts: The micro-batch that is next, by kind.
         heads: The place that is next, by rank.
         clocks: How many ops of another rank are over when a rank's last one is, for each rank and other rank.
-        told: The same of the op that made a message, by op and rank.
-        posted: What is held from before an op on, by its place.
-        used: How many messages of a kind are known to have been used, by the kind that makes them.
-        let_go: How many of them their rank has let go of, likewise.
+        told: The clocks of the op that made a message, by op and rank.
+        posted: Receive buffers that are allocated before an op, by its place.
+        used: Number of messages of a kind known to be used, by the kind that makes them.
+        let_go: Number of messages of a kind that their rank has freed, by the kind that makes them.
     """
 
     nexts: list[int]
@@ -66,7 +66,7 @@ class MessageState(NamedTuple):
 def post_messages(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     arrays: DueArrays, messages: MessageArrays, state: MessageState, kinds: Sequence[int], num_microbatches: int
 ) -> None:
-    """Put into the state what buffers hold from which place on, of lists that can be worked through.
+    """Put the sizes of the receive buffers at each place into the state; the lists must be able to run.
 
     Args:
         arrays: The problem.
@@ -124,9 +124,9 @@ def let_go_of(
     peer: int,
     sent: int,
 ) -> int:
-    """Return what a rank lets go of when it takes a message of a peer, made by an op that started then [ticks].
+    """Return the memory that a rank frees on a message of a peer whose op started at `sent` [ticks].
 
-    Messages come in the order in which they are sent: with one that the peer has used all before it have left.
+    Messages arrive in order of sending: if the peer has used one, all earlier ones have left.
     """
     last, size = -1, 0
     for at in range(messages.maker_places[rank], messages.maker_places[rank + 1]):
@@ -198,4 +198,4 @@ def messages_fit(  # noqa: C901 -- likewise
 
 
 MESSAGE_PARTS = (load_of, post_messages, let_go_of)
-"""What `messages_fit` calls."""
+"""The functions that `messages_fit` calls."""

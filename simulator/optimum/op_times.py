@@ -1,4 +1,4 @@
-"""Times of the ops of an order problem: the earliest, what comes after each at least, those of lists, and back.
+"""Times of the ops of an order problem: earliest starts, least tails, and the conversion to and from lists.
 
 Lists whose batch is repeated without a pause have a period: a rank begins the next batch when it has ended this one.
 From the beginnings b of the ranks come their ends A b, where A has the longest ways from rank to rank and + stands for
@@ -27,9 +27,9 @@ def earliest_starts(problem: OrderProblem, rank: int | None = None) -> OpTimes:
     """Return when each op can start at the earliest, if every rank could do any number of ops at once.
 
     Args:
-        problem: What is to be ordered.
-        rank: The rank whose first op starts at 0; None: all ops start at 0 or later. What waits for no op of the rank
-            starts at no time in particular, far below 0.
+        problem: The problem.
+        rank: The rank whose first op starts at 0, or None to start all ops at 0 or later. Ops that wait for no op of
+            the rank get a start far below 0.
     """
     starts = _begun(problem, rank)
     rows = [
@@ -55,8 +55,8 @@ def least_tails(problem: OrderProblem, rank: int | None = None) -> OpTimes:
     """Return the ticks from the end of each op to the end of all, at least, if ranks could do any number at once.
 
     Args:
-        problem: What is to be ordered.
-        rank: The rank whose last end counts; None: that of all.
+        problem: The problem.
+        rank: The rank whose last end counts, or None for the end of all ranks.
     """
     tails = _begun(problem, rank)
     outgoing = list[list[tuple[list[int], int, int, int]]]([] for _ in problem.kinds)
@@ -84,7 +84,7 @@ def listed_times(problem: OrderProblem, schedule: Schedule) -> OpTimes:
 
     Args:
         problem: Of the same ops; the schedule may be made for other costs.
-        schedule: As `orderable` returns it, of lists that can run. What it holds is not looked at.
+        schedule: Lists that can run, from `orderable`. Memory is not checked.
     """
     return _settled_times(
         problem, [[kind for op in row if (kind := _kind(problem, op)) is not None] for row in schedule.ops]
@@ -97,7 +97,7 @@ def tightened_times(problem: OrderProblem, starts: OpTimes) -> OpTimes:
 
 
 def _settled_times(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
-    """Return the starts of lists; of a batch that is repeated those in the long run."""
+    """Return the starts of lists; of a repeated batch, the starts in the steady state."""
     begins = [0] * problem.num_ranks
     if problem.is_repeated:
         ways = _ways(problem, rows)
@@ -188,7 +188,7 @@ def _end(problem: OrderProblem, starts: OpTimes, rank: int) -> int:
 def schedule_of_times(problem: OrderProblem, schedule: Schedule, starts: OpTimes, name: str) -> Schedule:
     """Return the lists of `schedule` with their ops in the order of their starts.
 
-    Steps without time come as soon as they can, so that gradients are let go of.
+    Steps without time come as early as possible, to free gradients.
     """
     rows: list[tuple[Op, ...]] = []
     for rank, row in enumerate(_rank_orders(problem, starts)):

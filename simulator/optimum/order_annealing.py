@@ -5,7 +5,7 @@
 
 Only where two ops follow one another on a rank on the critical path can a move make the whole shorter (van Laarhoven,
 Aarts and Lenstra, Operations Research 1992). One of them is moved past the other, or past a few more, if the rank has
-the room and no rank waits for itself then; what is longer is kept by chance, ever more rarely.
+the room and no rank waits for itself then; a longer order is kept by chance, ever more rarely.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FARTHEST = 4
 
 
 class OrderState(NamedTuple):
-    """Orders of all ranks, and what is known of them; places are those of ops, one rank's behind the other's.
+    """Orders of all ranks, with their times; places are the places of ops, concatenated by rank.
 
     Attributes:
         kinds: The kind of the op at each place; the micro-batches of a kind come in their order.
-        causes: The place of what an op begins after: itself on its own rank; -2 less it: an op that it waits for; -1:
-            none.
+        causes: The reason for the start of the op at each place: the place before, for the op before it on its rank;
+            -2 - p, for an op at place p that it waits for; -1 without reason.
         places: Place, by op.
         starts: When an op starts, by op.
         best: The same of the best order, by op.
@@ -105,7 +105,7 @@ def ordered_ticks(  # noqa: C901 -- one loop: calls would cost plain Python more
 
 
 def critical_places(arrays: DueArrays, state: OrderState, end: int, first: int) -> int:
-    """Put what is critical into the state, and return how many places are.
+    """Put the critical places into the state, and return their number.
 
     Args:
         arrays: The problem.
@@ -177,7 +177,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         warmth: How much longer an order is that is kept by a chance of 1 / e at first [ticks].
         critical_share: Share of the moves that is on the critical path; the rest is anywhere, which makes room.
         least: When to stop [ticks].
-        seed: What the numbers that are drawn begin with.
+        seed: Seed of the random numbers.
     """
     current = fewest = ordered_ticks(arrays, state, num_microbatches)
     for op in range(len(state.starts)):
@@ -226,7 +226,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
 
 
 ANNEALING_PARTS = (ordered_ticks, critical_places, move_op, fits_until, *MESSAGE_PARTS, messages_fit)
-"""What annealing calls."""
+"""The functions that `anneal_order` calls."""
 
 
 def order_state(arrays: DueArrays, starts: Sequence[int], num_microbatches: int) -> OrderState:

@@ -1,4 +1,4 @@
-"""The parts of an order problem: the ops of one phase on one stage, and what waits for what."""
+"""The parts of an order problem: the ops of one phase on one stage, and the waits between them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class OrderArc(NamedTuple):
         before: Index of the kind that comes first.
         after: Index of the kind that waits.
         ticks: Ticks from the end of one to the start of the other, at least.
-        distance: The op of micro-batch k + `distance` waits for that of micro-batch k.
-        since: It does from this k on.
+        distance: The op of micro-batch k + `distance` waits for the op of micro-batch k.
+        since: The first k for which it waits.
     """
 
     before: int
@@ -40,7 +40,7 @@ class OrderArc(NamedTuple):
 
 
 def of_one_kind(op: Compute | Step) -> Compute | Step:
-    """Return the op that stands for all of its kind: that of micro-batch 0, or the Step."""
+    """Return the op that represents its kind: the op of micro-batch 0, or the Step."""
     return op if isinstance(op, Step) else Compute(op.phase, op.stage, 0)
 
 

@@ -1,15 +1,15 @@
 """The integer program of an order problem, for CP-SAT of OR-tools: the least time, and a bound that is proven.
 
     an interval for each op, of fixed length                 no two of a rank at once
-    a difference for each arc                                start after >= end before + what lies between
+    a difference for each arc                                start after >= end before + ticks of the arc
     a Boolean for each R that may be left out                whether it is there, with all that depends on that
-    where arcs do not say all of a rank's limit: an interval for each micro-batch of a stage, from the start of F to the
-    end of what lets go of it, and no more of them at once than there is room for
-    the end of all                                           at least what is known already, and to be the least
+    where arcs do not cover a rank's limit: an interval for each micro-batch of a stage, from the start of F to the
+    end of the op that frees it; their sum never exceeds the room
+    the end of all                                           at least the known bound, and to be minimised
     of a batch that is repeated, the period: no rank takes longer from its first op to its last
 
-It starts from an order that is known (a hint), and only looks for better ones. What it leaves open, a bound by both
-ends of the batch may close (`end_bound`).
+It starts from a known order (a hint), and only searches for better ones. A bound by both ends of the batch may close
+the gap that it leaves (`end_bound`).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _WHOLE_SHARE = 0.5
 """Share of the time that is for the whole batch; the rest is for its ends."""
 
 OnNews: TypeAlias = Callable[[int, int, OpTimes | None], None]
-"""Told (ticks of the best order, ticks that none is shorter than, starts of the best order if they are new)."""
+"""Called with (ticks of the best order, lower bound in ticks, starts of the best order if they are new)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderRequest:
-    """What is to be searched; plain data, so that it can be sent to another process.
+    """A search request; plain data, so that it can be sent to another process.
 
     Attributes:
-        problem: What is to be ordered.
+        problem: The problem.
         starts: Starts of an order that keeps to the limits [ticks].
         bound: Ticks that no order is shorter than.
-        seconds: How long to look at most [s].
+        seconds: Time limit [s].
         num_workers: Threads.
         resolution: Ticks that times are rounded down to.
-        bounds_ends: Whether both ends of the batch are looked at, too, where that may give a better bound.
+        bounds_ends: Whether to bound both ends of the batch, too, if that may give a better bound.
     """
 
     problem: OrderProblem
@@ -83,9 +83,9 @@ class _Solving:
 
     Attributes:
         cp_model: OR-tools' module.
-        request: What is searched, and how long.
+        request: The request, with its time limit.
         ticks: Ticks of the best order that is known.
-        bound: Ticks that none is shorter than.
+        bound: Lower bound of the ticks of all orders.
     """
 
     def __init__(self, cp_model: Any, request: OrderRequest, tell: OnNews) -> None:
@@ -132,7 +132,7 @@ class _Solving:
 
 
 def _solve_whole(solving: _Solving, seconds: float) -> tuple[OpTimes, bool]:
-    """Return the best order of the whole batch that is tightened in its time, and whether there is none better."""
+    """Return the best order of the whole batch after tightening, and whether it is proven to be optimal."""
     cp_model, request = solving.cp_model, solving.request
     problem, factor, best = request.problem, request.resolution, [request.starts]
     coarse = [[start // factor for start in row] for row in request.starts]
@@ -168,7 +168,7 @@ def _on_solution(cp_model: Any, learn: Callable[[Callable[[Any], int]], None]) -
 
 
 def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, list[list[Any]], dict[int, Any]]:
-    """Return the program, the variables of the starts, and those of the kinds that may be left out."""
+    """Return the program, the variables of the starts, and a Boolean for each kind that may be left out."""
     model, horizon = cp_model.CpModel(), objective_ticks(problem, hint)
     if problem.is_repeated:  # no two ranks begin further apart than one takes and the longest message
         horizon = problem.num_ranks * (horizon + max((arc.ticks for arc in problem.arcs), default=0))
@@ -205,7 +205,7 @@ def _model(cp_model: Any, problem: OrderProblem, hint: OpTimes) -> tuple[Any, li
 
 
 def _objective(model: Any, problem: OrderProblem, starts: list[list[Any]], hint: OpTimes, horizon: int) -> Any:
-    """Return what is to be the least: when all ranks have ended, or the longest time from a rank's begin to its end."""
+    """Return the objective to minimise: the end of all ranks, or the longest time from a rank's begin to its end."""
     known = objective_ticks(problem, hint)
     objective = model.new_int_var(least_ticks(problem), known, "")
     model.add_hint(objective, known)

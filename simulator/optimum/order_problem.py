@@ -1,14 +1,13 @@
-"""An order problem: the ops of a schedule on their ranks, without their order, and what they wait for.
+"""An order problem: the ops of a schedule on their ranks, without their order, and their waits.
 
-    0F ──> 1F ──> 1I ──> 0I         an arc: one op of every micro-batch after another, and what lies between them
+    0F ──> 1F ──> 1I ──> 0I         an arc: one op of every micro-batch after another, with a delay between them
                    └─> 1W └─> 0W
     0W of micro-batch k ──> 0F of micro-batch k + n, where the rank has room for n micro-batches
     0F ──> 0R ──> 0I, where stage 0 recomputes; which stages do so for all micro-batches may be left open
 
-All micro-batches are alike, so those of one phase on one stage are worked through in their order: numbering them anew
-in that order changes no time and no memory. What is left open is how a rank's phases and stages take turns. Were the
-micro-batches of a stage to differ, some recomputed and some not, one that is kept could pass one that is not: their
-order would be open, too.
+All micro-batches are alike, so the ops of one phase on one stage run in the order of micro-batches: renumbering changes
+no time and no memory. The open question is how a rank's phases and stages take turns. If the micro-batches of a stage
+differed (some recomputed, some not), one that is kept could pass one that is not: their order would be open, too.
 
 Times are whole ticks, rounded down. An order of the real ops is then one of the rounded ones that ends no later
 (round every start down, too), so a bound of the rounded problem is one of the real problem.
@@ -45,18 +44,18 @@ class OrderProblem:
     """Ops to be ordered on their ranks.
 
     Attributes:
-        kinds: In an order in which what others wait for, of the same micro-batch, comes before them. A Step that takes
-            no time is none: it can always be done at the end.
-        arcs: All waits; those of memory say all of it where `counts_room` is empty.
+        kinds: Topologically sorted by the waits within a micro-batch. A Step without time is left out: it can always
+            run at the end.
+        arcs: All waits; if `counts_room` is empty, the arcs cover all memory limits.
         num_microbatches: Micro-batches.
         num_ranks: Ranks.
-        room: What ranks may hold.
-        counts_room: Ranks whose limit says more than the arcs.
+        room: Memory per micro-batch, and the limits of the ranks.
+        counts_room: Ranks whose limit is not covered by the arcs.
         tick_s: Seconds of a tick.
         is_exact: Whether all times are whole ticks, but for the rounding of floating-point numbers; of a batch that is
             repeated, whether its period is, too.
         is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
-        optional: Kinds of R that may be left out: then the stage holds what it saves from F on.
+        optional: Kinds of R that may be left out; the stage then holds its saved activations from F on.
     """
 
     kinds: tuple[OrderKind, ...]
@@ -94,7 +93,7 @@ class OrderProblem:
 
     @cached_property
     def relaxed(self) -> OrderProblem:
-        """The problem with no time for what may be left out: no order of this one ends before the best of that one."""
+        """The problem with zero-time optional ops; no order of it is longer than the best of this problem."""
         kinds = (kind._replace(ticks=0) if i in self.optional else kind for i, kind in enumerate(self.kinds))
         return replace(self, kinds=tuple(kinds)) if self.optional else self
 
@@ -127,16 +126,16 @@ def order_problem(
     optional: Collection[int] = (),
     left_out: Collection[int] = (),
 ) -> OrderProblem:
-    """Return what is to be ordered, and what takes how long.
+    """Return the order problem of a schedule.
 
-    Messages take what they take on links of their own; waiting for others on a link, and hand-over, are left out. That
-    makes nothing longer, so that a bound stays one.
+    Each message takes the time of a link of its own. Contention for links and hand-over are left out. That
+    makes nothing longer, so a bound stays valid.
 
     Args:
         schedule: As `orderable` returns it.
         costs: Seconds of every op, and bytes of messages.
         cluster: Speeds and links.
-        room: What ranks may hold.
+        room: Memory per micro-batch, and the limits of the ranks.
         is_repeated: Whether the batch is repeated without a pause, and its period is to be the least.
         optional: Stages whose R may be done for all micro-batches, or for none.
         left_out: Stages whose R is not done.
@@ -179,7 +178,7 @@ def order_problem(
 
 
 def _depth_in(schedule: Schedule) -> Callable[[Compute | Step], tuple[int, int]]:
-    """Return what tells how late in a micro-batch an op is."""
+    """Return the function that computes how late in a micro-batch an op is."""
     last = 2 * schedule.num_stages
 
     def depth(op: Compute | Step) -> tuple[int, int]:
@@ -245,7 +244,7 @@ def _ticks(seconds: float, tick_s: float) -> int:
 
 
 def _counts(kinds: tuple[OrderKind, ...], rank: int, room: ActivationRoom) -> bool:
-    """Whether a rank's limit says more than the arcs of its stages: it has several, or what is held changes."""
+    """Whether arcs do not cover a rank's limit: it has several stages, or R, or keeps another size for W."""
     if room.counts_bytes:
         return True
     stages = {kind.op.stage for kind in kinds if kind.rank == rank}

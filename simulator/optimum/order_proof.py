@@ -29,14 +29,14 @@ _MOST_TICKS = 1_000_000
 _MOST_OPS = 20_000
 """Ops of a search: with more the model alone takes minutes."""
 _TICK_S = 0.2
-"""How often progress is told."""
+"""Interval of progress reports [s]."""
 _LOAD_S = 120.0
 """How long a search may take until it tells something, as it loads OR-tools first."""
 _LEAVE_S = 0.4
 """How long after its time a search may still say how it ended."""
 
 OnOrder: TypeAlias = Callable[[float, int, int], None]
-"""Told (seconds since the start, ticks of the best order, ticks that none is shorter than)."""
+"""Called with (seconds since the start, ticks of the best order, lower bound in ticks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class OrderProof:
 
 
 class SearchNews(NamedTuple):
-    """What a search tells, a line of JSON each.
+    """A report of a search, one line of JSON.
 
     Attributes:
-        ticks: Ticks of the best order that it knows.
-        bound: Ticks that none is shorter than.
-        starts: Starts of that order; None: it has been told, or was known before.
+        ticks: Ticks of the best known order.
+        bound: Lower bound of the ticks of all orders.
+        starts: Starts of the best order, or None if they were known before.
         is_over: Whether the search has ended.
     """
 
@@ -99,7 +99,7 @@ class OrderSearcher:
         progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
         bounds_ends: bool = True,
     ) -> OrderProof:
-        """Do what `prove_order` does."""
+        """Do the same as `prove_order`."""
         known = objective_ticks(problem, starts)
         if known <= bound or seconds <= 0:
             return OrderProof(starts, known, min(bound, known))
@@ -122,10 +122,10 @@ class OrderSearcher:
         return OrderProof(starts, ticks, min(news.bound, ticks), resolution, is_stopped)
 
     def _news(self, request: OrderRequest) -> Iterator[SearchNews]:
-        """Yield what a search tells, and every `_TICK_S` the last of it again, until it or its time is over.
+        """Yield the reports of a search, the last one again every `_TICK_S`, until it or its time is over.
 
         Raises:
-            SimulationError: The process has ended by itself, or tells nothing.
+            SimulationError: The process has ended by itself, or does not answer.
         """
         from pydantic import TypeAdapter
 
@@ -176,7 +176,7 @@ class OrderSearcher:
             return
         process, self._process = self._process, None
         process.kill()
-        with suppress(OSError), process:  # what has not been written is lost
+        with suppress(OSError), process:  # unwritten data is lost
             pass
 
 
@@ -198,17 +198,17 @@ def prove_order(
     num_workers: int | None = None,
     progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
 ) -> OrderProof:
-    """Look for a shorter order than one that is known, and for a proof that there is none.
+    """Search for a shorter order than a known one, or prove that none exists.
 
-    A KeyboardInterrupt ends the search with what there is.
+    A KeyboardInterrupt ends the search with the best order so far.
 
     Args:
-        problem: What is to be ordered.
+        problem: The problem.
         starts: Starts of an order that keeps to the limits [ticks].
-        bound: Ticks that no order is shorter than, as `least_ticks` knows.
-        seconds: How long to look at most [s], from the loading of OR-tools on; 0: not at all.
-        num_workers: Threads; None: one for each core.
-        progress: Told how far it is, now and then.
+        bound: Lower bound from `least_ticks` [ticks].
+        seconds: Time limit from the loading of OR-tools on [s]; 0 skips the search.
+        num_workers: Threads, or None for one per core.
+        progress: Callback for regular reports.
 
     Raises:
         ModuleNotFoundError: OR-tools is not installed, and there is something to look for.

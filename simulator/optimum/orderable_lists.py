@@ -1,4 +1,4 @@
-"""Lists whose ops may be ordered anew: what they must be, so that every order of them does the same work."""
+"""Requirements on lists whose ops may be reordered: every order of them must do the same work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def orderable(schedule: Schedule, costs: StageCosts) -> Schedule:
 
     Args:
         schedule: One pipeline, one batch, each stage on one rank, each rank on a device of its own.
-        costs: Say what an Overlap hides, and what B takes beside I and W.
+        costs: Costs with the overlap, and with the times of B, I and W.
 
     Raises:
         NotOrderableError: It is something else, or another order would not do the same.

@@ -1,8 +1,7 @@
-"""What the memory of a rank says of two ops of different micro-batches: which of them comes first.
+"""Order of two ops of different micro-batches that follows from the memory limit of a rank.
 
-F of k + n comes after B of k where n + 1 micro-batches, and what a B holds beside them, are more than there is room
-for. From that F on for which micro-batch 0 must be over for the same reason, gradients are held as well, so that n is
-less.
+F of k + n comes after B of k if n + 1 micro-batches, and the memory that a B needs beside them, do not fit. From the F
+on that needs micro-batch 0 to be over for the same reason, the rank also holds gradients, so n is smaller.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ _BACKWARDS, _WEIGHT = (Phase.BACKWARD, Phase.BACKWARD_INPUT), Phase.BACKWARD_WEI
 
 
 def room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[OrderArc]:
-    """Yield what a limit says of one stage, and of two on a rank: the forward of k + n after a backward of k.
+    """Yield the arcs of a limit on one stage, and on two stages of a rank: the forward of k + n after a backward of k.
 
     With n + 1 micro-batches on a stage there must be room for the oldest of them on the stages further down, unless it
-    has come back from there already: it lets go of nothing before.
+    has come back from there already: no micro-batch frees memory before.
     """
     stages = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.FORWARD)}
     rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.RECOMPUTE)}
@@ -52,7 +51,7 @@ def _most(limit: int, size: int) -> int | None:
 
 
 def _arcs(before: int, after: int, limit: int, size: int, gradients: int, begun: int | None) -> Iterator[OrderArc]:
-    """Yield what a limit says, and what it says when gradients are held, as they are from micro-batch `begun` on."""
+    """Yield the arc of a limit, and its stricter arc once gradients are held, from micro-batch `begun` on."""
     most = _most(limit, size)
     if most is None:
         return

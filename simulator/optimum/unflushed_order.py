@@ -2,24 +2,24 @@
 
     rank k    F of i + h - 1, B of i, Step, F of i + h, B of i + 1, Step, ..    h micro-batches in flight, h - 1 ahead
 
-One stage per rank, whole backwards, a Step after each, or one without time after several. With F and B of micro-batch
-i starting a period T after those of i - 1 on every rank, the start f of the first F and b of the first B, and transfers
-that take c:
+One stage per rank, whole backwards, a Step after each, or one without time after several. F and B of micro-batch i
+start a period T after F and B of micro-batch i - 1 on every rank; the first F starts at f, the first B at b, and
+transfers take c:
 
     f(k) + F + c <= f(k + 1)                b(k + 1) + B + c <= b(k)
     f(k) + F + (h(k) - 1) T <= b(k)         b(k) + B + Step <= f(k) + h(k) T
 
-There are such starts unless the waits of a cycle are longer than its periods. A cycle goes down the ranks from j to k
-with the forwards, and back with the backwards: with the way (j, k) of all that is passed, and the Step of j,
+Such starts exist unless the waits of a cycle are longer than its periods. A cycle goes down the ranks from j to k with
+the forwards, and back with the backwards: with the way (j, k) of all passed ops, and the Step of j,
 
     T >= way(j, k) / (h(j) - h(k) + 1)      for all j <= k
 
-For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no h can be smaller
-on any rank. A rank that runs ahead, h > 1, may have weights to predict, or to keep for its backwards: its forwards or
-Steps take longer then, which an order of another kind may avoid for some of its micro-batches. No order of any kind has
-a period that is shorter than the work of a rank, or than a message keeps its link, nor, as each micro-batch is in
-flight on rank j from there to the last rank and back, than that round trip shared by all that fit there (Little's law).
-With a period no shorter than that, no message waits for the one before it.
+For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no rank can have a
+smaller h. A rank that runs ahead, h > 1, may have weights to predict, or to keep for its backwards: its forwards or
+Steps then take longer, which an order of another kind may avoid for some of its micro-batches. Three lower bounds hold
+for the period of any order: the work of a rank, the time of a micro-batch's messages on a link, and a round trip from
+rank j to the last rank and back, divided by the micro-batches that fit on rank j (Little's law). With a period no
+shorter than the second one, no message waits for the one before it.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class UnflushedRule:
     """Which weights the ops of a run read, and after which backwards its stages step.
 
     Attributes:
-        accumulate: Micro-batches for each Step. One: a forward reads the newest weights. More: the weights of the
-            Steps but the last, so that no more are in flight than one more than that.
-        is_stashed: Whether a backward reads what its forward read; else it reads the newest weights.
-        beyond: How many steps a forward looks beyond its backward, by rank; None: nothing looks ahead.
-        backward_looks: How many steps a backward looks ahead, by rank.
+        accumulate: Micro-batches for each Step. With 1, a forward reads the newest weights. With more, it reads the
+            weights before the last Step, so at most `accumulate` + 1 micro-batches are in flight.
+        is_stashed: Whether a backward reads the weights of its forward; otherwise it reads the newest weights.
+        beyond: Steps that a forward looks beyond its backward, by rank, or None without prediction.
+        backward_looks: Steps that a backward looks ahead, by rank.
     """
 
     accumulate: int
@@ -81,16 +81,16 @@ class UnflushedRule:
 @final
 @dataclass(frozen=True, slots=True)
 class UnflushedRun:
-    """What each rank does with a micro-batch [s].
+    """Times of one micro-batch on each rank [s].
 
     Attributes:
-        forward_s: By rank.
-        backward_s: By rank.
-        step_s: By rank.
-        predict_s: How much longer a forward takes where more than one is in flight, by rank.
-        copy_s: How much longer a Step takes there, by rank.
-        travel_s: There and back between each rank and the next.
-        occupied_s: How long the messages of one micro-batch keep the busiest direction of a link, at most.
+        forward_s: Forward, by rank.
+        backward_s: Backward, by rank.
+        step_s: Step, by rank.
+        predict_s: Extra time of a forward if more than one micro-batch is in flight, by rank.
+        copy_s: Extra time of a Step if more than one micro-batch is in flight, by rank.
+        travel_s: Transfers there and back between each rank and the next.
+        occupied_s: Longest time that the messages of one micro-batch occupy one direction of a link.
     """
 
     forward_s: tuple[float, ...]
@@ -109,7 +109,7 @@ class UnflushedRun:
         return ops_s + more_s + math.fsum(self.travel_s[first:last])
 
     def period_s(self, in_flight: Sequence[int]) -> float:
-        """Return the period with so many micro-batches in flight on each rank; infinite: they block one another."""
+        """Return the period with these micro-batches in flight on each rank, or infinity if the ranks deadlock."""
         cycles_s = (
             self.way_s(j, k, in_flight) / (in_flight[j] - in_flight[k] + 1)
             if in_flight[j] >= in_flight[k]
@@ -129,7 +129,7 @@ class UnflushedRun:
         return tuple(counts)
 
     def _needed(self, rank: int, counts: Sequence[int], period_s: float) -> int:
-        """Return how many in flight a rank needs to keep a period, where it has so many, and those after it."""
+        """Return the micro-batches in flight that a rank needs to keep a period; later ranks have `counts`."""
         return max(
             (
                 counts[k] - 1 + self._periods(self.way_s(rank, k, counts), period_s)
@@ -149,7 +149,7 @@ class UnflushedRun:
         shares = {least_s}
         longer_s = math.inf
         for num_ahead in range(num_ranks) if any((*self.predict_s, *self.copy_s)) else (num_ranks,):
-            counts = [2] * num_ahead + [1] * (num_ranks - num_ahead)  # those that run ahead come first
+            counts = [2] * num_ahead + [1] * (num_ranks - num_ahead)  # ranks that run ahead come first
             alone_s = max((self.way_s(num_ahead, k, counts) for k in range(num_ahead, num_ranks)), default=0.0)
             shortest_s = max(least_s, alone_s)  # that one after them need not
             for j, k in self._pairs():
@@ -160,7 +160,7 @@ class UnflushedRun:
         return sorted(period_s for period_s in shares if period_s >= least_s)
 
     def bound_s(self, limits: Sequence[float]) -> float:
-        """Return the seconds that no order has a shorter period than, with at most so many in flight on each rank."""
+        """Return a lower bound of the period of any order, with the given limits of micro-batches in flight by rank."""
         ranks, alone = range(len(self.forward_s)), [1] * len(self.forward_s)
         works = (self.way_s(rank, rank, alone) for rank in ranks)
         trips = ((self.way_s(rank, ranks[-1], alone) - self.step_s[rank]) / limits[rank] for rank in ranks)
@@ -171,7 +171,7 @@ class UnflushedRun:
 
 
 def unflushed_run(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> UnflushedRun:
-    """Return what each rank of a schedule of one stage per rank does with a micro-batch; messages have their links."""
+    """Return the times of each rank of a schedule with one stage per rank; messages have links of their own."""
     devices = [cluster.devices[device] for device in schedule.rank_to_device]
 
     def seconds(op_of: Callable[[int], Compute | Step]) -> tuple[float, ...]:
@@ -231,13 +231,13 @@ def unflushed_rule(schedule: Schedule) -> UnflushedRule:
 
 
 def unflushed_lists(schedule: Schedule, in_flight: FlightCounts, num_microbatches: int, name: str) -> Schedule:
-    """Return the lists of a run with so many in flight on each rank, whose ops read the weights by the same rule.
+    """Return the lists of a run with `in_flight` micro-batches on each rank, and the weight rule of `schedule`.
 
     Args:
-        schedule: Each backward reads what its forward read, or the newest weights.
-        in_flight: By rank, at least 1; no more than the rule allows.
-        num_microbatches: Of the run.
-        name: Of the lists.
+        schedule: The schedule; each backward reads the weights of its forward, or the newest weights.
+        in_flight: Micro-batches in flight, by rank; at least 1, and no more than the rule allows.
+        num_microbatches: Micro-batches of the run.
+        name: Name of the lists.
 
     Raises:
         SimulationError: The schedule is of another kind.
@@ -247,11 +247,11 @@ def unflushed_lists(schedule: Schedule, in_flight: FlightCounts, num_microbatche
 
 
 def least_period(run: UnflushedRun, fits: Callable[[FlightCounts], bool]) -> FlightCounts | None:
-    """Return the micro-batches in flight of the shortest period whose lists fit; None: of no period do they.
+    """Return the micro-batches in flight of the shortest period whose lists fit, or None if no period fits.
 
     Args:
-        run: Seconds of each rank.
-        fits: Whether lists with so many in flight fit; those with fewer do, too.
+        run: Times of each rank.
+        fits: Whether lists with these micro-batches in flight fit; lists with fewer must fit, too.
     """
 
     def is_kept(period_s: float) -> bool:
@@ -264,7 +264,7 @@ def least_period(run: UnflushedRun, fits: Callable[[FlightCounts], bool]) -> Fli
 
 
 def _guessed_rule(rows: tuple[tuple[Op, ...], ...], own: FlightCounts, *, is_stashed: bool) -> UnflushedRule | None:
-    """Return the rule that the first ops of each rank show; None where there are none."""
+    """Return the rule that matches the first ops of each rank, or None without such ops."""
     firsts = [
         [next((op for op in _computes(row) if op.phase is phase), None) for row in rows]
         for phase in (Phase.FORWARD, Phase.BACKWARD)

@@ -1,4 +1,4 @@
-"""A lower bound of a candidate's seconds, without working through its lists.
+"""A lower bound of a candidate's seconds, without simulating its lists.
 
     rank 0   F0                                           ↗ B   Reduce Step
     rank 1      ↘ F0                                  ↗ B
@@ -8,7 +8,7 @@
     a device        has all the work of its stages, and at the end a sum of gradients and a step
     a straight way  on rank k nothing starts before the first micro-batch came through the ranks before, and behind its
                     last backward the gradient goes back through them; messages on that way take their time,
-                    and that of the ranks that hand them over
+                    plus the time of their hand-over
     1F1B            holds at most p - k micro-batches on rank k: it goes ceil(M / (p - k)) times from its F through all
                     ranks behind to its B
     all devices     together cannot do the work faster than the sum of their speeds
@@ -59,18 +59,18 @@ class Bounds:
         self._seconds: dict[int, tuple[StageCosts, dict[tuple[Phase, int], float]]] = {}  # by identity of the costs
 
     def of(self, candidate: Candidate, costs: StageCosts) -> Estimate:
-        """Bound a step of a candidate by that of its copies which takes longest.
+        """Bound a step of a candidate by the bound of its slowest copy.
 
         Args:
             candidate: A schedule, its depth, width and micro-batches.
             costs: Costs of the stages that the candidate cuts the model into, for one micro-batch.
 
         Returns:
-            The least seconds of an iteration, or of the pace of a run without a flush; and by device the least bytes,
-            without the devices of copies that are like another copy's. Neither is ever above the prediction.
+            The least seconds of an iteration, or of the pace of a run without a flush; and the least bytes by device,
+            without the devices of copies that are like another copy. Neither is ever above the prediction.
 
         Raises:
-            ProfileError: The costs do not say the seconds of a phase that the schedule has.
+            ProfileError: The costs lack the seconds of a phase of the schedule.
         """
         form = candidate.layout
         _, known_s = self._seconds.setdefault(id(costs), (costs, {}))
@@ -90,7 +90,7 @@ class Bounds:
         return Estimate(meaning, seconds, least_bytes, over, precision=Precision.BOUND)
 
     def _unlike(self, candidate: Candidate) -> list[tuple[int, ...]]:
-        """Return the devices of the copies, without those that are like another copy's."""
+        """Return the devices of each distinct kind of copy."""
         devices_of: dict[tuple[tuple[float, int | None], ...], tuple[int, ...]] = {}
         for copy in range(candidate.width):
             devices = tuple(candidate.device(rank, copy) for rank in range(candidate.depth))
@@ -124,7 +124,7 @@ def over_least_memory(least_bytes: Mapping[int, int], cluster: Cluster) -> str |
 
 @dataclass(frozen=True)  # without slots: sums are kept beside the fields
 class _Copy:
-    """One copy of a pipeline on its devices; `known_s` keeps what ops take at speed 1."""
+    """One copy of a pipeline on its devices; `known_s` caches seconds of ops at speed 1."""
 
     candidate: Candidate
     form: StageLayout
@@ -169,7 +169,7 @@ class _Copy:
         return ahead_s + seconds
 
     def held_bytes(self, rank: int) -> int:
-        """Return the weights and the optimizer's state; and the gradients, or what B holds inside it if it is more."""
+        """Return weights and optimizer state, plus the larger of gradients and the peak memory of B."""
         costs = [self.costs.stages[stage] for stage in self.form.stages[rank]]
         fixed = sum(cost.weight_bytes + cost.optimizer_bytes for cost in costs)
         count = 1
@@ -225,7 +225,7 @@ class _Copy:
         return self.costs.seconds(Step(stage)) / self.speed(stage)
 
     def _work_s(self, stages: Iterable[int]) -> float:
-        """Return what a micro-batch takes on some stages, at speed 1, where all its forwards and backwards overlap."""
+        """Return the time of a micro-batch on some stages, at speed 1, if all its forwards and backwards overlap."""
         forward_s = again_s = backward_s = 0.0
         for stage in stages:
             forward_s += self._known_s(Phase.FORWARD, stage)
@@ -236,14 +236,14 @@ class _Copy:
         return forward_s + again_s + backward_s - hidden_s
 
     def _back_s(self, stage: int) -> float:
-        """Return the time of B, or of I where that lets go of the gradient."""
+        """Return the time of B, or of I if I hands on the gradient."""
         return min(self._seconds(way[0], stage) for way in self.form.backwards)
 
     def _seconds(self, phase: Phase, stage: int) -> float:
         return self._known_s(phase, stage) / self.speed(stage)
 
     def _known_s(self, phase: Phase, stage: int) -> float:
-        """Return the seconds of an op at speed 1; what the costs do not say is refused when it is predicted."""
+        """Return the seconds of an op at speed 1, or 0 if the costs lack them; the prediction then refuses it."""
         key = phase, stage
         if key not in self.known_s:
             try:

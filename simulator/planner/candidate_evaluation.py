@@ -1,7 +1,8 @@
 """Predict a candidate in full, from its own lists.
 
-A run with a flush is one batch. A run without is as many steps as let every micro-batch of the pipeline come back a few
-times; its pace is that at which its ops repeat, or where they do not yet, that of the later half of its losses.
+A run with a flush is one batch. A run without a flush has enough steps for every micro-batch of the pipeline to come
+back a few times. Its pace is the pace at which its ops repeat, or if they do not yet, the pace of the later half of its
+losses.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def evaluate_candidate(
 def weigh_candidate(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> PlanOutcome:
-    """Predict what a candidate takes and holds, or say why it cannot be; the rest is for `detailed`."""
+    """Predict time and memory of a candidate, or report why it is refused; `detailed` adds the rest."""
     try:
         lists = lists_of_candidate(candidate)
         if candidate.is_asynchronous:
@@ -66,7 +67,7 @@ def weigh_candidate(
 def detailed(
     outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> PlanOutcome:
-    """Return what is predicted with what its time is made of, what it sends, and its pace if its own run shows it."""
+    """Return the outcome with the parts of its time, its sent bytes, and its pace if its own run shows it."""
     if outcome.seconds is None or outcome.costs is not None:
         return outcome
     lists = lists_of_candidate(outcome.candidate)
@@ -84,7 +85,7 @@ def _iteration(lists: Schedule, costs: StageCosts, cluster: Cluster, network: Ne
 
 
 def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> PlanOutcome:
-    """Return what was predicted in full with its steady pace, where longer runs soon show that."""
+    """Return the outcome with its steady pace, if short runs show it."""
     if outcome.steady_s_per_microbatch is not None:
         return outcome
     candidate = outcome.candidate
@@ -94,7 +95,7 @@ def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, 
 def predict_candidate(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> Estimate:
-    """Return what a candidate takes.
+    """Return the prediction of a candidate.
 
     Args:
         candidate: A schedule, its depth, width and micro-batches.
@@ -103,12 +104,12 @@ def predict_candidate(
         network: How messages go.
 
     Returns:
-        The seconds of a step, which are those of an iteration or, without a flush, the pace; the most bytes of each
+        The seconds of a step (of an iteration, or at the pace of a run without a flush); the peak bytes of each
         device; and the Timeline of the run of `steps_of` steps that shows them.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
-        ProfileError: The costs do not say all that the schedule asks for.
+        ProfileError: The costs lack something that the schedule needs.
         SimulationError: It would take too long.
     """
     lists = lists_of_candidate(candidate)
@@ -137,7 +138,7 @@ def lists_of_candidate(candidate: Candidate) -> Schedule:
 
 
 def steps_of(candidate: Candidate) -> int:
-    """Return how many steps are predicted to know what one takes."""
+    """Return the number of simulated steps that determine the time of one step."""
     if not candidate.is_asynchronous:
         return 1
     num_stages = len(candidate.partition)
@@ -211,7 +212,7 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
 
 
 def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> Costs:
-    """Return the averages over the devices; what a run without a flush idles is shared out as in its middle."""
+    """Return the averages over the devices; idle time of a run without a flush is shared out as in its middle."""
     spans = timeline.columns
     begun_s, over_s = (
         machine_code.chosen(times_s, spans.ops.codes, op_cells.R) for times_s in (spans.starts_s, spans.ends_s)
@@ -236,6 +237,6 @@ def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int
 
 
 def _staleness(candidate: Candidate) -> int:
-    """Return what one copy of fewest micro-batches has: the others have the same."""
+    """Return the staleness of one copy, in steps; all copies share it."""
     single, steps = replace(candidate.order, width=1), 4 + 4 * candidate.depth // candidate.num_microbatches
     return max(stage.forward.staleness for stage in staleness(single.schedule_spec().run(steps).lists(steps)).stages)

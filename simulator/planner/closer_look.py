@@ -1,6 +1,6 @@
 """A closer look at a candidate: first its bound, then one copy of it, then all of it.
 
-Each says more than the one before, and takes longer. What does not fit is known from any of them.
+Each step is closer than the one before, and takes longer. Any of them can prove that a candidate does not fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bounded: TypeAlias = BoundedCandidate[Candidate, PlanOutcome]
 
 @final
 class CloserLook:
-    """What is known of the candidates of a request; sent to another process, it works things out again there."""
+    """Bounds and predictions of the candidates of a request; a copy in another process recomputes them there."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -40,10 +40,10 @@ class CloserLook:
         return CloserLook, (self._request,)
 
     def first(self, candidate: Candidate, number: int) -> Bounded:
-        """Return a candidate under its bound, or refused where that does not fit, or there is no such schedule.
+        """Return a candidate under its bound, or refused if the bound does not fit, or there is no such schedule.
 
         Args:
-            candidate: What is looked at.
+            candidate: The candidate.
             number: Its number among all candidates.
         """
         reason = candidate.refusal
@@ -62,12 +62,12 @@ class CloserLook:
         return self._with_copy(bounded) if needs_copy else self._in_full(bounded)
 
     def in_bytes(self, bounded: Bounded) -> Bounded:
-        """Return the candidate under what it holds, where `bounded` is under bytes; under inf if nothing is known."""
+        """Return the candidate ranked by its peak bytes, for a `bounded` ranked by bytes; inf if nothing is known."""
         outcome = self._outcome(bounded.candidate)
         return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.most_bytes, outcome=outcome)
 
     def in_detail(self, bounded: Bounded) -> Bounded:
-        """Return a candidate that is ranked, with what its time is made of."""
+        """Return a ranked candidate with the parts of its time."""
         assert bounded.outcome is not None, "it is ranked"
         request = self._request
         costs = self._costs(bounded.candidate)
@@ -120,7 +120,7 @@ class CloserLook:
 
 
 def _too_large(candidate: Candidate, least: Estimate) -> PlanOutcome:
-    """Refuse what surely does not fit, as its devices hold more than they can even by a bound."""
+    """Refuse a candidate that exceeds memory even by a lower bound."""
     return PlanOutcome(
         candidate=candidate,
         samples=candidate.samples_per_step,

@@ -48,7 +48,7 @@ class Cuts:
         self._costs: dict[tuple[Partition, int, MessagePrecision | None], StageCosts] = {}
 
     def costs(self, partition: Partition, size: int, compression: MessagePrecision | None = None) -> StageCosts:
-        """Return what the stages cost for micro-batches of `size` samples.
+        """Return the costs of the stages for micro-batches of `size` samples.
 
         Raises:
             ProfileError: The profile does not cover the size.
@@ -63,7 +63,7 @@ class Cuts:
         return self._costs[key]
 
     def costs_of(self, candidate: Candidate) -> StageCosts:
-        """Return what the stages of a candidate cost."""
+        """Return the costs of a candidate's stages."""
         return self.costs(candidate.partition, candidate.microbatch_size, candidate.compression)
 
     def balanced(self, size: int, speeds: tuple[float, ...], stages: tuple[tuple[int, ...], ...]) -> Partition:
@@ -120,7 +120,7 @@ class Cuts:
     def within(
         self, size: int, speeds: tuple[float, ...], limits: tuple[int | None, ...], in_flight: tuple[int, ...]
     ) -> Partition | None:
-        """Return the stages whose slowest is as fast as can be among those that fit; None if none do.
+        """Return the cut with the fastest slowest stage among all that fit, or None if none fits.
 
         Layers add up as they are alone: a storage that two of them keep counts for both.
 

@@ -15,7 +15,7 @@ from pipesched.simulator.search import SearchCandidate
 
 @dataclass(frozen=True, slots=True)
 class Candidate(SearchCandidate):
-    """Layout, schedule, micro-batches, partition and what is sent.
+    """Layout, schedule, micro-batches, partition and message compression.
 
     Attributes:
         schedule: Name of the schedule in the catalogue, or the `OwnName` of a builder of a user's own.
@@ -24,9 +24,9 @@ class Candidate(SearchCandidate):
         num_microbatches: M, of one copy's share of a batch.
         microbatch_size: Samples.
         partition: Layers of each stage.
-        placement: What is side by side in a node.
-        num_chunks: Stages per rank, where the schedule takes several; else None.
-        replicas: Replicas of each stage, where the schedule takes them; else empty.
+        placement: Which ranks are side by side in a node.
+        num_chunks: Stages per rank, or None if the schedule has a fixed number.
+        replicas: Replicas of each stage, or empty if the schedule takes none.
         recomputes: Whether every stage keeps only its input.
         compression: Compression of messages.
     """
@@ -80,7 +80,7 @@ class Candidate(SearchCandidate):
         """The layout of a copy's stages.
 
         Raises:
-            ScheduleError: The schedule cannot have so many ranks or chunks, or a user's own no such micro-batches.
+            ScheduleError: The schedule cannot have this number of ranks, chunks or micro-batches.
         """
         count = self.num_microbatches if find(self.schedule).is_own else None
         return stage_layout(self.schedule, self.depth, self.num_chunks, self.replicas, count)

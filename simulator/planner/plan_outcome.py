@@ -11,7 +11,7 @@ from pipesched.simulator.search import SearchOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What a step is made of, on the average of all devices [s]; with `bubble_s` they add up to a step.
+    """The parts of a step, as the average over all devices [s]; with `bubble_s` they add up to a step.
 
     Attributes:
         work_s: Forwards, backwards, steps.
@@ -38,14 +38,14 @@ class PlanOutcome(SearchOutcome):
         samples: Samples that a step takes.
         held_bytes: Most that each device holds.
         sent_bytes: Bytes of all messages and sums of a step.
-        costs: What a step is made of; None, as `bubble_fraction`, where a search was interrupted before.
-        bubble_fraction: idle / (devices x makespan) of the lists that were predicted: of a batch, and of a run without
-            a flush of all its steps, from an empty pipeline to an empty one.
-        steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
-            long run; None where that is not known, or would take long to find out.
+        costs: The parts of a step; None, like `bubble_fraction`, if a search was interrupted before.
+        bubble_fraction: idle / (devices x makespan) of the predicted lists: of a batch, or of all steps of a run
+            without a flush, from an empty pipeline to an empty one.
+        steady_s_per_microbatch: Seconds of a micro-batch in the steady state, when batches follow one another or the
+            run has no flush; None if unknown, or if it would take long to find out.
         steady_bubble_fraction: Idle share of all device time at that pace.
-        staleness: The most steps that a forward's weights are behind those that its gradient changes.
-        reason: Why it is refused; None if it is not.
+        staleness: The most steps that a forward's weights are behind the weights that its gradient changes.
+        reason: Why it is refused, or None.
     """
 
     candidate: Candidate

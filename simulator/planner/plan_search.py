@@ -1,10 +1,10 @@
 """Search the best candidates of a request, most of them by their bound alone.
 
-Every candidate gets a bound: seconds per sample that it surely needs, under which `search.BestFirst` takes it; most
-are never worked through. Those that are go through a `search.Runner`, which may have workers.
+Every candidate gets a bound, a lower bound of its seconds per sample. `search.BestFirst` takes candidates by bound;
+most are never simulated. The others go through a `search.Runner`, which may have workers.
 
 A candidate that surely does not fit into memory is not predicted, unless nothing fits: then the one that needs the
-least is looked for in the same way, by bytes.
+least is searched in the same way, by bytes.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, eval
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
 
 _ANSWER_S, _QUICK_OPS = 0.15, 10_000
-"""After an interrupt nothing more is looked at [s], nor what has more ops."""
+"""Time limit of further work after an interrupt [s], and most ops of a candidate in it."""
 PROOF = "no other candidate can be faster with balanced layers; the cuts of the plans shown come from a local search"
-"""What a search that came to its end says of the candidates that are not shown."""
+"""The note of a completed search on the candidates that are not shown."""
 _FEW_OPS = 2_000_000
 """Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRanking:
-    """The ranking that a search of plans came to.
+    """The ranking of a search of plans.
 
     Attributes:
-        ranked: The plans that fit, the fastest first; as many as were asked for are surely the best of all.
-        rejected: The plans that were predicted, or whose bound was enough, and do not fit.
-        considered: Every candidate, with the seconds per sample that it surely needs.
+        ranked: The plans that fit, the fastest first; the first `top` of them are surely the best of all.
+        rejected: The plans that do not fit, by prediction or by bound.
+        considered: Every candidate, with a lower bound of its seconds per sample.
         num_predicted: Candidates that were predicted in full.
-        is_complete: Whether the search came to its end.
-        headroom: How much faster, relatively, than the best one something might still be; 0 if it is the best.
-        is_interrupted: Whether somebody ended the search, and waits for what there is.
+        is_complete: Whether the search was completed.
+        headroom: How much faster, relatively, than the best one another candidate might be; 0 if it is the best.
+        is_interrupted: Whether the user ended the search, and waits for its result.
     """
 
     ranked: tuple[PlanOutcome, ...]
@@ -61,7 +61,7 @@ class PlanRanking:
 
     @property
     def notes(self) -> list[str]:
-        """What is not known of the plans that are ranked, and why, a line each."""
+        """The unknown measures of the ranked plans, with the reason, a line each."""
         unpaced = [outcome.candidate for outcome in self.ranked if outcome.steady_s_per_microbatch is None]
         if all(is_repeatable(candidate, steps_of(candidate)) for candidate in unpaced):
             return []
@@ -86,15 +86,14 @@ def search_plans(
 ) -> PlanRanking:
     """Find the `top` best plans, which are the same for any number of workers.
 
-    A KeyboardInterrupt ends the search with the best so far; what their time is made of is told where that is quick.
+    A KeyboardInterrupt ends the search with the best so far; the parts of their time are included if quick to compute.
 
     Args:
         request: Model, machines, batch.
         top: How many to rank.
-        time_limit_s: Seconds after which it stops with the best so far, as soon as there is one that fits; None: no
-            limit.
-        workers: Processes; 1: this one; None: as many as cores, where that is quicker.
-        tick: Told how far it is.
+        time_limit_s: Time limit of the search [s], or None without limit; it ends later if no fitting plan is known.
+        workers: Processes; 1 is this process, None is one per core if that is quicker.
+        tick: Callback for progress reports.
 
     Raises:
         ProfileError, ScheduleError: There is nothing to try.
@@ -162,14 +161,14 @@ class _Search:
         self._queue = BestFirst(possible, self._top)
 
     def _num_workers(self) -> int:
-        """Return as many processes as there are cores, if what may be the best takes longer than to start them."""
+        """Return the number of cores if the probable winners take longer than the start of processes, else 1."""
         possible = [pair for number, pair in enumerate(self._considered) if number not in self._rejected]
         nearest = nsmallest(self._top, possible, key=itemgetter(0))
         is_quick = sum(num_ops(candidate) for _, candidate in nearest) < _FEW_OPS
         return 1 if is_quick else min(num_cores(), self._top)
 
     def _find_smallest(self, run: Runner) -> None:
-        """Predict, of those that do not fit, the one that needs the least memory."""
+        """Among candidates that do not fit, predict the one that needs the least memory."""
         self._rejected = self._all_rejected()
         by_bytes = [
             BoundedCandidate(
@@ -184,13 +183,13 @@ class _Search:
 
     @staticmethod
     def _is_quick(outcome: PlanOutcome) -> bool:
-        """Return whether what is not known of an outcome can be told within an answer to an interrupt."""
+        """Return whether the missing details of an outcome can be computed within an answer to an interrupt."""
         return outcome.costs is None and num_ops(outcome.candidate) <= _QUICK_OPS
 
     def _look_closer(
         self, run: Runner, judge: Callable[[Bounded], Bounded], is_open: Callable[[PlanOutcome], bool]
     ) -> None:
-        """Ask for more of what is ranked, where it is not known."""
+        """Compute the missing details of ranked candidates."""
         left = iter([BoundedCandidate(0.0, n, o.candidate, o) for n, o in enumerate(self._ranked) if is_open(o)])
 
         def take() -> Sequence[Bounded]:
@@ -208,7 +207,7 @@ class _Search:
         return tuple(self._detailed.get(outcome.candidate, outcome) for outcome in distinct.values())
 
     def _all_rejected(self) -> dict[int, PlanOutcome]:
-        """Return what is refused, with all that is known of it, in the order of the candidates."""
+        """Return the refused candidates, with all known details, in the order of the candidates."""
         refused = (bounded for bounded in self._queue.refined if bounded.cost == math.inf)
         in_bytes = (bounded for bounded in self._smallest.refined if bounded.cost < math.inf)
         outcomes = {bounded.number: bounded.outcome for bounded in (*refused, *in_bytes) if bounded.outcome is not None}

@@ -1,6 +1,6 @@
-"""The reasons for a plan, in a few lines: what each of its nearest neighbours would lose.
+"""The reasons for a plan, in a few lines: the loss of each of its nearest neighbours.
 
-A neighbour differs in one respect, and is the best of those that do by its bound; where that is depth or schedule, its
+A neighbour differs in one respect, and has the best bound of all that do; if that respect is depth or schedule, its
 micro-batches may be others too.
 """
 
@@ -39,9 +39,9 @@ class _Respect:
     """One respect in which candidates differ.
 
     Attributes:
-        of: What it is of a candidate.
-        rest: What must be the same.
-        says: What to call a candidate that differs in it.
+        of: Returns the respect of a candidate.
+        rest: Returns the respects that must be the same.
+        says: Returns the name of a candidate that differs in it.
     """
 
     of: Callable[[Candidate], object]
@@ -84,9 +84,9 @@ _RESPECTS = (
 
 
 def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
-    """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound.
+    """Yield at most four lines on the loss of the best plan's neighbours; slow predictions are replaced by bounds.
 
-    After an interrupted search all that is not known is told by its bound.
+    After an interrupted search all unknown losses are given by bounds.
     """
     chosen = ranking.ranked[0]
     outcomes = (*ranking.rejected, *ranking.ranked)
@@ -122,7 +122,7 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
 def _looked_at(
     candidate: Candidate, known: PlanOutcome | None, request: Request, costs: StageCosts
 ) -> PlanOutcome | None:
-    """Return a candidate's outcome with what its time is made of; None where it is not known, and long to predict."""
+    """Return a candidate's outcome with the parts of its time, or None if unknown and slow to predict."""
     if known is None and num_ops(candidate) >= _MOST_OPS:
         return None
     outcome = known or weigh_candidate(candidate, costs, request.cluster, request.network)
@@ -144,7 +144,7 @@ def _least_loss(chosen: PlanOutcome, least_s: float) -> str | None:
 
 
 def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
-    """Say what is lost; None where nothing is known of it."""
+    """Return the text of the loss, or None if it is unknown."""
     if chosen.seconds is None or other.seconds is None:
         return None
     share = chosen.samples / other.samples

@@ -1,4 +1,4 @@
-"""A request to the planner: model, machines, batch and what may be tried; it yields every candidate."""
+"""A request to the planner: model, machines, batch and options; it yields every candidate."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ ASYNCHRONOUS = ("pipedream_2bw", "wpipe", "1f1b_rr")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A model, machines, a batch, and what may be tried.
+    """A model, machines, a batch, and the options to try.
 
     Attributes:
         batch_size: Samples that an optimizer step takes.
         schedules: Names of schedules in the catalogue, or of builders of a user's own (`OwnName`).
-        depths: Ranks of a copy; None: any.
-        chunks: Stages per rank, for those of them that take chunks.
+        depths: Ranks of a copy, or None for any.
+        chunks: Stages per rank, for schedules that take chunks.
         compressions: Compressions of messages.
         fewer: Whether devices may be left idle.
-        convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
+        convert_bytes_per_s: Compression throughput of a device, in uncompressed bytes/s, or None for free compression.
         network: How messages go.
         refusal: Returns why a candidate is not wanted, or None; another process may call it.
-        is_uniform: Whether stages have layers alike, as `uniform_partition` deals them out.
+        is_uniform: Whether stages share the layers evenly, as `uniform_partition` deals them out.
     """
 
     profile: Profile
@@ -57,7 +57,7 @@ class Request:
     is_uniform: bool = False
 
     def cuts(self) -> Cuts:
-        """Return what works out the costs of its candidates."""
+        """Return the cache of the costs of its candidates."""
         return Cuts(self.profile, self.convert_bytes_per_s)
 
 
@@ -65,10 +65,10 @@ def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
     """Yield every candidate once.
 
     A layout is every depth x width that makes the number of devices; a batch is dealt out evenly to the copies and cut
-    into micro-batches of every size that the profile covers. What would come out the same is left out: both placements
-    on one node, where copies are side by side as trainers have them, or of one rank or copy, and other schedules than
-    1F1B on one rank. Counts that a schedule cannot have are left out too; of a user's own, whose rules nobody knows,
-    they come without a partition, so that it is told why.
+    into micro-batches of every size that the profile covers. Candidates with equal results are left out: the second
+    placement on one node, where copies are side by side as trainers have them, or of one rank or copy, and other
+    schedules than 1F1B on one rank. Counts that a schedule cannot have are left out too. Invalid counts of a user's own
+    schedule, whose rules are unknown, come without a partition, so that the reason is reported.
     """
     for candidate in _possible(request, cuts):
         if request.refusal is None or not candidate.partition or request.refusal(candidate) is None:
@@ -84,7 +84,7 @@ def _possible(request: Request, cuts: Cuts) -> Iterator[Candidate]:
 
 
 def require_plannable(request: Request) -> None:
-    """Refuse, in one line, what no candidate can come of.
+    """Refuse, in one line, a request without any possible candidate.
 
     Raises:
         ProfileError: Depths of more stages than layers or that the devices cannot be dealt out to, or a batch that
@@ -174,7 +174,7 @@ def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Candi
 
 
 def _device_counts(cluster: Cluster, fewer: bool) -> tuple[int, ...]:
-    """Return how many devices may be used: all; or also what leaves whole nodes, or part of one."""
+    """Return the allowed numbers of devices: all; or also numbers that leave whole nodes, or part of one."""
     count = len(cluster.devices)
     if not fewer:
         return (count,)

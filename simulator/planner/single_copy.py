@@ -1,10 +1,10 @@
 """Bound a replicated layout by one copy of it, which is quicker by the number of copies.
 
-Its messages have their links for themselves here, so nothing starts later than it really does. When it is over with the
-backwards of a stage, the copies of that sum their gradients: over their links, and where devices of a node share a NIC
-one sum after the other.
+Its messages have links of their own here, so nothing starts later than it really does. After the backwards of a stage,
+the copies sum the gradients of the stage: over their links, and one sum after the other if devices of a node share a
+NIC.
 
-What a rank holds in weights, states, gradients and activations follows from its list alone, so it is known exactly; the
+The weights, states, gradients and activations of a rank follow from its list alone, so their bytes are exact; the
 buffers of messages come on top.
 """
 
@@ -29,7 +29,7 @@ def bound_single_copy(
 ) -> Estimate:
     """Predict the first copy of a candidate.
 
-    What messages slow is left out: when they are under way beside an op depends on the other copies.
+    Slowdown by messages is left out: their overlap with an op depends on the other copies.
 
     Args:
         candidate: A schedule, its depth, width and micro-batches.
@@ -39,12 +39,12 @@ def bound_single_copy(
         network: How messages go.
 
     Returns:
-        The least seconds of an iteration of all copies, of a run without a flush 0 s, as nothing is known; and the
+        The least seconds of an iteration of all copies (0 s for a run without a flush, as nothing is known), and the
         least bytes of each device of the first copy. Neither is ever above the prediction.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
-        ProfileError: The costs do not say all that the schedule asks for.
+        ProfileError: The costs lack something that the schedule needs.
         SimulationError: It would take too long.
     """
     lists = lists_of_copy(candidate)
@@ -70,7 +70,7 @@ def lists_of_copy(candidate: Candidate) -> Schedule:
     lists = lowered(copy.order, steps_of(candidate))
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
     rows: tuple[Iterable[Op], ...] = lists.lists
-    if lists.columns.counts[op_cells.REDUCE]:  # those of all copies come later
+    if lists.columns.counts[op_cells.REDUCE]:  # the reductions of all copies come later
         rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
     return replace(lists, lists=rows, rank_to_device=devices)
 

@@ -17,14 +17,14 @@ _MOST_CELLS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class StageLayout:
-    """The layout of one copy of a pipeline: which stages its ranks hold, and what they run.
+    """The layout of one copy of a pipeline: the stages of its ranks, and their ops.
 
     Attributes:
         homes: The ranks that hold each stage.
         stages: The stages that each rank holds.
-        backwards: What a micro-batch may do on its way back at a stage: B, or I and W, or some the one, some the other.
+        backwards: The possible backwards of a micro-batch at a stage: B, or I and W, or both kinds.
         overlaps: Whether some forwards run beside a backward.
-        in_flight_rule: What the catalogue says of micro-batches in flight; None where it says nothing.
+        in_flight_rule: The catalogue's rule of micro-batches in flight, or None without rule.
     """
 
     homes: tuple[tuple[int, ...], ...]
@@ -73,13 +73,13 @@ def stage_layout(
     Args:
         name: Name of the schedule in the catalogue, or an `OwnName`.
         num_ranks: Ranks of a copy.
-        num_chunks: Stages per rank, where the schedule takes several; else None.
-        replicas: Replicas of each stage, where the schedule takes them; else empty.
-        num_microbatches: Micro-batches of a user's own lists, of which each number may have another layout.
+        num_chunks: Stages per rank, or None if the schedule has a fixed number.
+        replicas: Replicas of each stage, or empty if the schedule takes none.
+        num_microbatches: Micro-batches of a user's own lists; each number may have another layout.
 
     Raises:
-        ScheduleError: The schedule cannot have so many ranks or chunks, or is of no pipeline with a device for each
-            rank.
+        ScheduleError: The schedule cannot have this number of ranks or chunks, or is not a pipeline with a device for
+            each rank.
     """
     if replicas:
         ranks = iter(range(num_ranks))

@@ -1,7 +1,7 @@
-"""The steady time of a plan: seconds per micro-batch when its batches follow one another, or its run goes on.
+"""The steady time of a plan: seconds per micro-batch when its batches follow one another, or its run continues.
 
-A batch mostly shows it by itself, and so does a run without a flush that is long enough. What does not is repeated, but
-only of the plans that are ranked, and only where that is soon done.
+A batch mostly shows it by itself, and so does a long enough run without a flush. Otherwise the batch or run is
+repeated, but only for ranked plans, and only if that is soon done.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def settled_pace(
 
 
 def is_repeatable(candidate: Candidate, num_steps: int) -> bool:
-    """Whether the run of so many steps that a candidate is predicted by is short enough to look at longer ones."""
+    """Whether a candidate's predicted run of `num_steps` steps is short enough to simulate longer ones."""
     num_microbatches = num_steps * candidate.width * candidate.num_microbatches
     return len(candidate.partition) * num_microbatches <= MOST_CELLS
 

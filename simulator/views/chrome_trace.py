@@ -1,12 +1,11 @@
 """Timelines as a Chrome trace, which ui.perfetto.dev opens.
 
 A process per rank and a lane per direction, and one for reductions; an arrow goes from the computation that makes a
-message through its Send and its Recv to the computation that needs it; memory is a counter. What keeps Perfetto from
-dropping or moving things:
+message through its Send and its Recv to the computation that needs it; memory is a counter. These rules keep Perfetto
+from dropping or moving events:
 
 * Times are rounded to integer nanoseconds first, so two slices that touch still touch.
-* No lane overlaps itself. What would overlap goes to a further lane of the same name (``recv 2``).
-* A slice of no length fits in at the start or the end of another, but two at one instant would nest: they overlap.
+* No lane overlaps itself. An overlapping slice goes to a further lane of the same name (``recv 2``).
 * An arrow binds to the slice that its lane began last, so every flow event stands right behind such a slice.
 """
 
@@ -61,7 +60,7 @@ class _Slice:
 
     @property
     def last_ns(self) -> int:
-        """The last instant inside: an end belongs to what comes next."""
+        """The last instant inside: an end belongs to the next slice."""
         return max(self.start_ns, self.end_ns - 1)
 
 
@@ -72,7 +71,7 @@ def to_trace(*timelines: Timeline) -> str:
     ``compute (measured)``.
 
     Raises:
-        SimulationError: A time is beyond what Perfetto counts.
+        SimulationError: A time exceeds Perfetto's range.
     """
     shown = [timeline.from_zero() for timeline in timelines]
     suffixes = [f" ({source})" for source in sources(shown)] if len(shown) > 1 else [""] * len(shown)
@@ -109,7 +108,7 @@ def _layout(
 
 
 def _in_reading_order(events: Sequence[_Event]) -> Iterator[_Event]:
-    """Yield the events in order of time, and those of one instant so that no arrow is read from its middle.
+    """Yield the events in order of time, and simultaneous ones so that no arrow is read from its middle.
 
     Within a lane the order stays: a slice, then the flow events that bind to it.
     """
@@ -136,7 +135,7 @@ def _is_next(event: _Event, waiting: dict[int, set[int]]) -> bool:
 
 
 def _text(timelines: Sequence[Timeline], events: list[_Event]) -> str:
-    """Return the JSON, an event a line; times leave as microseconds, which is what the format counts in."""
+    """Return the JSON, one event a line; times are converted to microseconds, the unit of the format."""
     for event in events:
         for key in ("ts", "dur"):
             if key in event:
@@ -291,7 +290,7 @@ def _flow_ns(chain: Sequence[_Slice]) -> list[int] | None:
 
 
 def _memory(timeline: Timeline, name: str, zero_ns: int, home: Sequence[int]) -> Iterator[_Event]:
-    """Yield the counters of every device, on its first rank; what was held before the first work counts from there."""
+    """Yield the counters of every device, on its first rank; memory from before the first work counts from there."""
     kinds: dict[int, dict[str, None]] = defaultdict(dict)
     values: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)
     for sample in timeline.memory:

@@ -27,10 +27,10 @@ def cost_figure(
 
     Args:
         title: Above the picture.
-        what: What a bar is of, as ``layer``.
+        what: Name of a bar's unit, as ``layer``.
         labels: The name of each bar.
         seconds: The parts of the bars by name, of each bar its seconds [s].
-        held: Bytes of each bar, under their name; None: no bytes are drawn.
+        held: Bytes of each bar, under their name, or None to draw no bytes.
     """
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 GANTT_SUFFIXES = (*FIGURE_SUFFIXES, ".html")
-"""Those of a Gantt chart, which may be a page too."""
+"""Suffixes of a Gantt chart, which may be a page too."""
 INK, FAINT, IDLE, PAPER = "#22272e", "#6f7a87", "#edf0f4", "#f7f8fa"
-"""Colours of text, of less important text, of idle time, and of what lies behind."""
+"""Colours of text, of less important text, of idle time, and of the background."""
 HAND_OVER = "#a3875c"
 """The colour of a rank's own time between its works."""
 BLUE, ORANGE, RED, VIOLET, TEAL, YELLOW, PINK = (
@@ -41,7 +41,7 @@ def require_suffix(path: Path | str, known: tuple[str, ...]) -> str:
     """Return the suffix of `path` in small letters.
 
     Raises:
-        SimulationError: It is none of `known`.
+        SimulationError: The suffix is not one of `known`.
     """
     suffix = suffix_of(path)
     if suffix not in known:
@@ -63,11 +63,11 @@ def write_bytes(path: Path | str, data: bytes) -> None:
 
 
 _DATES: Mapping[str, Mapping[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""What a picture says of when it was drawn: nothing, so that the same picture is the same file."""
+"""Metadata without a date, so that the same picture is the same file."""
 
 
 def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0) -> None:
-    """Write what `draw` returns to `path` (.png, .svg or .pdf): all of it, or nothing; no other suffix is drawn for.
+    """Write the result of `draw` to `path` (.png, .svg or .pdf): all of it, or nothing; `draw` needs a valid suffix.
 
     Raises:
         SimulationError: The suffix is another one, or it cannot be written.

@@ -18,9 +18,9 @@ class FigureStyle:
     """The size and font of a picture.
 
     Attributes:
-        width_in: Width [inches]; None: chosen by the number of ops.
-        height_in: Height [inches]; None: chosen by the number of rows.
-        font: A font family that matplotlib finds, such as ``serif``; None: that of matplotlib's settings.
+        width_in: Width [inches], or None to choose it by the number of ops.
+        height_in: Height [inches], or None to choose it by the number of rows.
+        font: A font family that matplotlib finds, such as ``serif``, or None for the font of matplotlib's settings.
         font_size: Size of most text [points]; headings are larger and axis labels smaller, by fixed ratios.
     """
 

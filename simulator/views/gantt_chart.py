@@ -19,13 +19,13 @@ _MOST_NAMES = 5  # more make no title, and are in the headings
 
 @dataclass(frozen=True, slots=True)
 class ChartOptions:
-    """What of a chart is shown.
+    """The visible parts of a chart.
 
     Attributes:
         from_s: Where the axis begins, in seconds after the first work.
-        to_s: Where it ends; None: at the end of all.
+        to_s: Where it ends, or None for the end of all Timelines.
         has_idle: Whether idle time is coloured by its causes.
-        has_memory: Whether what the devices hold is drawn below, if that is known.
+        has_memory: Whether the memory of the devices is drawn below, if it is known.
         style: Size and font of a picture; a page has its own.
     """
 
@@ -73,13 +73,13 @@ class Box:
 
     @property
     def kind(self) -> str:
-        """The kind of the op, as in `Label`; of an Overlap, that of one half."""
+        """The kind of the op, as in `Label`; of an Overlap, the kind of one half."""
         return label(self.op).kind
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What is to be drawn, and where.
+    """The contents of a chart, and their places.
 
     Attributes:
         timelines: Each with its first work at 0 s.

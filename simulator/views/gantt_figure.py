@@ -58,8 +58,8 @@ def gantt_figure(
         timelines: At least one.
         title: Above all; empty: the names of the schedules, the numbers of ranks and micro-batches, and the costs.
         caption: Below it.
-        options: What is shown.
-        details: What is known of each Timeline, for the title and the limits of memory; empty: nothing.
+        options: Visible parts.
+        details: Details of each Timeline, for the title and the limits of memory; may be empty.
 
     Raises:
         SimulationError: There is no Timeline, or nothing in one takes time.
@@ -169,7 +169,7 @@ def _draw_lanes(axes: Axes, chart: Chart, lanes: Sequence[Lane], seconds: float)
 
 
 def _draw_hand_overs(axes: Axes, chart: Chart, seconds: float) -> bool:
-    """Draw what handing over takes of each rank's own time, on the idle time and under the boxes, if there is any."""
+    """Draw the time of each rank's hand-overs, on the idle time and under the boxes."""
     for row in chart.rows:
         timeline = chart.timelines[row.timeline]
         bars = [
@@ -203,7 +203,7 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
 
 
 def _row_sizes(boxes: Sequence[Box], widths: Sequence[float], digits: int) -> dict[int, float]:
-    """Return for each row the size [points] in which so many digits fit into most of its boxes."""
+    """Return for each row the font size [points] at which `digits` digits fit into most of its boxes."""
     of_row: defaultdict[int, list[float]] = defaultdict(list)
     for box, width in zip(boxes, widths, strict=True):
         of_row[box.row].append(width)
@@ -211,7 +211,7 @@ def _row_sizes(boxes: Sequence[Box], widths: Sequence[float], digits: int) -> di
 
 
 def _fitting(width: float, digits: int) -> float:
-    """Return the size [points] in which so many digits fit into a box of that width [points], with a little room."""
+    """Return the font size [points] at which `digits` digits fit into a box of `width` [points], with a little room."""
     return min(_LARGEST, (width - 1.9) / (0.66 * max(1, digits)))
 
 
@@ -241,7 +241,7 @@ def _end_style(chart: Chart, index: int) -> Any:
 
 
 def _draw_ends(axes: Axes, chart: Chart, seconds: float, from_s: float, to_s: float) -> None:
-    """Mark the makespan of each Timeline beside its rows, but not of those that are cut."""
+    """Mark the makespan of each Timeline beside its rows; skip makespans outside the axis."""
     for index, makespan_s in enumerate(chart.makespans_s):
         if not from_s <= makespan_s <= to_s:
             continue
@@ -253,7 +253,7 @@ def _draw_ends(axes: Axes, chart: Chart, seconds: float, from_s: float, to_s: fl
 
 
 def _write_names(axes: Axes, chart: Chart, left_in: float, to_s: float) -> None:
-    """Write ranks (and what is paired) left of the rows, busy shares right of them, headings above."""
+    """Write ranks (and names of paired Timelines) left of the rows, busy shares right of them, headings above."""
     beside: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
     beside["annotation_clip"] = False
     for row, works in zip(chart.rows, chart.works, strict=True):
@@ -298,7 +298,7 @@ def _dress(axes: Axes, unit: str) -> None:
 
 
 def _write_head(figure: Figure, chart: Chart, title: str, scale: float) -> None:
-    """Write the title, and under it what one Timeline or the paired ones amount to, with the marks of their ends."""
+    """Write the title, and under it the caption of the one Timeline or the paired ones, with the marks of the ends."""
     width_in, height_in = figure.get_size_inches()
     left = 0.125 / width_in
     name = literal(title or chart.title)
@@ -319,7 +319,7 @@ def _write_head(figure: Figure, chart: Chart, title: str, scale: float) -> None:
 
 
 def _op_handles(boxes: Sequence[Box], *, has_transfers: bool, has_hand_over: bool) -> list[Any]:
-    """Return what explains the colours of boxes and transfers."""
+    """Return the legend entries of boxes and transfers."""
     looks = sorted({look(box.op) for box in boxes}, key=lambda named: LEGEND.index(named[0]))
     handles: list[Any] = [Patch(facecolor=colour, label=name) for name, colour in looks]
     if has_hand_over:

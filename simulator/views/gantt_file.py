@@ -29,8 +29,8 @@ def draw_gantt(
         path: The file.
         title: Above the chart; empty: as in `gantt_figure`.
         caption: Beside it.
-        details: What is known of each Timeline; empty: nothing.
-        options: What is shown; a page has all of it, and begins with this.
+        details: Details of each Timeline; may be empty.
+        options: Visible parts; a page has all parts, and begins with these.
         notes: Further lines at the end of a page; a picture has no room for them.
 
     Raises:

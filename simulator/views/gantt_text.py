@@ -32,7 +32,7 @@ _MEANINGS = {
     "F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights", "R": "recompute",
     "O": "overlap", "S": "step", "+": "reduce", "A": "average", "u": "unshard", "r": "reshard", ".": "idle",
 }  # fmt: skip
-"""What the letters mean, in the order of the legend."""
+"""The meaning of the letters, in the order of the legend."""
 _IDLE = "."
 _OVERLAP = SLATE
 _FEWEST_SLOTS, _LEGEND_WIDTH = 20, 64
@@ -40,7 +40,7 @@ _NO_BREAK = "\u00a0"
 
 
 def text_gantt(timeline: Timeline, width: int = 100, options: ChartOptions = WHOLE, *, has_colour: bool = False) -> str:
-    """Return `timeline` for a terminal: a line per rank, a letter per slot of time for what took most of it.
+    """Return `timeline` for a terminal: a line per rank, a letter per slot of time for the op with most of it.
 
         rank 0  FFFF......BBBBBBBB
         rank 1  ..FFFFBBBBBBBB....
@@ -50,7 +50,7 @@ def text_gantt(timeline: Timeline, width: int = 100, options: ChartOptions = WHO
     An op that takes most of no slot has one too, wherever that leaves one to every other op.
 
     Args:
-        timeline: What is shown.
+        timeline: The Timeline.
         width: Characters in a line, names included; at least 20 slots are drawn.
         options: From when to when; the others are for pictures.
         has_colour: Whether letters have the colours of pictures, as a terminal's control sequences.
@@ -109,16 +109,16 @@ def _parts(span: Span, from_s: float, slot_s: float, num_slots: int) -> Iterator
 
 
 def _winner(share: dict[str, float], slot_s: float) -> str:
-    """Return the letter of what took most of one slot."""
+    """Return the letter with the largest share of one slot."""
     idle_s = slot_s - sum(share.values())
     letter = max(share, key=share.__getitem__, default=_IDLE)
     return letter if share and share[letter] >= idle_s * (1 - 1e-9) else _IDLE
 
 
 def _with_all_ops(letters: list[str], parts: Sequence[tuple[str, list[tuple[int, float]]]]) -> str:
-    """Return the slots with those of ops that have none put in, the longest first.
+    """Return the slots, with one slot given to each op that has none, the longest op first.
 
-    An op takes the slot that it has most of, unless that is the last that is left of another op.
+    An op takes the slot with most of its time, unless that slot is the last one of another op.
     """
     ops_of: dict[int, list[int]] = defaultdict(list)
     for op, (_, shown) in enumerate(parts):
@@ -141,7 +141,7 @@ def _with_all_ops(letters: list[str], parts: Sequence[tuple[str, list[tuple[int,
 
 
 def _painted(row: str, colours: dict[str, str]) -> str:
-    """Return letters on their colours, those of a kind together; idle as it is."""
+    """Return letters on their colours, equal ones together; idle slots stay uncoloured."""
     text = ""
     for letter, group in groupby(row):
         letters = "".join(group)

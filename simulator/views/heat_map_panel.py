@@ -36,12 +36,12 @@ def draw_heat_map(
     Args:
         axes: Of a figure with a constrained layout.
         rows: The values, row by row from the top; at least one is a number.
-        title: What is counted, with its unit.
+        title: The quantity, with its unit.
         labels: Of the columns, and of the rows.
-        names: What columns and rows stand for.
+        names: The quantities of columns and rows.
         hatched: (row, column) of cells that are hatched.
-        scale: The values of several maps, rising, which then have one scale and `draw_colour_bar` for all; empty:
-            those of `rows`.
+        scale: The values of several maps, rising, which then have one scale and `draw_colour_bar` for all; empty for
+            the values of `rows`.
     """
     from matplotlib.patches import Rectangle
 
@@ -69,7 +69,7 @@ def draw_heat_map(
     axes.set_ylabel(names[1], color=FAINT)
     if len(names[1]) == 1:
         axes.yaxis.label.set(rotation="horizontal", verticalalignment="center", horizontalalignment="right")
-        axes.yaxis.labelpad = 10  # so that it is none of the numbers beside it
+        axes.yaxis.labelpad = 10  # keeps the label clear of the numbers beside it
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.tick_params(length=0, colors=FAINT)
     axes.spines[:].set_visible(False)
@@ -87,7 +87,7 @@ def draw_colour_bar(image: AxesImage, maps: Sequence[Axes], known: Sequence[floa
 
 
 def explain_cells(figure: FigureBase, frames: Mapping[str, float], *, has_unfit: bool) -> None:
-    """Explain the hatching of cells, and their frames by what they say and how wide their lines are, below all."""
+    """Explain the hatching of cells, and their frames by label and line width, below all."""
     from matplotlib.patches import Patch
 
     handles = [

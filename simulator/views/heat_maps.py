@@ -30,10 +30,10 @@ _MARKERS = {Learning.PLAIN: "o", Learning.AVERAGING: "^"}
 def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: str = "") -> None:
     """Draw the time and the memory of the best setting at each M and N, and all of them against each other.
 
-    A cell where nothing fits shows what the fastest would take, hatched; one where nothing is known is empty. The
+    A cell without a fitting setting shows the fastest one, hatched; one without any known setting is empty. The
     settings that no other beats in time and memory at once (the Pareto front) are framed, the fastest twice as thick.
-    Where no bytes are known there is one map, of the time.
-    Several pipelines are averaged elastically, which is another training: it is said so, and they are triangles.
+    Without known bytes there is one map, of the time.
+    Several pipelines are averaged elastically, which is another training: the legend says so, and they are triangles.
 
     Args:
         outcomes: Outcomes as `search` found them.

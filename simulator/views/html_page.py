@@ -19,7 +19,7 @@ class PagePart:
 
     Attributes:
         section: The elements (HTML).
-        scripts: What fills them.
+        scripts: Scripts that fill them.
         data: Plain data for the scripts, by names that no other part has.
         folded: Elements below all sections that a click unfolds (HTML); empty: none.
         has_pictures: Whether the data has pictures.

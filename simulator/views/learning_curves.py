@@ -26,7 +26,7 @@ _MARGIN = 0.05
 _NOISE = 0.02
 """Share of the raw losses that may lie above the axis, and as many below it."""
 _WIDE = 4
-"""Losses that differ by more than so many times are drawn on a logarithmic scale."""
+"""Ratio of losses above which they are drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Curve:
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Return of each step the mean of the last `window` losses, or of as many as there are."""
+    """Return for each step the mean of the last `window` losses, or of all losses so far if they are fewer."""
     sums = [0.0, *accumulate(losses)]
     return [(sums[end] - sums[max(0, end - window)]) / min(end, window) for end in range(1, len(sums))]
 

@@ -1,4 +1,4 @@
-"""The panel of a Gantt chart that shows what each device holds over time, kind by kind, with its limit."""
+"""The panel of a Gantt chart with the memory of each device over time, kind by kind, with its limit."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pipesched.simulator.views.gantt_chart import Chart
 from pipesched.simulator.views.op_looks import kind_looks
 
 _FAR = 2.5
-"""How many times the most that is held a limit may be, to be drawn and not only told."""
+"""Largest ratio of a limit to the peak memory at which the limit is drawn; a larger one is only printed."""
 _LANE = 0.86
 """Height of a lane in its row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one device holds in one Timeline.
+    """The memory of one device in one Timeline.
 
     Attributes:
         timeline: The number of the Timeline.
         samples: At least one, in order of time.
-        limit_bytes: What the device can hold; None: no limit.
+        limit_bytes: Memory of the device, or None without limit.
     """
 
     timeline: int
@@ -43,11 +43,11 @@ class Lane:
 
 
 def memory_lanes(chart: Chart, memory_bytes: Sequence[Mapping[int, int]]) -> list[Lane]:
-    """Return a lane for each device whose memory is known; those of paired Timelines stand together.
+    """Return a lane for each device whose memory is known; lanes of paired Timelines stand together.
 
     Args:
         chart: The Timelines.
-        memory_bytes: What the devices of each Timeline can hold [bytes]; empty: no limits.
+        memory_bytes: Memory of the devices of each Timeline [bytes]; empty without limits.
     """
     lanes = []
     for index, timeline in enumerate(chart.timelines):
@@ -68,7 +68,7 @@ def draw_memory(axes: Axes, chart: Chart, lanes: Sequence[Lane], unit_s: float) 
     """Draw the lanes one under another, all to one scale; return the colours of a legend.
 
     Args:
-        axes: Their x axis is that of the chart, and counts `unit_s` seconds.
+        axes: Their x axis is the axis of the chart, and counts `unit_s` seconds.
         chart: The Timelines.
         lanes: At least one.
         unit_s: The unit of the axis [s].

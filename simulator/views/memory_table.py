@@ -1,4 +1,4 @@
-"""Memory over time as rows: what every device holds at each change."""
+"""Memory over time as rows: the memory of every device at each change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Sample = TypeVar("_Sample", InFlight, MemorySample)
 
 
 def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) -> list[dict[str, CellValue]]:
-    """Return a row per device and instant: micro-batches, and of what is known the bytes, in all and by kind.
+    """Return a row per device and instant: micro-batches, and the bytes if known, in all and by kind.
 
     Args:
         counts: Counts in order of device, then time.
@@ -32,13 +32,13 @@ def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) ->
     for (device, time_s, _), changed in sorted(changes.items(), key=lambda item: item[0]):
         if not rows or rows[-1]["device"] != device:
             held = {}
-        held |= changed  # what does not change stays as it was
+        held |= changed  # other columns keep their values
         rows.append({"device": device, "time_s": time_s, **held})
     return rows
 
 
 def _placed(samples: Iterable[_Sample]) -> Iterator[tuple[tuple[int, float, int], _Sample]]:
-    """Yield each sample with its device, its time, and its place among those of that time: -1 is the last."""
+    """Yield each sample with its device, its time, and its place among simultaneous samples: -1 is the last."""
     for (device, time_s), group in groupby(samples, key=lambda sample: (sample.device, sample.time_s)):
         together = list(group)
         for place, sample in enumerate(together, -len(together)):

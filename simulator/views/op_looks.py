@@ -1,4 +1,4 @@
-"""The looks of ops, of causes of idle time and of kinds of bytes: what legends call them, and their colours."""
+"""The looks of ops, of causes of idle time and of kinds of bytes: their names in legends, and their colours."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PHASES = {
     Phase.RECOMPUTE: ("recompute", VIOLET),
 }
 LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", "unshard", "reshard")
-"""What legends call the kinds of boxes, in this order."""
+"""The kinds of boxes by their names in legends, in this order."""
 
 CAUSE_LOOKS = {
     "warmup": (PALE_GREY, "before the first work of the device"),
@@ -66,7 +66,7 @@ CAUSE_LOOKS = {
     "overhead": (OLIVE, "everything was there"),
     "cooldown": (PALE_GREY, "after the last work of the device"),
 }
-"""The colour of each cause of idle time, and what it is, in the order of `CAUSES`."""
+"""The colour of each cause of idle time, and its meaning, in the order of `CAUSES`."""
 _KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, HAND_OVER, TEAL, VIOLET, ORANGE)
 """Colours of the kinds of bytes, in turn."""
 
@@ -80,7 +80,7 @@ def kind_looks(timelines: Sequence[Timeline]) -> dict[str, Face]:
 
 
 def look(op: Op) -> tuple[str, str]:
-    """Return what the legend calls a box, and its colour."""
+    """Return the legend's name of a box, and its colour."""
     match op:
         case Compute():
             return _PHASES[op.phase]

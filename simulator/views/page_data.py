@@ -41,13 +41,13 @@ def page_data(
     memory_bytes: Sequence[Mapping[int, int]],
     options: ChartOptions = WHOLE,
 ) -> _Data:
-    """Return what the script of a page draws, of a chart.
+    """Return the data of a chart for the script of a page.
 
     Args:
         chart: Rows and boxes.
         paths: The critical path of each Timeline.
-        memory_bytes: What the devices of each Timeline can hold [bytes]; a device that is not there has no limit.
-        options: What is shown at first.
+        memory_bytes: Memory of the devices of each Timeline [bytes]; a missing device has no limit.
+        options: Parts that are visible at first.
     """
     tick_s = 10.0 ** (math.floor(math.log10(max(chart.makespans_s))) - 9)
 
@@ -165,7 +165,7 @@ def _makers(chart: Chart, boxes: Sequence[Sequence[Box]]) -> list[tuple[dict[tup
 def _run(
     chart: Chart, index: int, path: Sequence[Piece], limits: Mapping[int, int], kinds: Sequence[str], ticks: _Ticks
 ) -> _Data:
-    """Return what belongs to a whole Timeline: its idle time and memory by device, and its critical path."""
+    """Return the data of a whole Timeline: its idle time and memory by device, and its critical path."""
     timeline = chart.timelines[index]
     causes = list(CAUSE_LOOKS)
     idle = {
@@ -209,7 +209,7 @@ def _ranks(op: Op, rank: int) -> tuple[int, int]:
 def _memory(
     device: int, samples: Sequence[MemorySample], limit: int | None, kinds: Sequence[str], ticks: _Ticks
 ) -> _Data:
-    """Return what a device holds: instants and bytes of each kind, each as the difference to the one before."""
+    """Return the memory of a device: instants and bytes of each kind, each as the difference to the one before."""
     held = [dict(sample.bytes_by_kind) for sample in samples]
     return {
         "device": device,

@@ -32,7 +32,7 @@ def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence
     names: list[str] = []
     for column in columns:
         place = 0
-        for name in column:  # what a column alone has comes where it has it
+        for name in column:  # names of one column alone keep their place
             if name not in names:
                 names.insert(place, name)
             place = names.index(name) + 1

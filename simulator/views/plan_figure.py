@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _COLOURS = (BLUE, VIOLET, RED, ORANGE)
 _MESSAGE, _REDUCTION = DARK_BLUE, TEAL
 _MOST_ROWS = 16
-"""Ranks in the Timeline; of more, those of the first copy are shown."""
+"""Most ranks in the Timeline; of more, the ranks of the first copy are shown."""
 _CELL_IN, _SMALL_IN = 0.62, 0.42  # the latter where there are more nodes than fit beside each other
 _GAP_IN, _HEAD_IN, _FOOT_IN, _BETWEEN_IN = 0.16, 0.32, 0.3, 0.95
 _TOP_IN, _LAYOUT_IN = 0.75, 11.0
@@ -132,7 +132,7 @@ def _draw_layout(figure: Figure, cluster: Cluster, candidate: Candidate, boxes: 
 
 
 def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
-    """Return what the whole Timeline amounts to, in the measures of the planner's table."""
+    """Return the measures of the whole Timeline, as in the planner's table."""
     text = f"{readable_s(timeline.makespan_s)}, bubble_fraction {outcome.bubble_fraction:.1%}"
     if outcome.candidate.is_asynchronous and outcome.steady_bubble_fraction is not None:
         text += f"; at its pace, steady_bubble_fraction {outcome.steady_bubble_fraction:.1%}"
@@ -202,7 +202,7 @@ class _Placement:
             self._fill(device, IDLE)
 
     def _draw_link(self, left: _Box, right: _Box) -> None:
-        """Draw the link between neighbouring nodes, which stands for those between any two."""
+        """Draw the link between neighbouring nodes, which represents the links between any two."""
         link = self.cluster.link(left.devices[-1], right.devices[0])
         if left.y != right.y:
             return

@@ -1,4 +1,4 @@
-"""What is known of a run beside its Timeline: what was supposed, and what its devices can hold."""
+"""Details of a run beside its Timeline: its settings, and the memory of its devices."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pipesched.simulator.views.gantt_chart import Chart
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """What is known of a run beside its Timeline.
+    """Details of a run beside its Timeline.
 
     Attributes:
-        memory_bytes: What each device can hold [bytes]; one that is not there has no limit.
-        settings: What was supposed, as people read it, by its name; ``costs`` says where the costs come from.
-        in_flight: The most micro-batches that each device holds; empty where it is not known.
+        memory_bytes: Memory of each device [bytes]; a missing device has no limit.
+        settings: Settings of the run by name, as text for people; ``costs`` is the source of the costs.
+        in_flight: The most micro-batches that each device holds; empty if unknown.
     """
 
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
@@ -34,10 +34,10 @@ def run_details(
     """Return the details of a run.
 
     Args:
-        timeline: Says which devices are in use.
-        cluster: Says what they can hold.
-        settings: What was supposed, by its name; what is None is left out.
-        in_flight: The most micro-batches that each device holds; None: not known.
+        timeline: Timeline with the devices in use.
+        cluster: Cluster with their memory.
+        settings: Settings of the run by name; None values are left out.
+        in_flight: The most micro-batches that each device holds, or None if unknown.
     """
     limits = {device: cluster.devices[device].memory_bytes for device in timeline.devices}
     told = {name: str(value) for name, value in (settings or {}).items() if value is not None}

@@ -1,4 +1,4 @@
-"""Pages of a search: a table of all that it has judged, what the best looks like, and how it runs."""
+"""Pages of a search: a table of all results, the layout of the best one, and how it runs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _MOST_SPANS = 400_000
 
 
 def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, notes: str = "") -> str:
-    """Return the page of a planner's search: its plans, where everything of the best is, and when.
+    """Return the page of a planner's search: its plans, and the layout and Timeline of the best one.
 
     Args:
         best: The plan of the first row.
-        request: What was asked for.
+        request: The request.
         title: Above all.
         rows: A row of cells per plan, as people read them.
         notes: Lines at the end of the page, folded.
@@ -84,12 +84,12 @@ def tune_page(
 
     Args:
         outcomes: All settings.
-        best: The answer; None: nothing fits.
-        problem: What the settings have in common.
+        best: The answer, or None if nothing fits.
+        problem: The common settings.
         title: Above all.
         rows: A row of cells per setting, as people read them.
         notes: Lines at the end of the page, folded.
-        best_row: The row of the answer, which is marked; None: it has none.
+        best_row: The row of the answer, which is marked, or None without such a row.
     """
     try:
         grid = setting_grid(outcomes)

@@ -31,13 +31,13 @@ class SettingGrid:
     """Settings by M and N.
 
     Attributes:
-        outcomes: All that have a time and a memory.
-        front: Those that no other beats in time and memory at once, the fastest first.
+        outcomes: All outcomes with a time and a memory.
+        front: Outcomes that no other beats in time and memory at once, the fastest first.
         microbatches: M of each row, the most on top.
         pipelines: N of each column.
-        cells: The best outcome of each row and column, the fastest that fits, else the fastest; None: there is none.
+        cells: The best outcome of each row and column (the fastest that fits, else the fastest), or None.
         time: Seconds of a batch, in a unit.
-        memory: The most that a device holds, in a unit.
+        memory: Peak memory of a device, in a unit.
     """
 
     outcomes: tuple[SettingOutcome, ...]
@@ -55,12 +55,12 @@ class SettingGrid:
 
     @property
     def labels(self) -> tuple[list[str], list[str]]:
-        """What is written at the columns, and at the rows."""
+        """The labels of the columns, and of the rows."""
         return list(map(str, self.pipelines)), list(map(str, self.microbatches))
 
     @property
     def names(self) -> tuple[str, str]:
-        """What columns and rows stand for."""
+        """The quantities of columns and rows."""
         averaged = "; above 1: elastic averaging" if max(self.pipelines) > 1 else ""
         return f"pipelines N{averaged}", "micro-batches M of each pipeline"
 
@@ -71,10 +71,10 @@ class SettingGrid:
 
 
 def setting_grid(outcomes: Iterable[SettingOutcome]) -> SettingGrid:
-    """Return the grid of those outcomes whose time and memory are finite numbers.
+    """Return the grid of the outcomes whose time and memory are finite numbers.
 
     Raises:
-        SimulationError: There is none.
+        SimulationError: No outcome has both.
     """
     given = tuple(outcomes)
     known = tuple(o for o in given if math.isfinite(_seconds(o)) and math.isfinite(_bytes(o)))

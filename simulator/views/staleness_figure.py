@@ -32,9 +32,9 @@ class Panel:
     """One number for every stage and micro-batch.
 
     Attributes:
-        title: What it counts.
-        cells: ``cells[stage][microbatch]``; None where it is not known.
-        counts_versions: Whether it counts versions that are held, at least 1; else steps, 0 being good.
+        title: Its quantity.
+        cells: ``cells[stage][microbatch]``, or None if unknown.
+        counts_versions: Whether it counts held versions, at least 1; otherwise steps, where 0 is good.
     """
 
     title: str
@@ -43,10 +43,10 @@ class Panel:
 
 
 def panels(schedule: Schedule, num_microbatches: int) -> tuple[Panel, ...]:
-    """Return what there is to see of the first `num_microbatches`.
+    """Return the panels of the first `num_microbatches`.
 
-    How many steps F reads behind the version that the gradient changes, and what prediction leaves of them, if there
-    is any; the same of the backward; and the versions that are held when it runs.
+    The panels count how many steps F reads behind the version that the gradient changes, and the rest of them after
+    prediction, if there is any; the same for the backward; and the versions that are held when it runs.
     """
     forwards, backwards = first_uses(schedule, num_microbatches)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_MAPS = 8
 _MOST_CELLS = 40
-"""Columns or rows of a heat map that can still be told apart."""
+"""Most columns or rows of a readable heat map."""
 _MANY = 2000
 """More settings are dots of pixels in a picture that is else of lines."""
 _MOST_NAMED = 8
@@ -55,7 +55,7 @@ _FRONT_IN, _HANDLE_IN, _LETTER_IN = 5.0, 0.42, 0.055
 _LONGEST_NAME = 32
 """Letters of a schedule's name in the legend."""
 _WIDE = 4
-"""Numbers that differ by more than so many times are drawn on a logarithmic scale."""
+"""Ratio of numbers above which they are drawn on a logarithmic scale."""
 
 
 def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> None:
@@ -213,7 +213,7 @@ def _label(name: str, value: Any) -> str:
 
 
 def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, named: str, scale: float) -> None:
-    """Draw every setting over its memory, those over it as crosses, and the front with numbers that are named below."""
+    """Draw every setting over its memory (crosses exceed the limit), and the front, with numbers explained below."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes = figure.subplots()

@@ -38,7 +38,7 @@ def to_frame(timeline: Timeline) -> pd.DataFrame:
     """Return a row per span, in the Timeline's order.
 
     `phase` is the kind of op (``F``, ``SEND_F``, ``Step``, ``F+B`` for an Overlap). Numbers that an op does not have
-    are missing (pandas' nullable integers); an Overlap has two of some, so those are missing too, and `op` says them.
+    are missing (pandas' nullable integers). An Overlap has two values of some, so these are missing too; see `op`.
     """
     import pandas as pd
 
@@ -84,7 +84,7 @@ def require_parquet(path: Path | str) -> None:
 
 
 def _record(span: Span, timeline: Timeline) -> dict[str, Any]:
-    """Return one row; what is left out is missing."""
+    """Return one row; omitted values are missing."""
     shown = label(span.op)
     row: dict[str, Any] = {
         "rank": span.rank,

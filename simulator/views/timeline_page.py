@@ -29,8 +29,8 @@ def timeline_page(
         timelines: At least one.
         title: Above all; empty: as in `gantt_figure`.
         notes: Lines at the end of the page, folded.
-        details: What is known of each beside its Timeline; empty: nothing.
-        options: What is shown at first; memory always is.
+        details: Details of each run beside its Timeline; may be empty.
+        options: Parts that are visible at first; memory always is.
 
     Raises:
         SimulationError: There is no Timeline, or nothing in one takes time.
@@ -44,7 +44,7 @@ def timeline_page(
 
 
 def timeline_part(chart: Chart, details: Sequence[RunDetails] = (), options: ChartOptions = WHOLE) -> PagePart:
-    """Return the part of a page that shows Timelines, with a table of what was supposed and of measures."""
+    """Return the part of a page that shows Timelines, with a table of settings and measures."""
     known = tuple(details) or (RunDetails(),) * len(chart.timelines)
     paths = [critical_path(timeline) for timeline in chart.timelines]
     data = page_data(chart, paths, [run.memory_bytes for run in known], options)
