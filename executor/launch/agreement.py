@@ -15,7 +15,7 @@ from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.profiles.io import costs_file_of
 
 _OWN = ("save", "threads", "timeout_s", "is_pinned")
-"""What each process may have its own way: no tensor depends on it."""
+"""Fields that may differ between processes: no tensor depends on them."""
 
 
 def digests_of(spec: RunSpec) -> dict[str, str]:
@@ -33,16 +33,16 @@ def _digest(value: object) -> str:
 
 
 def require_agreement(digests: Mapping[str, str], store: Store, process: int, size: int) -> None:
-    """Refuse, in all processes alike, runs that differ from process to process.
+    """Refuse runs that differ between processes; all processes raise the same error.
 
     Args:
-        digests: Digests of what must be the same, by name.
-        store: Where the processes meet.
-        process: This one's number.
-        size: How many there are.
+        digests: Digests of the fields that must be equal, by name.
+        store: Store that all processes share.
+        process: Number of this process.
+        size: Number of processes.
 
     Raises:
-        ExecutionError: They differ; with the processes and the fields.
+        ExecutionError: The digests differ; names the processes and the fields.
         PeerLost: Another process did not come.
     """
     texts = everyones("digests", json.dumps(digests), store, process, size)
@@ -52,7 +52,7 @@ def require_agreement(digests: Mapping[str, str], store: Store, process: int, si
 
 
 def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
-    """Yield which processes have something else than the first one, and what."""
+    """Yield a message for each process whose fields differ from process 0, with the names of the fields."""
     first = digests[0]
     for number, other in enumerate(digests):
         names = [name for name in sorted({**first, **other}) if first.get(name) != other.get(name)]
@@ -61,14 +61,14 @@ def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
 
 
 def everyones(name: str, text: str, store: Store, process: int, size: int) -> list[str]:
-    """Return the text of every process; all call this together, each with its own.
+    """Return the text of every process; all processes call this together.
 
     Args:
         name: Name of the text, unique in a store.
         text: Text of this process.
-        store: Where the processes meet.
-        process: This one's number.
-        size: How many there are.
+        store: Store that all processes share.
+        process: Number of this process.
+        size: Number of processes.
 
     Raises:
         PeerLost: Another process did not come.

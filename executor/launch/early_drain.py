@@ -1,8 +1,9 @@
-"""The early drain of a training run without a flush: told to leave, it need not go on to its next checkpoint.
+"""The early drain of a training run without a flush: a run that is asked to leave ends before its next checkpoint.
 
-Its lists then end before a micro-batch that nobody who reads them has come to: each rank, ahead of what it does, and
-those that it sends to. In one process that is known. Else the launcher, or the guard of rank 0, proposes one, and
-decides on it if all are behind it still when they have seen it::
+The op lists then end before a micro-batch that no reader of the lists has reached. The readers of a list are its rank,
+which reads ahead, and the ranks that it sends to. In one process the farthest micro-batch is known. Otherwise the
+launcher, or the guard of rank 0, proposes an end. It decides on that end if no rank has reached the end by the time
+that all ranks have seen the proposal::
 
     launcher   proposes 12 ......... all are behind it: decides
     rank 0     8  9  10  11  waits ............................ ends as lists of 12 micro-batches do
@@ -24,37 +25,37 @@ from pipesched.executor.launch.shared_page import SharedPage
 from pipesched.schedules import GeneratedOps, Op, Schedule, computes
 
 GRACE_S = 10.0
-"""How long a run that is told to leave goes on to a checkpoint that comes by itself [s]."""
+"""Time that a run which is asked to leave waits for its next regular checkpoint [s]."""
 _LOOK_S = 0.001
 _BYTES = 8
 
 
 class Gate(ABC):
-    """The place that says where the lists of a run end, before anybody has read beyond that.
+    """Decides where the op lists of a run end, before any reader passes that point.
 
-    Micro-batches are those of the run.
+    Micro-batches are numbered over the whole run.
     """
 
     @property
     @abstractmethod
     def end(self) -> int | None:
-        """The micro-batch before which the lists end; None: none is known."""
+        """The micro-batch before which the lists end, or None if no end is decided."""
 
     @abstractmethod
     def reach(self, microbatch: int) -> int | None:
-        """Return the end, for a reader that comes to a micro-batch; where one is proposed, wait for the decision."""
+        """Return the end for a reader that reaches `microbatch`, or None; wait for a decision on a proposed end."""
 
 
 def ending_early(lists: Schedule, begun: Callable[[], int], shorter: Callable[[int], Schedule], gate: Gate) -> Schedule:
-    """Return generated lists that go on as shorter ones do where the gate says that they end early.
+    """Return generated lists that switch to shorter lists if the gate decides on an early end.
 
-    Up to that end both are the same, so whoever has read one has read the other.
+    Both are equal up to that end, so a reader of one has read the other.
 
     Args:
         lists: Lists of a part of the run.
-        begun: Returns the micro-batch of the run that is number 0 of them.
-        shorter: Makes lists of so many micro-batches instead.
-        gate: Says where they end.
+        begun: Returns the micro-batch of the run that is number 0 of `lists`.
+        shorter: Makes lists of the given number of micro-batches.
+        gate: Decides where the lists end.
     """
     rank_lists = [GeneratedOps(partial(_read, lists, rank, begun, shorter, gate)) for rank in range(lists.num_ranks)]
     return replace(lists, lists=tuple(rank_lists))
@@ -77,10 +78,10 @@ def _read(
 
 @final
 class ReadOnlyGate(Gate):
-    """The gate of a reader that runs nothing: it waits for no decision, and no decision waits for it.
+    """The gate of a reader that runs no op: it waits for no decision, and no decision waits for it.
 
     Args:
-        gate: The gate of who runs them.
+        gate: The gate of the rank that runs the lists.
     """
 
     def __init__(self, gate: Gate) -> None:
@@ -96,12 +97,12 @@ class ReadOnlyGate(Gate):
 
 @final
 class LeaveRequest:
-    """Says how soon a run that is told to leave is drained, and where.
+    """Decides when and where a run that is asked to leave is drained.
 
     Args:
         microbatches_per_step: Micro-batches of a step.
-        every: Steps from one drain that comes by itself to the next.
-        begun: The steps that the run has begun with.
+        every: Steps between two regular drains.
+        begun: Steps done before this run began.
     """
 
     def __init__(self, microbatches_per_step: int, every: int, begun: int) -> None:
@@ -109,15 +110,15 @@ class LeaveRequest:
         self._asked_s: float | None = None
 
     def is_late(self, *, is_asked: bool) -> bool:
-        """Return whether it was told so long ago that the next checkpoint is not waited for."""
+        """Return whether `GRACE_S` has passed since the request to leave."""
         if self._asked_s is None and is_asked:
             self._asked_s = time.monotonic()
         return self._asked_s is not None and time.monotonic() - self._asked_s >= GRACE_S
 
     def end_beyond(self, microbatch: int) -> int:
-        """Return the end of the first step beyond a micro-batch; of the next one, where a part ends there by itself.
+        """Return the end of the first step beyond a micro-batch, or of the next step if a regular drain falls there.
 
-        Ranks that are about to begin the part behind that would not see that it is to be none.
+        A rank that is about to begin the part after a regular drain would not see that the part is empty.
         """
         steps = max(self._begun, microbatch // self._per_step) + 1
         return self._per_step * (steps + (steps % self._every == 0))
@@ -125,11 +126,11 @@ class LeaveRequest:
 
 @final
 class LocalGate(Gate):
-    """The gate where all ranks are in this process.
+    """The gate of a run with all ranks in this process.
 
     Args:
-        request: Says how soon the run is drained.
-        is_asked: Returns whether it is told to leave.
+        request: Decides when and where the run is drained.
+        is_asked: Returns whether the run is asked to leave.
     """
 
     def __init__(self, request: LeaveRequest, is_asked: Callable[[], bool]) -> None:
@@ -187,26 +188,26 @@ class DrainPage(SharedPage):
 
     @classmethod
     def of_one(cls) -> DrainPage:
-        """Return a page without a name for one rank, which this process shares with those that it forks."""
+        """Return an anonymous page for one rank; this process shares it with its forks."""
         return cls._without_name(bytes((_FIRST_RANK + 1) * _BYTES))
 
     def gate(self, number: int, is_asked: Callable[[], bool] = lambda: False) -> Gate:
-        """Return the gate of the rank in the process of this number.
+        """Return the gate of the rank in process `number`.
 
         Args:
-            number: Of the process.
-            is_asked: Returns whether the rank is told that the run is to leave.
+            number: Number of the process.
+            is_asked: Returns whether the rank is asked to leave.
         """
         return _RankGate(self._cells, _FIRST_RANK + number, is_asked)
 
     @property
     def is_asked(self) -> bool:
-        """Whether a rank was told that the run is to leave."""
+        """Whether a rank is asked to leave."""
         return bool(self._cells[_ASKED])
 
     @property
     def read(self) -> int:
-        """How far ranks have read."""
+        """The farthest micro-batch that a rank has read."""
         return max(self._cells[_FIRST_RANK:])
 
     @property

@@ -26,7 +26,7 @@ from pipesched.schedules import require_room_for_torch
 
 _POLL_S = 0.02
 _RANK = "pipesched.executor.__main__"
-"""What most processes run: loaded before they are forked."""
+"""The module that most processes run; the server imports it before it forks."""
 
 
 @final
@@ -38,22 +38,22 @@ class Forked:
         self._number = number
 
     def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         return self._server.code(self._number)
 
     @property
     def servers_end(self) -> str | None:
-        """How the server ended, and this with it, or that somebody has stopped it; None if it goes on."""
+        """How the server, and this process with it, ended or was stopped by a signal; None while the server runs."""
         if self._server.end_seen is not None:
             return f"{self._server.end_seen}, and they with it"
         return "is stopped by a signal" if self._server.is_stopped() else None
 
     def kill(self) -> None:
-        """End it, if it runs."""
+        """Kill the process if it runs."""
         self._server.kill(self._number)
 
     def wait(self) -> int:
-        """Return its exit code, when it is over."""
+        """Wait for the end of the process; return the exit code."""
         while (code := self.poll()) is None:
             time.sleep(_POLL_S)
         return code
@@ -87,14 +87,14 @@ def fork(
     module: str = _RANK,
     is_fresh: bool = False,
 ) -> Forked:
-    """Start ``python -P -m MODULE`` with these arguments, in this folder.
+    """Start ``python -P -m MODULE`` with `arguments` in the current folder.
 
     Args:
-        environment: All of it.
-        log: The file that gets what the process writes.
-        module: A module of ours; it has a function ``main`` of the arguments, and takes ``--parent PROCESS`` if it is
-            fresh.
-        is_fresh: Whether it is a Python of its own, which takes longer to start.
+        environment: All environment variables of the process.
+        log: File for the output of the process.
+        module: A module of this package with a function ``main(arguments)``. A fresh process also gets
+            ``--parent PROCESS``.
+        is_fresh: Whether to start a new Python instead of a fork, which takes longer.
     """
     return _server().start(
         {
@@ -175,7 +175,7 @@ class _Server:
             return self._codes[number]
 
     def _listen(self) -> None:
-        """Take in what the server has told since; where it is gone, its processes were killed with it."""
+        """Read the messages of the server; if the server is gone, its processes were killed with it."""
         while self.end_seen is None:
             try:
                 told = self._connection.recv(65536)
@@ -194,7 +194,7 @@ class _Server:
                 self._codes[told_end["ended"]] = told_end["code"]
 
     def end(self) -> None:
-        """Kill it, and so what was forked, if this process has started it; let go of it in any case."""
+        """Kill the server and its forks if this process has started it; close the connection in any case."""
         if self._owner == os.getpid():
             self._process.kill()
             self._process.wait()
@@ -208,7 +208,7 @@ _servers: list[_Server] = []
 
 
 def _server() -> _Server:
-    """Return the server of this process; start it if there is none.
+    """Return the server of this process; start one if needed.
 
     Raises:
         OneLineError: The address space is too small for torch.

@@ -1,13 +1,12 @@
-"""The process that ranks are started by: ``python -P -m pipesched.executor.launch.fork_server SOCKET LAUNCHER MODULE``.
+"""The fork server of ranks: ``python -P -m pipesched.executor.launch.fork_server SOCKET LAUNCHER MODULE``.
 
-`fork_client` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
-which has nothing left to import; when one ends it tells how. A thread of its own does the imports, so that the launcher
-is listened to meanwhile; it is gone before anything is forked, so what is forked is whole. CUDA is not touched before
-the fork either. Where that is not enough, a rank is a fresh Python.
+`fork_client` starts it. The server imports the modules of a rank, above all torch, and waits. On request it forks a
+rank, which has nothing left to import, and it reports the exit code of each rank. A thread does the imports, so that
+the server can listen to the launcher meanwhile. The thread ends before the first fork, so that no fork inherits its
+locks. CUDA is not touched before the fork either. Where a fork is not enough, a rank is a fresh Python.
 
-It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders;
-should it be stopped, the end of the launcher lets it go on. What the ranks have started becomes its own when they end,
-and is ended with the last of them.
+The server outlives its launcher until it has ended the ranks and removed their folders. The end of the launcher
+continues a server that is stopped by a signal. The server adopts orphans of ranks, and ends them with the last rank.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from typing import Any, TypeAlias, final
 from pipesched.profiles.processes import adopt_orphans, can_fork, command, end_children, end_with
 
 _LOOK_S = 1.0
-"""How often it looks whether the launcher is there: another process may hold its end of the connection open."""
+"""Time between two checks that the launcher runs: another process may hold its end of the connection open [s]."""
 
 _POLL_S = 0.001
-"""How often it looks whether a thread is gone."""
+"""Time between two checks that a thread is gone [s]."""
 
 _TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
-"""What a terminal, or who stops a job, tells all processes; the launcher says what becomes of this one."""
+"""Signals that a terminal or a job manager sends to all processes; the launcher decides when this process ends."""
 
 ModuleRunner: TypeAlias = Callable[[str, list[str]], int]
 """Runs a module, as a forked process does, with these arguments; returns its exit code."""
@@ -52,7 +51,7 @@ class Server:
         connection: Connection to the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``,
             ``{"kill": number}`` and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
         launcher: Process id of the launcher.
-        load: Imports what the work needs, once, in a thread.
+        load: Imports the modules of a rank, once, in a thread.
     """
 
     def __init__(self, connection: socket.socket, launcher: int, load: Callable[[], ModuleRunner]) -> None:
@@ -74,7 +73,7 @@ class Server:
         self._folders: list[str] = []
 
     def serve(self) -> None:
-        """Go on until the launcher is gone; no process and no folder of its is left then."""
+        """Serve until the launcher is gone; then end all processes and remove all folders."""
         try:
             self._serve()
         finally:
@@ -108,7 +107,7 @@ class Server:
         signal.set_wakeup_fd(-1)
 
     def _listen(self) -> bool:
-        """Do what the launcher has asked for since; return whether it is still there."""
+        """Handle the requests of the launcher; return whether the launcher is still there."""
         try:
             told = self._connection.recv(65536)
         except ConnectionError:
@@ -199,7 +198,7 @@ class Server:
             return  # the launcher is gone, as its connection will show
 
     def _become(self, asked: dict[str, Any], work: ModuleRunner | None) -> None:
-        """Be what was asked for, in the forked process, and end with it; without work, a fresh Python."""
+        """Run the requested module in the forked process, then exit; without `work`, run it in a fresh Python."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -232,16 +231,16 @@ class Server:
 
 
 def _await_end(thread: threading.Thread) -> None:
-    """Wait until a thread is gone, which it may not be yet when Python has joined it.
+    """Wait until the system has removed a thread: Python may join it earlier.
 
-    On its way out it takes locks of MKL, for which what is forked meanwhile would wait forever at its first product.
+    An ending thread takes locks of MKL. A process forked meanwhile would wait for them forever at its first product.
     """
     while Path(f"/proc/self/task/{thread.native_id}").exists():
         time.sleep(_POLL_S)
 
 
 def _redirect(log: str) -> None:
-    """Read nothing, and write all to a file, also what libraries write."""
+    """Read from /dev/null and write to a file, at the level of file descriptors, so that libraries do too."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(nothing, 0)

@@ -1,4 +1,4 @@
-"""The board of the guards: what they leave for each other in torchrun's store, whichever machines they are on."""
+"""The board of the guards: messages between guards, on any machine, in torchrun's store."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pipesched.executor.launch.early_drain import DrainAgreement, LeaveRequest
 from pipesched.executor.launch.verdict_store import VERDICT, EndingCause, board_name, node_number
 
 _PATIENCE = timedelta(seconds=5)
-"""How long one answer of the store may take: it is there before any rank is."""
+"""Longest time of one answer of the store, which starts before any rank."""
 _ASKED = "stacks"
 _DRAIN = "drain"
 
 
 class Sighting(NamedTuple):
-    """Where a rank is, as its guard sees it; clocks of machines differ, so these are ages.
+    """The position of a rank as its guard sees it, in ages, because clocks of machines differ.
 
     Attributes:
-        number: How many sightings came before.
-        place: The position in its list; -1 before its first op.
-        num_ops: How many ops it has begun in all.
-        at_op_s: For how long it is at its op [s].
-        whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
-        waits_s: For how long [s].
-        is_stopped: Whether its process is stopped by a signal.
-        text: The op, as its list has it; empty before the first one.
-        is_asked: Whether the rank was told that the run is to leave.
-        proposed: The micro-batch that it knows to be proposed as the end of all lists.
-        read: How far it has read lists, knowing that.
+        number: Number of earlier sightings.
+        place: Position in the op list; -1 before the first op.
+        num_ops: Ops begun in total.
+        at_op_s: Time since the current op began [s].
+        whom: The rank that this rank waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
+        waits_s: Time since the wait began [s].
+        is_stopped: Whether a signal has stopped the process.
+        text: The current op as its list writes it; empty before the first op.
+        is_asked: Whether the rank is asked to leave.
+        proposed: The micro-batch proposed as the end of all lists, as the rank knows it.
+        read: The farthest micro-batch that the rank has read, given that proposal.
     """
 
     number: int = 0
@@ -52,7 +52,7 @@ class Sighting(NamedTuple):
 
 @final
 class GuardBoard:
-    """What the guards of all ranks have told each other.
+    """Messages between the guards of all ranks.
 
     Raises:
         RuntimeError: The store is gone, here as in every method.
@@ -65,21 +65,21 @@ class GuardBoard:
         self._known: set[str] = set()
 
     def write(self, rank: int, sighting: Sighting) -> None:
-        """Say where a rank is."""
+        """Write the position of a rank."""
         self._store.set(f"rank{rank}", json.dumps(sighting))
 
     def read(self, ranks: Iterable[int]) -> dict[int, Sighting]:
-        """Return where ranks are, of those that somebody has seen."""
+        """Return the sightings of `ranks`, without the ranks that nobody has seen."""
         texts = self._texts({rank: f"rank{rank}" for rank in ranks})
         return {rank: Sighting(*json.loads(text)) for rank, text in texts.items()}
 
     def decide(self, text: str) -> EndingCause:
-        """Say why the run has ended; return what was said first."""
+        """Write the cause of the end of the run; return the first cause that was written."""
         own = EndingCause(node_number(), text)
         return EndingCause.of(self._store.compare_set(VERDICT, "", own.value())) or own
 
     def verdict(self) -> EndingCause | None:
-        """Return why the run has ended; None as long as nobody has said so."""
+        """Return the cause of the end of the run, or None while the run continues."""
         return EndingCause.of(self._store.compare_set(VERDICT, "", ""))
 
     def agree_on_drain(self, agreement: DrainAgreement, sightings: Collection[Sighting], request: LeaveRequest) -> None:
@@ -100,23 +100,23 @@ class GuardBoard:
         return DrainAgreement(*json.loads(self._texts({0: _DRAIN}).get(0, "[]")))
 
     def ask_for_stacks(self) -> None:
-        """Let all guards write the stacks of their ranks."""
+        """Ask all guards for the stacks of their ranks."""
         self._store.set(_ASKED, "")
 
     def are_stacks_asked_for(self) -> bool:
-        """Return whether they are to."""
+        """Return whether stacks are requested."""
         return self._store.check([_ASKED])
 
     def write_stacks(self, rank: int, text: str) -> None:
-        """Say what the threads of a rank are doing."""
+        """Write the thread stacks of a rank."""
         self._store.set(f"stacks{rank}", text)
 
     def read_stacks(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return what the threads of ranks are doing, of those whose guards have said so."""
+        """Return the thread stacks of `ranks`, without the ranks whose guards have written none."""
         return self._texts({rank: f"stacks{rank}" for rank in ranks})
 
     def _texts(self, keys: dict[int, str]) -> dict[int, str]:
-        """Return what is under those keys that are there; the store would wait for the others."""
+        """Return the values of `keys`, without missing keys: the store would wait for these."""
         for key in keys.values():
             if key not in self._known and self._store.check([key]):
                 self._known.add(key)

@@ -1,4 +1,4 @@
-"""A rank under torchrun, beside which a guard runs (`rank_guard`): what it says to it, and hears from it."""
+"""A rank under torchrun, and its messages to and from its guard (`rank_guard`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pipesched.schedules import Op, ScheduleError, shortened
 _FAILED = 3
 """The exit code of a rank that has failed."""
 _LONGEST = 1000
-"""Characters of what a user's code has raised that other nodes are told: this one has all of it."""
+"""Longest reason of a failure of user code that other nodes print, in characters; this node prints all of it."""
 _SLACK_S = _LEAVING_S = 1.0
 """How much longer than it may take a verdict is awaited, and how long a guard may take to end [s]."""
 
@@ -62,10 +62,10 @@ class GuardedRank:
         self._is_done = False
 
     def gate(self, is_asked: Callable[[], bool]) -> Gate:
-        """Return what says where lists end early.
+        """Return the gate that ends lists early.
 
         Args:
-            is_asked: Returns whether this rank is told that the run is to leave.
+            is_asked: Returns whether this rank is asked to leave.
         """
         return self._drain_page.gate(0, is_asked)
 
@@ -83,14 +83,14 @@ class GuardedRank:
         is_on_cpus: bool,
         request: LeaveRequest | None = None,
     ) -> Iterator[None]:
-        """Be guarded meanwhile; before there are threads, as this forks.
+        """Fork a guard of this rank; call it before there are threads.
 
         Args:
             rank: This rank.
             num_ranks: Ranks of the run.
             ops_of: Returns the lowered list of a rank.
             is_on_cpus: Whether ranks compute on CPUs.
-            request: Says how soon a run that is told to leave is drained; None: it drains itself.
+            request: Decides when a run that is asked to leave is drained, or None if the run drains itself.
         """
         own, guards = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         bell, ring = socket.socketpair()

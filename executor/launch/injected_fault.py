@@ -17,24 +17,24 @@ makes the computations of a rank take longer, loses the messages between two ran
 
 _HINT = "try kill:rank=1,op=1F0, or slow:rank=1,factor=3"
 _TIMES = {"run", "step"}
-"""What says, of a list that is measured again and again and of a training, at which time a fault befalls an op."""
+"""Names of the time of a fault at an op: a run of a measured list, or a step of a training."""
 _NEEDED = {"slow": {"rank", "factor"}, "drop-link": {"rank", "peer", "after"}, "disk-full": set[str]()}
 _EXAMPLES = {"slow": "slow:rank=1,factor=3", "drop-link": "drop-link:0-1,after=10", "disk-full": "disk-full:rank=1"}
-"""Of kinds that are no fault of one op: what has to be said, and how."""
+"""Examples of the kinds that are not a fault of one op."""
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """What befalls a rank.
+    """A fault of a rank.
 
     Attributes:
-        rank: The rank; None: all.
-        op: The op at which it does, as `named_in_step` names it; None where it is all of them (``slow``).
-        times_before: How often the rank has come to the op before: runs of the list, those that warm up counted, or
-            steps of a training.
-        factor: How many times as long computations take (``slow``).
+        rank: The rank, or None for all ranks.
+        op: The op at which the fault occurs, as `named_in_step` names it, or None for all ops (``slow``).
+        times_before: How often the rank has reached the op before: runs of the list, warm-up included, or steps of a
+            training.
+        factor: Factor on the time of computations (``slow``).
         peer: The other end of the link (``drop-link``).
-        after: How many messages each end sends before those that are lost (``drop-link``).
+        after: Messages that each end sends before messages are lost (``drop-link``).
     """
 
     kind: FaultKind

@@ -26,7 +26,7 @@ FAULT_TIMES = "PIPESCHED_FAULT_TIMES"
 
 
 def note_time() -> None:
-    """Note that a fault befalls this rank now, for those who measure how soon it is told."""
+    """Write the time of a fault to the file `FAULT_TIMES`, for measurements of the delay until it is reported."""
     if name := os.environ.get(FAULT_TIMES):
         with Path(name).open("a") as file:
             file.write(f"{time.monotonic_ns()}\n")
@@ -34,7 +34,7 @@ def note_time() -> None:
 
 @final
 class Interference:
-    """What befalls the rank of this process, whatever lists it goes through one after the other.
+    """The faults of the rank of this process, over all lists that it runs.
 
     Args:
         faults: The faults of all ranks.
@@ -50,7 +50,7 @@ class Interference:
         self._left: dict[int | None, int] = {}
 
     def on(self, rank: Rank) -> Rank:
-        """Return `rank`, with what is its own befalling it."""
+        """Return `rank` with its faults injected."""
         own = [fault for fault in self._faults if fault.befalls(rank.rank)]
         if not own:
             return replace(rank, probe=self._look)
@@ -70,7 +70,7 @@ class Interference:
 
 
 def _in_turn(first: Probe, second: Probe | None) -> Probe:
-    """Return a probe that is two, of which the first one changes what the second one sees."""
+    """Return a probe that applies two probes in order: the second one sees the changes of the first."""
 
     def probe(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
         parts = [part(op, stage) for part in (first, second) if part is not None]
@@ -110,7 +110,7 @@ class _OwnFaults:
         self._op = op
 
     def befall(self) -> None:
-        """Let what befalls the op that the rank comes to happen, where it does before the op."""
+        """Apply the faults that occur before the current op."""
         assert self._op is not None, "the rank is at an op"
         name = named_in_step(self._op, self._num_microbatches)
         self._is_nan = False
@@ -138,7 +138,7 @@ class _OwnFaults:
                 assert_never(fault.kind)
 
     def probe(self, op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
-        """Return what lets the computation that begins now take longer, or give NaN, when it has ended."""
+        """Return a function that, at the end of the computation, delays it or fills its result with NaN."""
         begun_s = time.perf_counter()
         hook = None
         if self._is_nan and isinstance(stage, ModuleStage) and op.phase in (Phase.FORWARD, Phase.RECOMPUTE):
@@ -160,7 +160,7 @@ def _spoil(module: object, arguments: object, output: object) -> object:  # noqa
 
 
 def _fill_with_nan(result: Tensor | None, stage: Stage) -> None:
-    """Let what a backward pass has given be NaN: the gradient of its input, and those of the parameters."""
+    """Fill the results of a backward pass with NaN: the gradients of its input and of its parameters."""
     gradients = [] if result is None else [result.detach()]
     if isinstance(stage, ModuleStage):
         gradients += [parameter.grad for parameter in stage.parameters if parameter.grad is not None]

@@ -1,4 +1,4 @@
-"""Network interfaces of this machine, which gloo is told by name."""
+"""Network interfaces of this machine, which gloo takes by name."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _GET_ADDRESS = 0x8915
 
 
 def require_interface(names: str, has_address: Callable[[str], bool] | None = None) -> None:
-    """Refuse names that gloo could find no address for, before it looks for one for seconds in every rank.
+    """Refuse names without an address, before gloo searches for one for seconds in every rank.
 
     Args:
-        names: As in ``GLOO_SOCKET_IFNAME``: one interface, or several with commas between.
-        has_address: Says of an interface whether it has an address; None: asks the system, where it can be asked
-            (Linux).
+        names: As in ``GLOO_SOCKET_IFNAME``: one interface, or several separated by commas.
+        has_address: Returns whether an interface has an address (default: asks the system on Linux, accepts all names
+            elsewhere).
 
     Raises:
-        ExecutionError: An interface is not there, or has no address; with those that have one.
+        ExecutionError: An interface is missing or has no address; names the usable interfaces.
     """
     if has_address is None:
         if sys.platform != "linux":

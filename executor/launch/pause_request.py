@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pipesched.executor import PAUSE_SIGNALS
 
 _open: list[list[int]] = []
-"""The signals that have come, a list for who listens; of several who do the one furthest out."""
+"""The signals received, one list per listener; nested listeners share the outermost list."""
 
 
 @contextmanager
 def pause_requests(
     *, has_checkpoints: bool, signals: tuple[signal.Signals, ...] = PAUSE_SIGNALS
 ) -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether one of `signals` has come to this process meanwhile, or since one listened further out.
+    """Yield a function that returns whether one of `signals` has arrived, here or at an outer `pause_requests`.
 
-    A second one does what it did before: who cannot wait for the checkpoint ends the run at once. Nothing is heard
-    where the run has no checkpoints, and in another thread than the main one.
+    A second signal has its earlier effect and ends the run at once, without the checkpoint. The function always returns
+    False if the run has no checkpoints, or outside the main thread.
     """
     if not has_checkpoints or threading.current_thread() is not threading.main_thread():
         yield lambda: False

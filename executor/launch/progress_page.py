@@ -57,7 +57,7 @@ class ProgressPage(SharedPage):
 
     @classmethod
     def of_one(cls) -> ProgressPage:
-        """Return a page without a name for one rank, which this process shares with those that it forks."""
+        """Return an anonymous page for one rank; this process shares it with its forks."""
         return cls._without_name(_NOWHERE * 2)
 
     def __enter__(self) -> ProgressPage:
@@ -108,11 +108,11 @@ class ProgressPage(SharedPage):
 
 @final
 class PageRow:
-    """One row of a progress page, as its only writer sees it.
+    """One row of a progress page, for its only writer.
 
-    Numbers are written one by one, each by one store, so that a reader never sees half of one, nor the zeros that
-    `struct.pack_into` first writes in its place. The text of an op is written to one of two places in turn, before it
-    is counted: that of the one that is counted stays, also if the rank is killed while it writes.
+    Each number is written by one store, so that a reader never sees half a number, nor the zeros that
+    `struct.pack_into` writes first. The text of an op alternates between two places, and is written before the op is
+    counted. So the text of the counted op stays valid even if the rank is killed while it writes.
     """
 
     def __init__(self, cells: memoryview, memory: mmap.mmap, row: int) -> None:
@@ -146,7 +146,7 @@ class PageRow:
 _NUMBERS = len(Whereabouts._fields) - 1
 _PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(_NUMBERS)
 _TEXT_BYTES = 120
-"""What any op has room in."""
+"""Longest text of an op."""
 _NOWHERE = struct.pack(f"={_NUMBERS}q", *Whereabouts()[:_NUMBERS]) + b" " * 2 * _TEXT_BYTES
 _WIDTH = len(_NOWHERE) // struct.calcsize("=q")
 

@@ -56,13 +56,13 @@ class RankContext:
     """A rank, its device, and its connections.
 
     Attributes:
-        is_first: Whether this is the first of all processes, which says what came out.
-        backend: ``gloo`` or ``nccl``, of the messages between stages.
-        timeout_s: How long one message may keep the rank waiting.
-        reference: The process of its device, where this rank is the one that has started it.
-        num_busy: How many devices of this machine can compute at once, each with a core, or a GPU.
-        is_busy: Whether this is the first rank of one of them.
-        interference: What befalls the rank on purpose; None: nothing.
+        is_first: Whether this is process 0, which reports the results.
+        backend: Backend of the messages between stages: ``gloo`` or ``nccl``.
+        timeout_s: Longest wait of the rank for one message.
+        reference: The reference process of the device if this rank has started it, else None.
+        num_busy: Devices of this machine that can compute at once, each with its own core or GPU.
+        is_busy: Whether this is the first rank of such a device.
+        interference: Faults of the rank, or None without any.
         groups: The process groups of the run, kept from list to list.
     """
 
@@ -91,14 +91,14 @@ class RankContext:
         at: Callable[[int, Op], None] = lambda index, op: None,  # noqa: ARG005 -- nobody need listen
         compression: MessagePrecision | None = None,
     ) -> Rank:
-        """Return what this process' rank of `schedule` works with; all ranks call this together.
+        """Return the `Rank` of this process in `schedule`; all ranks call this together.
 
         Args:
             schedule: Lowered if its lists are in memory.
             stages: The stages of the rank.
             shapes: Shapes of the tensors that cross the boundaries between stages.
             recorder: Recorder of the rank.
-            at: Told each op and its position in the list, before it.
+            at: Called before each op with its position in the list and the op.
             compression: Compression of the messages between stages.
 
         Raises:
@@ -160,20 +160,20 @@ def connected(
 ) -> Iterator[RankContext]:
     """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
-    RANK is the number of the process; which rank of the schedule it runs follows from the devices of the ranks.
+    RANK is the number of the process; the rank of the schedule follows from the devices of the ranks.
 
     Args:
         threads: CPU threads of this rank.
-        is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
+        is_pinned: Whether every rank on CPUs gets its own cores, if there are enough.
         averages: Whether the averaged stages of a device get their reference process.
-        meet: Where the ranks meet: an ``init_method`` of torch.distributed.
-        digests: Digests of what must be the same in all processes, by name; None where it is known to be.
-        interference: What befalls this rank on purpose; None: nothing.
+        meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
+        digests: Digests of the fields that must be equal in all processes, by name, or None to skip the check.
+        interference: Faults of this rank, or None without any.
 
     Raises:
-        ExecutionError: There are not as many processes as ranks, the device or backend is not there, or the processes
-            do not agree.
-        PeerLost: Another rank did not come, or was gone before the end.
+        ExecutionError: The number of processes is not the number of ranks, the device or backend is missing, or the
+            processes do not agree.
+        PeerLost: Another rank did not come, or ended early.
     """
     process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size != schedule.num_ranks:
@@ -210,7 +210,7 @@ def connected(
 
 @contextmanager
 def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
-    """Stay on the cores of device `index` of `num_devices`, if pinned, with so many threads; then as before."""
+    """Pin this process to the cores of device `index` of `num_devices`, `threads` cores, if pinned; then undo it."""
     cores = usable_cores()
     if is_pinned:
         pin(index, num_devices, threads)
@@ -251,7 +251,7 @@ def _start_reference(schedule: Schedule, rank: int) -> ReferenceProcess | None:
 
 
 def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContextManager[RankContext]:
-    """Return `connected` with what the run says of it; processes that meet as torchrun says bring runs of their own."""
+    """Return `connected` with the settings of the run; processes that meet as torchrun sets it check their digests."""
     return connected(
         schedule,
         device=spec.device,
@@ -267,7 +267,7 @@ def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContex
 
 
 def _interference(spec: RunSpec, schedule: Schedule) -> Interference | None:
-    """Return what befalls this rank, if there is anything that may."""
+    """Return the faults of this rank, or None if the run has none."""
     if not spec.inject and not spec.is_finite_checked:
         return None
     microbatches = spec.job.run.microbatches_per_step if isinstance(spec.job, Train) else schedule.num_microbatches

@@ -1,13 +1,13 @@
-"""The guard of a rank under torchrun: a process beside it, which says how it ended, and where it stands still.
+"""The guard of a rank under torchrun: a process that reports how the rank ended, or where it stands still.
 
     rank 0 ── guard 0 ─┐                          ┌─ guard 2 ── rank 2
                        ├── board in torchrun's ───┤
     rank 1 ── guard 1 ─┘         store            └─ guard 3 ── rank 3
 
-A rank that is killed, stopped or hangs in a library can say nothing, so its guard does: it shares a page with the
-rank, notices its end at once, and puts where the rank is on the board, several times a second. What is said first of
-why the run has ended is the verdict; every guard then ends its rank. The guard of rank 0 sees whether all stand still.
-A guard ends with its rank.
+A rank that is killed, stopped or hangs in a library cannot report, so its guard does. The guard shares a page with the
+rank, notices its end at once, and writes its position on the board several times a second. The first cause of the end
+of the run that is written is the verdict; every guard then ends its rank. The guard of rank 0 detects a standstill of
+all ranks. A guard ends with its rank.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from pipesched.profiles.processes import end_with, exit_code_of
 from pipesched.schedules import Op, printable
 
 LEFT, FAILED, LOST, TOLD = "left", "failed", "lost", "told"
-"""What a rank says to its guard: it is done; why it ends; whom it has lost; which signal tells it to end."""
+"""Messages of a rank to its guard: done; the cause of its failure; the peer it lost; the signal that ends it."""
 END = b"end"
-"""What a guard says to its rank."""
+"""Message of a guard to its rank."""
 MESSAGE_BYTES = 2**16
-"""Of what they say."""
+"""Longest message."""
 VERDICT_S = 1.0
 """How long a rank that has lost a peer waits for somebody to say why [s]."""
 
@@ -62,21 +62,21 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What a guard knows of its rank, and of the run.
+    """The rank of a guard, and its run.
 
     Attributes:
         rank: The rank.
-        pid: Its process.
-        agent: The process of torchrun that has started it.
-        page: Where it writes where it is.
-        stacks: The file where it writes what its threads are doing.
-        connection: To the rank; messages, not a stream.
+        pid: Process id of the rank.
+        agent: Process id of the torchrun agent that started the rank.
+        page: Page with the position of the rank.
+        stacks: File with the thread stacks of the rank.
+        connection: Connection to the rank, with message boundaries.
         num_ranks: Ranks of the run.
         ops_of: Returns the lowered list of a rank.
-        timeout_s: How long one message may keep a rank waiting.
-        is_on_cpus: Whether what was posted has been sent.
-        drain_page: Where it learns where its lists end early.
-        request: Says how soon a run that is told to leave is drained; None: it drains itself.
+        timeout_s: Longest wait of a rank for one message.
+        is_on_cpus: Whether ranks compute on CPUs, so that a posted message has been sent.
+        drain_page: Page with the early end of the lists.
+        request: Decides when a run that is asked to leave is drained, or None if the run drains itself.
     """
 
     rank: int
@@ -129,9 +129,9 @@ class _Guard:
     """Watches one rank.
 
     Args:
-        guarded: What is known of it.
-        process: A descriptor of its process.
-        agent: A descriptor of its agent's.
+        guarded: The rank and its run.
+        process: File descriptor of the rank's process.
+        agent: File descriptor of the agent's process.
     """
 
     def __init__(self, guarded: Guarded, process: int, agent: int) -> None:
@@ -177,19 +177,19 @@ class _Guard:
                 self._lost, self._lost_s = text, time.monotonic()
 
     def _decide(self, text: str) -> EndingCause | None:
-        """Say why the run has ended; return what was said first, None where nobody can be told."""
+        """Write the cause of the end of the run; return the first cause that was written, or None without a store."""
         with suppress(RuntimeError):
             return None if self._board is None else self._board.decide(text)
         return None
 
     def _tell(self, text: str) -> EndingCause:
-        """Say why the run has ended, and print it if nobody has said so before; return what was said first."""
+        """Write the cause of the end of the run, and print it if it is the first; return the first cause."""
         verdict = self._decide(text) or EndingCause(-1, text)
         self._show(verdict, is_own=verdict.text == text)
         return verdict
 
     def _show(self, verdict: EndingCause, *, is_own: bool = False) -> None:
-        """Print what was said first, once: on its own node whose guard has said it does, on others the first guard."""
+        """Print the verdict once per node: by the guard that wrote it, and by the first guard of each other node."""
         if (is_own or is_told_here(verdict)) and not self._has_shown:
             self._has_shown = True
             print(f"executor: {printable(verdict.text)}", file=sys.stderr, flush=True)
@@ -282,7 +282,7 @@ class _Guard:
         )
 
     def _write_stacks(self, board: GuardBoard, *, is_over: bool = False) -> None:
-        """Say what the rank is doing, if somebody asks; one that is stopped has to go on for it, so the run is over."""
+        """Write the stacks of the rank on request; for a stopped rank, which must continue, only when the run is over."""
         if self._has_written_stacks or not board.are_stacks_asked_for():
             return
         if is_over or not is_stopped_at(self._guarded.page.read(0)):
@@ -321,9 +321,9 @@ class _Guard:
         )
 
     def _stacks_behind(self, board: GuardBoard, text: str, states: Mapping[int, RankState]) -> Mapping[int, str] | None:
-        """Say why the run has ended; return the stacks of all ranks, None if somebody else has said so before.
+        """Write the cause of the end of the run; return the stacks of all ranks, or None if another cause came first.
 
-        No rank that is stopped goes on before all will be told that the run is over, however they end themselves.
+        A stopped rank continues only when the verdict is written, so that all ranks print it however they end.
         """
         board.ask_for_stacks()
         self._write_stacks(board)
@@ -334,7 +334,7 @@ class _Guard:
         return self._awaited_stacks(board, states)
 
     def _awaited_stacks(self, board: GuardBoard, ranks: Collection[int]) -> Mapping[int, str]:
-        """Return the stacks of ranks, of those that write them in time."""
+        """Return the stacks of `ranks`, without the ranks that are late."""
         until_s = time.monotonic() + _STACKS_S
         while len(stacks := board.read_stacks(ranks)) < len(ranks) and time.monotonic() < until_s:
             time.sleep(_TICK_S / 5)

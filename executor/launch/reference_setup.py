@@ -80,7 +80,7 @@ def references(
 def _everyones(
     ranks_of: Mapping[int, Sequence[int]], stages: Mapping[int, Stage], context: RankContext
 ) -> Iterator[Averaged]:
-    """Yield all stages that are averaged; the first rank of each tells the others what it holds."""
+    """Yield all averaged stages; the first rank of each stage sends its tensor names and sizes to the others."""
     first_stages = {
         index: averaged(index, ranks_of[index], stage.parameters).tensors
         for index, stage in stages.items()

@@ -30,16 +30,16 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Run the lists of a schedule some times, and measure every op.
+    """A job that runs the lists of a schedule repeatedly and measures every op.
 
     Attributes:
         schedule: The schedule in JSON (schedules.formats.schedule_json).
         microbatch_size: Samples per micro-batch.
         emulate: Costs of stages that only take time; None to run the model.
         how: Whether emulated stages sleep or spin.
-        cluster: The machines to emulate too, in JSON (`cluster_json`): the speeds of the devices, and links that
-            hold messages back; None: messages take what they really take.
-        iterations: Times that the list is run and measured, after `warmup` runs.
+        cluster: Cluster to emulate in JSON (`cluster_json`): device speeds, and links that delay messages; None for the
+            real links.
+        iterations: Measured runs of the list, after `warmup` runs.
         warmup: Runs before them, which are not measured.
         is_checked: Whether a list that cannot finish is refused before it runs.
     """
@@ -59,16 +59,16 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """When a training run writes checkpoints, where, and which one it goes on from.
+    """When and where a training run writes checkpoints, and the checkpoint that it resumes from.
 
-    A run without a flush is drained at each, and filled again: so `every` is part of what it computes, and so is a
-    drain more where it is told to leave and none comes soon.
+    A run without a flush is drained and refilled at each checkpoint, so `every` affects its results. So does an early
+    drain when the run is asked to leave.
 
     Attributes:
         folder: Folder of the checkpoints.
         every: Steps from one checkpoint to the next.
-        keep: How many of the newest are kept.
-        start: Folder of the checkpoint that the run goes on from; None: from the beginning.
+        keep: Number of newest checkpoints to keep.
+        start: Folder of the checkpoint to resume from; None to start from the beginning.
     """
 
     folder: str
@@ -86,10 +86,10 @@ class Train:
     Attributes:
         schedule_spec: Makes the lists; every process does so for itself.
         num_steps: Optimizer steps.
-        batch_size: Samples of a step, of each pipeline where several are averaged.
-        advance: ``auto``: the forwards run further ahead until that is no faster (`advance_policy`); None: as the
-            specification says.
-        limit_bytes: Bytes that a device may hold while forwards run ahead; None for no limit.
+        batch_size: Samples of a step, per pipeline if several pipelines are averaged.
+        advance: ``auto``: forwards run further ahead until that is no faster (`advance_policy`); None: as in
+            `schedule_spec`.
+        limit_bytes: Memory limit of a device while forwards run ahead; None for no limit.
         checkpoints: Checkpoints on the way; None for none.
     """
 
@@ -105,23 +105,23 @@ class Train:
 
     @property
     def run(self) -> TrainingRun:
-        """What the specification makes of so many steps; made anew whenever it is asked for."""
+        """The training run of `num_steps` steps, made anew at each access."""
         return self.schedule_spec.run(self.num_steps)
 
 
 Job: TypeAlias = Annotated[Measure | Train, Field(discriminator="kind")]
-"""What differs between runs."""
+"""The parts of a run that depend on its kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec(RunSettings):
-    """One run by one process per rank: what is run, and how.
+    """One run by one process per rank: the job and its settings.
 
     Attributes:
-        job: What is run: lists that are measured, or a training run.
+        job: The job: measure lists, or train.
         model: The model's name, as `resolve_model` takes it; None when emulated.
         bounds: Half-open range of layers of every stage.
-        inject: Faults that befall ranks on purpose, as `read_fault` takes them.
+        inject: Faults to inject into ranks, as `read_fault` takes them.
         is_finite_checked: Whether NaN and infinity end the run at the first op that gives them.
     """
 
@@ -149,7 +149,7 @@ class RunSpec(RunSettings):
         return uses_streams(self) and not (self.is_emulated and self.transport == "auto")
 
     def _faults(self) -> Iterator[str]:
-        """Yield what is wrong with what every kind of job has."""
+        """Yield the faults of all fields but the job."""
         yield from _count_faults(self, threads=(1, 1024), seed=(-(2**63), 2**63 - 1))
         for name, words in setting_choices().items():
             if getattr(self, name) not in words:
@@ -171,7 +171,7 @@ class RunSpec(RunSettings):
         yield from self._injected_faults()
 
     def _injected_faults(self) -> Iterator[str]:
-        """Yield what is wrong with what is to befall ranks, or does not go with the job."""
+        """Yield the faults of the injected faults."""
         if self.is_emulated and self.is_finite_checked:
             yield "is_finite_checked: got True with costs to emulate, expected a model: emulated stages have no numbers"
         for text in self.inject:
@@ -184,7 +184,7 @@ class RunSpec(RunSettings):
                     yield "inject: got nan with costs to emulate, expected a model: emulated stages have no numbers"
 
     def _job_faults(self) -> Iterator[str]:
-        """Yield what is wrong with the job, or does not go with it."""
+        """Yield the faults of the job, and its conflicts with other fields."""
         if isinstance(self.job, Train):
             yield from _count_faults(self.job, num_steps=(1, _MOST), batch_size=(1, _MOST))
             if self.job.checkpoints is not None:
@@ -210,7 +210,7 @@ class RunSpec(RunSettings):
 
 
 def _count_faults(part: RunSpec | Job | CheckpointSettings, **limits: tuple[int, int]) -> Iterator[str]:
-    """Yield which fields are not within their (least, most)."""
+    """Yield a fault for each field that is not within its (least, most)."""
     for name, (least, most) in limits.items():
         value = getattr(part, name)
         if not least <= value <= most:
@@ -219,7 +219,7 @@ def _count_faults(part: RunSpec | Job | CheckpointSettings, **limits: tuple[int,
 
 
 def _cost_faults(costs: StageCosts) -> Iterator[str]:
-    """Yield which stages are to take or hold what cannot be."""
+    """Yield a fault for each time or size of a stage that is out of range."""
     for index, stage in enumerate(costs.stages):
         for field in fields(stage):
             most = LONGEST_S if field.name.endswith("_s") else 2**63 - 1
@@ -242,14 +242,14 @@ def job_to_json(spec: RunSpec) -> str:
 
 
 def job_from_json(text: str, origin: str) -> RunSpec:
-    """Return the run that a job file describes; its model is named by a file, until that is trusted.
+    """Return the run in a job file; its model counts as named by a file until that is trusted.
 
     Args:
         text: JSON.
-        origin: Where it is from, for what is wrong with it.
+        origin: Source of the text, for error messages.
 
     Raises:
-        ExecutionError: It describes none; with the faults.
+        ExecutionError: The text is no valid job; lists the faults.
     """
     try:
         spec: Any = parse_record(RunSpec, text, origin, "correct it, or write the job again")

@@ -8,7 +8,7 @@ from typing import Self
 
 
 class SharedPage:
-    """Memory that processes share, by a file, or without a name with those that they fork.
+    """Memory that processes share by a file, or anonymously with their forks.
 
     Args:
         memory: The memory.

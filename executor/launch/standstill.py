@@ -1,4 +1,4 @@
-"""The standstill of a run: the rank that keeps the others waiting, and who waits for whom."""
+"""The standstill of a run: the rank that all others wait for, and the waits of the ranks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from pipesched.schedules import Compute, Message, Op, Overlap, Send, computes, n
 
 _SHOWN_RANKS = 8
 SLACK_S = 0.3
-"""Between what a rank sees and what is seen from outside: that another has ended, or that nobody moves."""
+"""Delay until an outside observer sees that a rank has ended or that no rank moves [s]."""
 _NO_WAIT_S = 10.0
 """How much longer nobody need move where nobody waits: an op may take its time."""
 _LONGEST_LOOK_S = 0.5
-"""How long lists may be gone through: of ranks that are far in long ones a lost message is not told from one that is
-not sent [s]."""
+"""Time limit for the search of lost messages in op lists; beyond it a lost message counts as one that is not yet
+sent [s]."""
 ADVICE = "where an op takes that long, try a longer timeout"
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What is known of a rank from outside.
+    """The state of a rank as seen from outside.
 
     Attributes:
-        op: The op that it is at; None before its first one.
-        at_op_s: For how long [s].
-        whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
-        waits_s: For how long [s].
-        is_stopped: Whether a signal has stopped its process: then it waits for nobody.
-        ending: How its process ended; None while that runs.
+        op: The current op; None before the first one.
+        at_op_s: Time since the op began [s].
+        whom: The rank that this rank waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
+        waits_s: Time since the wait began [s].
+        is_stopped: Whether a signal has stopped the process; then it waits for nobody.
+        ending: How the process ended, or None while it runs.
     """
 
     rank: int
@@ -49,7 +49,7 @@ class RankState:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it could go on if others did."""
+        """Whether the rank continues if other ranks do."""
         return self.whom not in (NOBODY, ITS_CHECKPOINT) and not self.is_stopped
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def num_begun(places: Sequence[Whereabouts]) -> int:
 
 
 def longest_wait_s(places: Sequence[Whereabouts]) -> float:
-    """Return how long a rank has waited for what another one is to do in its list, of all that wait the longest."""
+    """Return the longest wait of a rank for another rank, among ranks that have begun their list."""
     begun_ns = [place.waits_since_ns for place in places if place.num_ops > 0 and place.whom >= 0]
     return (time.monotonic_ns() - min(begun_ns)) / 1e9 if begun_ns else 0.0
 
@@ -121,7 +121,7 @@ def is_stopped_at(where: Whereabouts) -> bool:
 
 
 def state_of(rank: int, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False) -> RankState:
-    """Return what is known of a rank, now."""
+    """Return the current state of a rank."""
     now_ns = time.monotonic_ns()
     return RankState(
         rank,
@@ -137,13 +137,13 @@ def state_of(rank: int, where: Whereabouts, ending: str | None = None, *, is_sto
 def lost_messages(
     states: Mapping[int, RankState], places: Mapping[int, Whereabouts], ops_of: Callable[[int], Iterable[Op]]
 ) -> dict[int, Message]:
-    """Return, by rank, the message that one waits for although the sender, which runs, has posted it as often.
+    """Return, by rank, the message that the rank waits for although its running sender has posted it often enough.
 
-    Of those whose lists take longer than `_LONGEST_LOOK_S` to go through nothing is known.
+    The search ends after `_LONGEST_LOOK_S`; lost messages of the remaining ranks are not reported.
 
     Args:
-        states: What is known of every rank.
-        places: Where every rank is.
+        states: State of every rank.
+        places: Position of every rank.
         ops_of: Returns the lowered list of a rank.
     """
     lost, late_s = dict[int, Message](), time.monotonic() + _LONGEST_LOOK_S
@@ -169,7 +169,7 @@ def lost_messages(
 
 
 def _used(op: Compute | Overlap, ops: Iterable[Op], place: int, late_s: float) -> tuple[Counter[Message], bool]:
-    """Return how often a rank has needed what `op` needs, and whether `op`, which has this place, is its last."""
+    """Return how often a rank has needed each input of `op`, at `place`, and whether `op` is the last of the list."""
     needed, numbers, own = _messages_for(op), {part.microbatch for part in computes(op)}, iter(ops)
     used = Counter(
         message
@@ -198,16 +198,16 @@ def _until(ops: Iterable[Op], late_s: float) -> Iterator[Op]:
 
 
 def _messages_for(op: Compute | Overlap) -> list[Message]:
-    """Return what an op needs of other stages."""
+    """Return the messages that an op needs from other stages."""
     return [message for part in computes(op) for message in needs_from_others(part, sys.maxsize)]
 
 
 def standstill(states: Mapping[int, RankState], lost: Mapping[int, Message] | None = None) -> RankFailed:
-    """Return the error that names the rank at which all waits end, its op, and then who has waited for it.
+    """Return the error that names the rank at which all waits end, its op, and the ranks that wait for it.
 
     Args:
-        states: What is known of every rank.
-        lost: Messages that ranks wait for although they have been sent, by rank; None: none.
+        states: State of every rank.
+        lost: Messages that were sent but did not arrive, by waiting rank.
     """
     if lost:
         return _link_failed(states, lost)
@@ -235,7 +235,7 @@ def standstill(states: Mapping[int, RankState], lost: Mapping[int, Message] | No
 
 
 def _link_failed(states: Mapping[int, RankState], lost: Mapping[int, Message]) -> RankFailed:
-    """Return the error that names the rank that has waited the longest for what was sent, and the rank that sent it."""
+    """Return the error that names the rank that has waited longest for a lost message, and the sender."""
     state = max((states[rank] for rank in lost), key=lambda state: state.waits_s)
     message = lost[state.rank]
     what = f"the {message.payload.name.lower()} {message.microbatch} of stage {message.stage}"
@@ -259,7 +259,7 @@ def standstill_table(states: Mapping[int, RankState]) -> str:
 
 
 def _followed(states: Mapping[int, RankState], first: RankState) -> tuple[list[RankState], bool]:
-    """Follow who waits for whom from `first` on; return the way, and whether it is a circle, then without its tail."""
+    """Follow the waits from `first`; return the path, and whether it is a circle, then without the ranks before it."""
     path = [first]
     while path[-1].is_waiting:
         state = path[-1]
@@ -278,7 +278,7 @@ def _followed(states: Mapping[int, RankState], first: RankState) -> tuple[list[R
 
 
 def _waiting_for(states: Mapping[int, RankState], last: RankState) -> Iterator[RankState]:
-    """Yield who waits for `last`, then who waits for these, and so on."""
+    """Yield the ranks that wait for `last`, then the ranks that wait for these, and so on."""
     seen, front = {last.rank}, [last]
     while front:
         front = [

@@ -19,11 +19,11 @@ from pipesched.profiles.processes import is_stopped, tell_main_thread
 from pipesched.schedules import Op
 
 _STACKS_S, _POLL_S = 1.0, 0.02
-"""How long ranks may take to write their stacks, and how often is looked."""
+"""Time that ranks may take to write their stacks, and time between two checks [s]."""
 
 
 class StackFile(NamedTuple):
-    """Where a process writes the stacks of its threads when it is told to."""
+    """The file to which a process writes the stacks of its threads on request."""
 
     pid: int
     path: Path
@@ -37,15 +37,15 @@ def reported_standstill(
     *,
     is_on_cpus: bool,
 ) -> RankFailed:
-    """Return the error that says at which rank all stand still, with the name of a report if one could be written.
+    """Return the error that names the rank of a standstill, with the path of a report if one could be written.
 
     Args:
-        states: What is known of every rank.
-        places: Where every rank is.
+        states: State of every rank.
+        places: Position of every rank.
         ops_of: Returns the lowered list of a rank.
-        stacks_behind: Told the error; returns what ranks have said of the stacks of their threads, None where the
-            run has ended for another reason; may raise, as the store may be gone.
-        is_on_cpus: Whether what was posted has been sent: a GPU may not have come to it.
+        stacks_behind: Takes the error; returns the thread stacks of the ranks, or None if the run has ended for another
+            reason. It may raise if the store is gone.
+        is_on_cpus: Whether posted messages count as sent; a GPU may not have reached them yet.
     """
     error = standstill(states, lost_messages(states, places, ops_of) if is_on_cpus else {})
     report = _begun_report(f"{error}\n\n{standstill_table(states)}")
@@ -61,7 +61,7 @@ def reported_standstill(
 
 
 def _end_report(report: Path, stacks: Mapping[int, str] | None) -> None:
-    """Add the stacks; remove a report that nobody is told of."""
+    """Add the stacks to the report, or remove the report without stacks."""
     with suppress(OSError):  # what is told on the terminal has to do
         if stacks is None:
             report.unlink()
@@ -71,7 +71,7 @@ def _end_report(report: Path, stacks: Mapping[int, str] | None) -> None:
 
 
 def _begun_report(text: str) -> Path | None:
-    """Return a new file that begins with a text; None where none can be written."""
+    """Return a new file that begins with a text, or None if it cannot be written."""
     try:
         descriptor, name = mkstemp(prefix="pipesched-standstill-", suffix=".txt")
         os.close(descriptor)
@@ -83,7 +83,7 @@ def _begun_report(text: str) -> Path | None:
 
 @contextmanager
 def stacks_written_to(file: int | TextIO) -> Iterator[None]:
-    """Let this process write the stacks of its threads to a file when it is told to, where `stacks_in` reads them."""
+    """Let this process write the stacks of its threads to a file on request, where `stacks_in` reads them."""
     faulthandler.register(STACKS, file)
     faulthandler.register(LAST_STACKS, file, chain=True)
     try:
@@ -94,10 +94,9 @@ def stacks_written_to(file: int | TextIO) -> Iterator[None]:
 
 
 def stacks_in(stack_files: Mapping[int, StackFile]) -> dict[int, str]:
-    """Return what the process of each rank says of its threads; nothing of one that does not come to it.
+    """Return the thread stacks of the process of each rank; empty for a process that does not write them in time.
 
-    Processes that a signal has stopped come last, as they have to go on for it: they end right behind it, before
-    another op of theirs.
+    Stopped processes come last, because they must continue to write. They end right after it, before their next op.
     """
     stopped = {rank for rank, (pid, _) in stack_files.items() if is_stopped(pid)}
     running = {rank: stack_files[rank] for rank in stack_files if rank not in stopped}
@@ -111,7 +110,7 @@ def _ask_for_last(pid: int) -> None:
 
 
 def _written(stack_files: Mapping[int, StackFile], ask: Callable[[int], None]) -> dict[int, str]:
-    """Return what processes write when they are asked for it, as soon as no more comes."""
+    """Return the output of the processes to a request, as soon as no more arrives."""
     with ExitStack() as stack:
         files = {}
         for rank, (pid, path) in stack_files.items():

@@ -1,10 +1,10 @@
-"""The watch over a rank's process under torchrun while it loads what it needs, before its guard is there.
+"""The watch over a rank's process under torchrun while it loads its modules, before its guard starts.
 
-A process beside it watches until the guard has come, which ends it (`start_is_over`). If the rank ends before, it
-tells all others; if one of them tells why the run has ended, or torchrun's store goes, with an agent that has given
-up, it ends the rank. A signal that asks the rank to end rings a bell at the process beside it, and so does the rank
-where it leaves by itself: how it has ended cannot be read any more once its agent knows. All this needs the standard
-library alone: torch takes seconds to load.
+A process beside the rank watches until the guard starts and ends it (`start_is_over`). If the rank ends before, the
+watcher reports that to all others. It ends the rank if another rank has reported the cause of the end of the run, or if
+torchrun's store is gone because an agent has given up. A signal that asks the rank to end wakes the watcher. So does a
+rank that leaves by itself, because its exit code cannot be read any more once its agent knows it. All this needs only
+the standard library: torch takes seconds to load.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pipesched.schedules import printable
 
 _TICK_S = 0.1
 _ENDING_S, _AGENT_S = 0.3, 0.05
-"""How long a process may take to be gone after its files, and an agent after the ranks that end with it [s]."""
+"""Time until a process is gone after its files, and an agent after the ranks that end with it [s]."""
 _LATE_S = 1.0
-"""How much later than others a rank tells of its end that has said why, or is not the first [s]."""
+"""Extra delay of the report of a rank that has reported itself, or is not the first to end [s]."""
 _LEAVES = b"\0"
-"""What rings when a rank ends by itself; else it is the number of a signal."""
+"""Message of a rank that ends by itself; other messages are the number of a signal."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """What a rank knows of the process that watches over it: that, and the bell that a signal rings there."""
+    """The process that watches over a rank, and the socket on which signals wake it."""
 
     watcher: int
     ring: socket.socket
@@ -88,7 +88,7 @@ def start_is_over() -> None:
 
 
 def leave_by_oneself() -> None:
-    """Let what watches over this process know that it ends by itself, and has said why."""
+    """Notify the watcher that this process ends by itself, and has reported the cause."""
     for watched in _watches:
         with suppress(OSError):
             watched.ring.send(_LEAVES)
@@ -156,9 +156,9 @@ def _watch_beside(store: VerdictStore, rank_fd: int, agent_fd: int, pid: int, be
 
 
 def _end_of(rank_fd: int, pid: int, bell: socket.socket) -> tuple[int | None, bool]:
-    """Return how the rank has ended, and whether somebody else says why: itself, or who has made its agent end it.
+    """Return how the rank has ended, and whether somebody else reports the cause: the rank itself, or another rank.
 
-    How is an exit code, or negative: the signal, which it may only have been told of; None where nothing says.
+    The first value is an exit code, or a negative signal, which may only have been sent, or None if it is unknown.
     """
     bell.setblocking(False)
     with suppress(BlockingIOError):
@@ -192,7 +192,7 @@ def _tell_end(store: VerdictStore, agent_fd: int, code: int | None, *, is_told: 
 
 
 def _end_text(agent_fd: int, code: int | None, *, is_told: bool) -> str:
-    """Return what is said of the end of the rank's process."""
+    """Return the message about the end of the rank's process."""
     if code is None:
         return _named("its process ended")
     if code >= 0:

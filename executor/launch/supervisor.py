@@ -1,6 +1,6 @@
 """The supervisor starts one process per rank on this machine, watches them, ends them, and names the first that failed.
 
-Processes are numbered by device, as torchrun would do; ranks are named where something is told.
+Processes are numbered by device, as in torchrun; messages name ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pipesched.schedules import Op, shortened
 _GRACE_S = 5.0
 _POLL_S = 0.02
 _READ_BYTES, _LONGEST = 2**16, 1000
-"""Bytes of the end of a log that are read, and characters of its last line that are told."""
+"""Bytes read from the end of a log, and characters of its last line in a message."""
 _MOST_PER_CORE = 32
 """Processes; each takes some 200 MB before it does anything."""
 
@@ -45,14 +45,14 @@ _MOST_PER_CORE = 32
 def started(
     num_processes: int, module: str, arguments: Sequence[str], folder: Path, *, threads: int = 1, is_fresh: bool = False
 ) -> Iterator[list[Forked]]:
-    """Start processes of a module, numbered as torchrun does; whatever happens, none is left.
+    """Start processes of a module, numbered as torchrun does; end them all in any case.
 
-    A signal meanwhile waits, or a child could be lost before it is known.
+    Signals wait until all processes are started: a child could be lost before it is known.
 
     Args:
-        folder: Gets what each process writes, in ``log0`` and so on.
-        threads: CPU threads of each.
-        is_fresh: Whether none may be forked.
+        folder: Folder for the output of each process, in ``log0`` and so on.
+        threads: CPU threads of each process.
+        is_fresh: Whether to start new Pythons instead of forks.
 
     Raises:
         ExecutionError: There is no network interface for gloo.
@@ -80,19 +80,19 @@ def started(
 
 @final
 class Processes:
-    """Each runs ``python -P -m pipesched.executor --folder FOLDER``, which holds the job.
+    """The processes of a run: each runs ``python -P -m pipesched.executor --folder FOLDER``; the job is in the folder.
 
     Args:
-        folder: Folder of the job, and of what the processes write.
+        folder: Folder of the job, and of the output of the processes.
         rank_to_device: The device of every rank.
         ops_of: Returns the lowered list of a rank.
-        threads: CPU threads of each.
-        timeout_s: How long one message may keep a rank waiting.
-        device: What the ranks compute on.
+        threads: CPU threads of each process.
+        timeout_s: Longest wait of a rank for one message.
+        device: Kind of device of the ranks.
         is_single: Whether one process runs all ranks.
 
     Raises:
-        ExecutionError: More than this machine can be expected to run.
+        ExecutionError: There are too many processes for this machine.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class Processes:
         self._processes: list[Forked] = []
 
     def run(self, on_progress: Callable[[int], None]) -> None:
-        """Start all and wait until they are over; whatever happens, none is left.
+        """Start all processes and wait for their end; end them all in any case.
 
         Args:
-            on_progress: Told now and then how many ops all ranks have begun; may raise to end the run.
+            on_progress: Called regularly with the number of ops begun by all ranks; may raise to end the run.
 
         Raises:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
@@ -190,10 +190,10 @@ class Processes:
         return max(range(len(places)), key=lambda number: max(places[number].since_ns, places[number].waits_since_ns))
 
     def _is_clear(self, after_s: float) -> bool:
-        """Return whether it is clear who ended the run, so long after a rank has failed.
+        """Return whether the cause of the end of the run is clear, `after_s` seconds after a rank failed.
 
-        One that was killed, or failed by itself, is; or all are over; or one has waited as long as it may, and none
-        comes to light that had ended before.
+        The cause is clear if a process was killed or failed by itself, or if all processes have ended. It is also clear
+        if a rank has waited for its timeout and no earlier end shows within `SLACK_S`.
         """
         codes = [process.poll() for process in self._processes]
         if all(code is not None for code in codes):
@@ -203,7 +203,7 @@ class Processes:
         return after_s > SLACK_S and longest_wait_s(self._places()) > self._timeout_s
 
     def _states(self) -> dict[int, RankState]:
-        """Return what is known of every rank."""
+        """Return the state of every rank."""
         states = {}
         for number, rank in enumerate(self._ranks):
             code = self._processes[0 if self._is_single else number].poll()
@@ -220,7 +220,7 @@ class Processes:
         return dict(sorted(states.items()))
 
     def _standstill(self) -> RankFailed:
-        """Say at which rank all stand still, with the stacks of all in a file."""
+        """Return the error for the rank of a standstill, with the stacks of all ranks in a file."""
         fate = self._processes[0].servers_end
         if fate is not None:
             return self._servers_end(fate)
@@ -241,7 +241,7 @@ class Processes:
         return (self._folder / f"waited{number}").exists()
 
     def _reason(self, number: int) -> str | None:
-        """Return what the process itself wrote down before it ended; None where it came to no such thing."""
+        """Return the cause that the process wrote before it ended, or None if it wrote none."""
         for kind in ("error", "waited"):
             if (self._folder / f"{kind}{number}").exists():
                 return (self._folder / f"{kind}{number}").read_text()

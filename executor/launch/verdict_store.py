@@ -1,7 +1,7 @@
-"""The verdict of a run under torchrun, why it has ended, in torchrun's store; read and written without loading torch.
+"""The verdict of a run under torchrun, the cause of its end, in torchrun's store; needs no torch.
 
-What a process that has not loaded torch says to the store is PyTorch's own protocol (TCPStore.cpp), which is the same
-for both of its servers, in numbers of this machine's byte order::
+A process without torch uses PyTorch's own protocol (TCPStore.cpp). It is the same for both servers of PyTorch; numbers
+have the byte order of this machine::
 
     to it    u8 0, u32 0x3C85F7CE                     once: which protocol
     to it    u8 2, key, expected value, new value     compare and set: a text each, as u64 length and bytes
@@ -26,11 +26,11 @@ _ANSWER_S = 5.0
 
 
 class EndingCause(NamedTuple):
-    """Why the run has ended.
+    """The cause of the end of the run.
 
     Attributes:
-        node: The number of the agent of torchrun whose rank has said it.
-        text: What is told.
+        node: Number of the torchrun agent whose rank reported the cause.
+        text: The message.
     """
 
     node: int
@@ -38,16 +38,16 @@ class EndingCause(NamedTuple):
 
     @classmethod
     def of(cls, value: bytes) -> EndingCause | None:
-        """Return what is said in the store; None where that is nothing yet."""
+        """Return the cause stored in `value`, or None if it is empty."""
         return cls(*json.loads(value)) if value else None
 
     def value(self) -> str:
-        """Return what is put into the store."""
+        """Return the value for the store."""
         return json.dumps(self)
 
 
 def board_name() -> str:
-    """Return what all keys of this start of the run begin with."""
+    """Return the prefix of all keys of this start of the run."""
     return f"pipesched.guards{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
@@ -57,7 +57,7 @@ def node_number() -> int:
 
 
 def is_told_here(cause: EndingCause) -> bool:
-    """Return whether this process prints what a rank of another node has said: the first of each node does."""
+    """Return whether this process prints the cause from another node: the first process of each node does."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0 and cause.node != node_number()
 
 
@@ -83,12 +83,12 @@ class VerdictStore:
         self.socket.close()
 
     def decide(self, text: str) -> EndingCause:
-        """Say why the run has ended; return what was said first."""
+        """Write the cause of the end of the run; return the first cause that was written."""
         own = EndingCause(node_number(), text)
         return EndingCause.of(self._compare_set(own.value())) or own
 
     def verdict(self) -> EndingCause | None:
-        """Return why the run has ended; None as long as nobody has said so."""
+        """Return the cause of the end of the run, or None while the run continues."""
         return EndingCause.of(self._compare_set(""))
 
     def _compare_set(self, value: str) -> bytes:
