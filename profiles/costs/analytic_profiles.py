@@ -1,8 +1,8 @@
-"""Profiles that nobody measured: models from their published shapes, for a device of so many FLOP/s.
+"""Computed profiles: models from their published shapes, for a device of a given speed in FLOP/s.
 
-A layer is what a pipeline is cut between: a block of ResNeXt (arXiv:1611.05431), an encoder layer of BERT
-(arXiv:1810.04805). Its parameters, activations and FLOPs follow from the shapes and are exact, FLOPs being those of the
-matrix products and convolutions alone, two per multiplication; its seconds are a model: FLOPs by one speed for all.
+A layer is the smallest unit of a pipeline cut: a block of ResNeXt (arXiv:1611.05431), or an encoder layer of BERT
+(arXiv:1810.04805). Its parameters, activations and FLOPs follow from the shapes and are exact. FLOPs count only matrix
+products and convolutions, two per multiplication. Seconds are estimates: FLOPs divided by one speed for all layers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _HIDDEN, _HEADS, _TOKENS, _VOCABULARY, _POSITIONS = 768, 12, 128, 30522, 512
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """The shape of one layer: what it takes per sample.
+    """The shape of one layer, per sample.
 
     Attributes:
         forward_flops: Operations of the forward; a backward has twice as many.
         parameters: The number of parameters.
-        outputs: Numbers handed on.
+        outputs: Numbers in the output.
         saved: Numbers that autograd keeps inside, besides the input.
     """
 
@@ -37,7 +37,13 @@ class LayerShape:
 
 
 def resnext(blocks: Sequence[int], image: int = 224, classes: int = 1000) -> list[LayerShape]:
-    """Return a ResNeXt with so many blocks in its four stages, in 32 groups of width 4: 3, 4, 6, 3 is ResNeXt-50."""
+    """Return a ResNeXt in 32 groups of width 4.
+
+    Args:
+        blocks: Blocks of the four stages: 3, 4, 6, 3 is ResNeXt-50.
+        image: Height and width of an image in pixels.
+        classes: Number of classes.
+    """
     size = image // 2
     stem = LayerShape("stem", 2 * 49 * 3 * 64 * size**2, 49 * 3 * 64 + 128, 64 * (size // 2) ** 2, 2 * 64 * size**2)
     layers, inputs, size = [stem], 64, size // 2
@@ -54,7 +60,7 @@ def resnext(blocks: Sequence[int], image: int = 224, classes: int = 1000) -> lis
 def _block(
     name: str, inputs: int, width: int, outputs: int, size: int, stride: int, *, has_shortcut: bool
 ) -> LayerShape:
-    """Return 1x1, grouped 3x3 and 1x1, each with batch norm: what a norm and what a convolution reads is kept."""
+    """Return 1x1, grouped 3x3 and 1x1 convolutions with batch norms; the inputs of all of them are kept."""
     small = size // stride
     narrow, grouped, wide = inputs * width, 9 * width * width // _GROUPS, width * outputs
     shortcut = inputs * outputs if has_shortcut else 0
@@ -68,7 +74,7 @@ def _block(
 
 
 def bert(num_layers: int) -> list[LayerShape]:
-    """Return BERT of so many encoder layers of width 768 on 128 tokens, with a pooler: 12 is the base model."""
+    """Return BERT with encoder layers of width 768 on 128 tokens and a pooler; 12 layers are the base model."""
     embeddings = (_VOCABULARY + _POSITIONS + 2 + 2) * _HIDDEN
     states = _TOKENS * _HIDDEN
     matrices = 12 * _HIDDEN**2  # query, key, value, output: 4; up and down: 4 each
@@ -87,12 +93,12 @@ def bert(num_layers: int) -> list[LayerShape]:
 def computed_profile(
     model: str, layers: Sequence[LayerShape], microbatch_size: int, flops_per_s: float, step_bytes_per_s: float
 ) -> Profile:
-    """Return the profile of a model in float32 on a device that runs so fast.
+    """Return the profile of a model in float32 on a device of the given speed.
 
     Args:
         model: The model's name.
         layers: The layers, in order.
-        microbatch_size: Samples; the one size that the profile has.
+        microbatch_size: Samples; the only size in the profile.
         flops_per_s: Operations per second, in forward and backward.
         step_bytes_per_s: The rate at which a Step of SGD with momentum reads weights, gradients and momentum, and
             writes two.

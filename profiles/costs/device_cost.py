@@ -1,4 +1,4 @@
-"""The cost of a device's share of a model of equal stages, before it is known how many stages the device holds."""
+"""The cost of a device's share of a model with equal stages, independent of the number of stages per device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pipesched.schedules import Schedule, stage_share
 
 @dataclass(frozen=True, slots=True)
 class DeviceCost:
-    """One device's part of a model, for one micro-batch; a schedule shares it equally among the stages of a device.
+    """The cost of one device's part of a model for one micro-batch; the stages of a device share it equally.
 
-    So two schedules that cut one model into different numbers of stages can be compared. The fields are those of a
-    `StageCost`; the output of every stage has all of `output_bytes`, wherever the model is cut.
+    So two schedules that cut one model into different numbers of stages can be compared. The fields are as in
+    `StageCost`; the output of every stage has `output_bytes`, wherever the model is cut.
 
     Attributes:
         overlap: The share of the shorter op of an Overlap that hides behind the longer, in [0, 1], as in `StageCosts`.

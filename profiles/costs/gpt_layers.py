@@ -7,8 +7,8 @@ products of a block take (arXiv:2401.10241, table 1)
     input pass I   sbh (24 h + 8 s) / t
     weight pass W  sbh 24 h / t          attention has no weights
 
-floating-point operations, those of the head 2 sbhV / t in each. A block keeps, of 2-byte numbers (arXiv:2205.05198,
-equations 1, 2, 4 and table 2)
+floating-point operations, and the products of the head 2 sbhV / t in each pass. A block keeps, of 2-byte numbers
+(arXiv:2205.05198, equations 1, 2, 4 and table 2)
 
     one GPU                                   sbh (34 + 5 as/h) bytes
     t GPUs                                    sbh (10 + 24/t + 5 as/(ht))
@@ -16,10 +16,10 @@ equations 1, 2, 4 and table 2)
     any of these, attention computed again    without the term in as/h
     any of these, FlashAttention              4 a/(ht) in place of it, a float32 for each row of a matrix
 
-FlashAttention (arXiv:2307.08691, section 3.1) multiplies five times in I where a whole matrix needs four, 2 s more of
-the above, and moves what goes in and out of attention, and nothing of size s^2.
+FlashAttention (arXiv:2307.08691, section 3.1) multiplies five times in I where a whole matrix needs four, which adds
+2 s to the table. It moves only the inputs and outputs of attention, and nothing of size s^2.
 
-What is not a product moves bytes alone. It is fused as in Megatron-LM (arXiv:2104.04473, section 4.2): bias and GELU;
+All other operations only move bytes. They are fused as in Megatron-LM (arXiv:2104.04473, section 4.2): bias and GELU;
 bias, dropout and residual sum; scale, mask and softmax. Dropout is counted with its masks, a byte each.
 """
 
@@ -52,11 +52,11 @@ class GptLayer:
 
     Attributes:
         parameters: The number of parameters.
-        backward_input: I; empty for the embedding, which has no gradient to hand on.
-        input_bytes: What is handed to it.
-        output_bytes: What it hands on.
-        saved_bytes: What the forward keeps besides its input.
-        left_bytes: What of that is left when I of this layer, the last of a stage, is over.
+        backward_input: I; empty for the embedding, whose input has no gradient.
+        input_bytes: Bytes of its input.
+        output_bytes: Bytes of its output.
+        saved_bytes: Bytes that the forward keeps besides its input.
+        left_bytes: Bytes of `saved_bytes` that remain after I of this layer, if it is the last of a stage.
         gradient_bytes: Gradients that I keeps for W.
     """
 
@@ -75,8 +75,9 @@ def gpt_layers(shape: GptShape, microbatch_size: int, execution: GptExecution) -
     """Return the embedding, one of the equal blocks, and the head with the loss.
 
     Args:
-        shape: Its heads, width and vocabulary are multiples of the GPUs that share a layer, and so is its context
-            where they share the sequence.
+        shape: Its heads, width and vocabulary are multiples of the GPUs that share a layer. So is its context with
+        sequence
+            parallelism.
         microbatch_size: Samples.
         execution: How the layers are computed.
     """
@@ -85,7 +86,7 @@ def gpt_layers(shape: GptShape, microbatch_size: int, execution: GptExecution) -
 
 
 class _Layers:
-    """What the layers have in common: numbers of a micro-batch, on one GPU."""
+    """The common numbers of all layers, for a micro-batch on one GPU."""
 
     def __init__(self, shape: GptShape, microbatch_size: int, execution: GptExecution) -> None:
         self._shape = shape
@@ -117,7 +118,7 @@ class _Layers:
         )
 
     def block(self) -> GptLayer:
-        """Return attention and MLP, each behind a norm, and each dropped out and added to what came in."""
+        """Return attention and MLP, each after a norm; the output of each gets dropout and is added to its input."""
         e, gpus, width = self._element_bytes, self._gpus, self._shape.width
         shared, between = self._shared, self._between
         linears = tuple(
@@ -147,7 +148,7 @@ class _Layers:
         )
 
     def _attention(self) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], int]:
-        """Return what attention does forward and backward, and the bytes that it keeps besides what goes in and out."""
+        """Return the kernels of attention, forward and backward, and the bytes kept besides its inputs and outputs."""
         e, context, shared = self._element_bytes, self._shape.context, self._shared
         count, size = self._samples * self._shape.heads // self._gpus, self._shape.width // self._shape.heads
         rows = count * context
@@ -161,7 +162,7 @@ class _Layers:
         return forward, (*attended, *attended, Kernel(0, (5 * e + 1) * scores)), (2 * e + 1) * scores
 
     def head(self) -> GptLayer:
-        """Return the last norm, the scores of the vocabulary, and the loss of these in float32."""
+        """Return the last norm, the scores of the vocabulary, and their loss in float32."""
         e, between = self._element_bytes, self._between
         vocab = self._shape.vocab // self._gpus
         scored = matrix_product(self._tokens, self._shape.width, vocab, e)

@@ -1,4 +1,4 @@
-"""The profile of a GPT on a GPU that nobody has measured: seconds by its roofline, bytes by published formulas."""
+"""The estimated profile of a GPT on a GPU: seconds by the roofline of the GPU, bytes by published formulas."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ def gpt_profile(
 ) -> Profile:
     """Return the estimated profile of a GPT, on one of the GPUs that share its layers.
 
-    An optimizer keeps its moments in float32 at least, and of smaller weights a copy in float32 (mixed precision:
-    arXiv:1910.02054, section 3.1): 16 bytes per parameter with Adam and 2-byte weights, 2 for the gradient.
+    An optimizer keeps its moments in float32 at least. For smaller weights it also keeps a copy in float32 (mixed
+    precision: arXiv:1910.02054, section 3.1). Adam with 2-byte weights takes 16 bytes per parameter, and 2 for the
+    gradient.
 
     Args:
-        shape: What `gpt_layers` takes.
-        gpu: It has a peak for the number type.
+        shape: The shape of the GPT, as in `gpt_layers`.
+        gpu: The GPU; it has a peak for the number type.
         microbatch_sizes: Samples, rising.
         execution: How the layers are computed.
-        optimizer: What steps them.
-        efficiency: Share of the peak that products of matrices come to; None: as the GPU says.
+        optimizer: The optimizer.
+        efficiency: Share of the peak that matrix products reach (default: the efficiency of the GPU).
     """
     share = gpu.efficiency if efficiency is None else efficiency
     peak = gpu.flops_per_s[execution.dtype]
@@ -72,7 +73,7 @@ def gpt_profile(
 
 
 def _estimated(gpu: Gpu, execution: GptExecution, flops_per_s: float) -> str:
-    """Return what stands for the device: that nothing was measured, and what was supposed."""
+    """Return the device's name in the profile, with the assumptions of the estimate."""
     words = [
         f"{gpu.name} of {gpu.memory_bytes / 1e9:g} GB",
         f"estimated: {flops_per_s / 1e12:.4g} TFLOP/s in {execution.dtype}",
@@ -97,7 +98,7 @@ def _layer_cost(
     optimizer: OptimizerName,
     roofline: Roofline,
 ) -> tuple[int, int, float, tuple[LayerMeasurement, ...], LayerWork]:
-    """Return the fields of a `LayerCost` behind its name; `layers` is one layer at each of the sizes."""
+    """Return the fields of a `LayerCost` after its name; `layers` is one layer at each of the sizes."""
     size = element_bytes(execution.dtype)
     parameters = layers[0].parameters
     weight_bytes = size * parameters

@@ -1,4 +1,4 @@
-"""The shape of a GPT, which is all that its costs follow from."""
+"""The shape of a GPT, which determines its costs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, fields
 from pipesched.profiles import ProfileError
 
 _MOST_LAYERS, _MOST = 10_000, 2**31 - 1
-"""Larger numbers are slips of the hand."""
+"""Largest number of layers, and largest other number; larger numbers are typing errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class GptShape:
-    """The arguments of the built-in model ``gpt`` that change what it costs.
+    """The arguments of the built-in model ``gpt`` that change its costs.
 
     Attributes:
-        layers: Blocks, beside the embedding and the head.
-        width: Width of what passes between layers.
+        layers: Blocks, besides the embedding and the head.
+        width: Width of the activations between layers.
         heads: Number of attention heads.
         context: Tokens of a sample.
-        vocab: Different tokens.
+        vocab: Size of the vocabulary.
     """
 
     layers: int = 8

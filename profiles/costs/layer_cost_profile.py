@@ -1,4 +1,4 @@
-"""The profile of layers whose costs a person gave: for all that takes a profile."""
+"""A profile from the costs of layers that a user gives."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
 
 
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
-    """Return a profile of layers, at one size of micro-batches, or at several of which others are in proportion.
+    """Return a profile of layers, at one micro-batch size, or at several sizes in proportion.
 
-    A profile has its own rules: its first stage has no I, so that its W is all of B, and from I to W a stage holds what
-    F saved.
+    A profile has its own rules: its first stage has no I, so its W is all of B. From I to W a stage holds all that F
+    saved.
 
     Args:
         costs: Costs of the layers.
-        model: What the profile says of its model.
-        microbatch_size: Samples of the micro-batch that the costs are of.
-        sizes: Samples of others: seconds, messages and what is saved are in proportion to them.
+        model: The model's name in the profile.
+        microbatch_size: Samples of the micro-batch of `costs`.
+        sizes: Other sizes in samples; seconds, messages and saved bytes are in proportion.
 
     Raises:
-        ProfileError: The costs say what a profile cannot, or no backward.
+        ProfileError: The costs have no backward, or fields that a profile cannot express.
     """
     _require_expressible(costs)
     all_sizes = sorted({microbatch_size, *sizes})
@@ -47,13 +47,14 @@ def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes:
 
 
 def profile_with_input_share(profile: Profile, input_share: float) -> Profile:
-    """Return a profile with a supposed I and W of layers of which nobody knows them; see `with_input_share`.
+    """Return the profile with an assumed I and W for layers without a measured split; see `with_input_share`.
 
-    From I to W such a layer holds what F saved. The first is left as it is, as the first stage of a profile has no I.
+    From I to W such a layer holds all that F saved. The first layer is unchanged, as the first stage of a profile has
+    no I.
 
     Args:
         profile: Profile of a model.
-        input_share: Share of B that I takes, from 0 to 1.
+        input_share: Share of B spent on I, from 0 to 1.
     """
     first, *others = profile.layers
     layers = [
@@ -74,7 +75,7 @@ def _with_share(measured: LayerMeasurement, input_share: float) -> LayerMeasurem
 
 
 def _with_split(measured: LayerMeasurement, input_s: float, weight_s: float) -> LayerMeasurement:
-    """Return a layer that holds what F saved from I to W."""
+    """Return a layer with a split; from I to W it holds all that F saved."""
     kept = (measured.saved_bytes, measured.input_saved, measured.output_saved)
     return replace(measured, split=LayerSplit(input_s, weight_s, HAS_PARAMETERS, *kept))
 
@@ -97,7 +98,7 @@ def _require_expressible(costs: LayerCosts) -> None:
 
 
 def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasurement:
-    """Return a layer; what it saves has its input in it, which the layer before may save too."""
+    """Return the measurement of a layer; its saved bytes include its input, which the layer before may save too."""
     keeps_input = 0 < input_bytes <= cost.saved_bytes
     inside_bytes = cost.saved_bytes - input_bytes if keeps_input else cost.saved_bytes
     assert cost.whole_backward_s is not None, "as just asked"

@@ -1,4 +1,4 @@
-"""The costs of a model's layers as a person gives them: cut into stages, they are the costs of any schedule."""
+"""The costs of a model's layers as a user gives them, for any cut into stages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ADVICE = "give backward_input_s and backward_weight_s of every layer, and B tak
 
 @dataclass(frozen=True, slots=True)
 class LayerCosts:
-    """Every layer of a model, for one micro-batch.
+    """The costs of every layer of a model, for one micro-batch.
 
     Attributes:
-        layers: ``layers[k]`` is the cost of layer ``k``, as that of a stage which has no other layer.
+        layers: ``layers[k]`` is the cost of layer ``k`` as a stage of its own.
         origin: Where the numbers come from, in a few words.
-        overlap: How much of the shorter op of an Overlap hides behind the longer, as in `StageCosts`.
-        unitless: The columns of seconds in the table that it was read from, where none says a unit; else empty.
-        names: One per layer, for tables; empty where they have none.
+        overlap: Share of the shorter op of an Overlap that hides behind the longer, as in `StageCosts`.
+        unitless: Columns of seconds without a unit in the table that was read, or empty.
+        names: One per layer, for tables; empty if the layers have no names.
     """
 
     layers: tuple[StageCost, ...]
@@ -35,7 +35,7 @@ class LayerCosts:
         return tuple(layer.both_s for layer in self.layers)
 
     def stage_costs(self, bounds: Sequence[tuple[int, int]]) -> StageCosts:
-        """Return the costs of the stages: those of their layers added up; a stage sends what its last layer sends.
+        """Return the costs of the stages: the sums over their layers; a stage has the output of its last layer.
 
         Args:
             bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.

@@ -1,4 +1,4 @@
-"""How a layer is computed, as far as seconds and bytes depend on it and a trainer has to be told."""
+"""The execution of a layer: options of a trainer that affect seconds and bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class LayerExecution:
 
     Attributes:
         tensor_parallel: GPUs that share every layer, and are one device of a pipeline.
-        sequence_parallel: They also share, by tokens, what is between the products, and what is sent.
-        selective_recompute: Attention is computed again for its backward, and keeps nothing.
-        flash_attention: Attention is one operation that never has its whole matrix in memory, as FlashAttention does.
+        sequence_parallel: They also share the activations between the products, and the messages, by tokens.
+        selective_recompute: Attention is recomputed in the backward, and keeps nothing.
+        flash_attention: Attention is one operation that never has its whole matrix in memory, as in FlashAttention.
     """
 
     tensor_parallel: int = 1

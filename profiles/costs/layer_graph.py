@@ -1,7 +1,7 @@
-"""A graph whose nodes are the layers of a profile; which bytes cross a cut of it.
+"""A graph whose nodes are the layers of a profile, and the bytes that cross a cut of it.
 
-A pipeline cuts such a graph at antichains: the layers before a cut are any set that has all that its layers need. The
-bytes that cross the cut are the outputs, each once, of the layers before it that a layer behind it reads.
+A pipeline cuts such a graph at antichains: the layers before a cut are any set that contains all inputs of its layers.
+The bytes that cross the cut are the outputs of layers before it that a layer behind it reads, each counted once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class LayerGraph:
-    """The edges between the layers of a profile, which stand in an order in which each comes after those it needs.
+    """The edges between the layers of a profile, in topological order.
 
     Attributes:
-        needs: Layers whose outputs a layer reads, by index, for each layer.
+        needs: For each layer, the indices of the layers whose outputs it reads.
         output_bytes: Output of each layer.
         data_bytes: Data that the model reads.
-        stages: Stage of each layer as the file gives it, from 0; empty where it gives none.
-        arranged_for: Number of stages that the order of the layers was chosen for; None: it is as read.
+        stages: Stage of each layer in the file, from 0; empty if the file has no stages.
+        arranged_for: Number of stages that the order of the layers was chosen for; None for the order of the file.
     """
 
     needs: tuple[tuple[int, ...], ...]
@@ -31,11 +31,11 @@ class LayerGraph:
 
     @property
     def given_counts(self) -> tuple[int, ...]:
-        """The number of layers of each stage that the file gives; empty where it gives none."""
+        """The number of layers of each stage in the file; empty if the file has no stages."""
         return tuple(map(self.stages.count, range(max(self.stages) + 1))) if self.stages else ()
 
     def cut_bytes(self) -> list[int]:
-        """Return the bytes that cross the cut before each layer, and 0 behind the last; before the first the data."""
+        """Return the bytes that cross the cut before each layer, and 0 behind the last; the data before the first."""
         last_use = {source: layer for layer, needed in enumerate(self.needs) for source in needed}
         changes = [0] * (len(self.needs) + 1)
         for source, last in last_use.items():
@@ -44,7 +44,7 @@ class LayerGraph:
         return [self.data_bytes, *accumulate(changes[1:-1]), 0]
 
     def reordered(self, order: Sequence[int], arranged_for: int | None = None) -> LayerGraph:
-        """Return the graph with its layers in another order, which may be chosen for a number of stages."""
+        """Return the graph with its layers in another order, optionally chosen for a number of stages."""
         place = {layer: index for index, layer in enumerate(order)}
         return replace(
             self,

@@ -1,8 +1,8 @@
 """The profile of a model: the costs of each layer, measured or estimated, and the costs of a stage of such layers.
 
-Bytes are counted by storage, because autograd keeps storages: neighbours often keep the same one (a ReLU's output is
-the next linear layer's input). So each layer says which of its two boundary tensors it keeps and how much it keeps
-besides, and `costs_of_stages` counts a storage once.
+Bytes are counted by storage, because autograd keeps storages. Neighbours often keep the same storage: the output of a
+ReLU is the input of the next linear layer. So each layer records which of its two boundary tensors it keeps and the
+bytes that it keeps besides, and `costs_of_stages` counts a storage once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pipesched.schedules import Yardstick
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """What a run does with the weights of one layer besides stepping them.
+    """The work of a run on the weights of one layer, besides the optimizer step.
 
     Attributes:
-        copy_s: Seconds of a copy, as of a version that is kept for later.
+        copy_s: Seconds of a copy of the weights, as for a version kept for later.
         predict_s: Seconds of a copy that is moved ahead by the rule of the optimizer.
-        average_s: Seconds of elastic averaging: the update told apart, the weights drawn to the reference.
+        average_s: Seconds of elastic averaging: the update is sent, and the weights move towards the reference.
     """
 
     copy_s: float
@@ -44,13 +44,14 @@ class LayerCost:
     """The profile of one layer: bytes of its weights, seconds and bytes at each micro-batch size.
 
     Attributes:
-        name: What it is called.
+        name: Name of the layer.
         weight_bytes: Bytes of the layer's parameters.
         optimizer_bytes: The optimizer's state for them.
         step_s: Seconds of one optimizer step, zeroing the gradients included.
         measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
-        work: None in profiles that were measured before it was; such a layer adds nothing to that of its stage, and the
-            origin of the costs says so.
+        work: Other work on the weights, or None in older profiles. Such a layer adds none to its stage, and the origin
+        of
+            the costs mentions that.
     """
 
     name: str
@@ -67,19 +68,19 @@ class Provenance:
 
     Attributes:
         device: The processor's or accelerator's own name.
-        kind: Which of the two it is: ``cpu`` or ``cuda``.
+        kind: Kind of the device: ``cpu`` or ``cuda``.
         dtype: Data type of the weights and activations.
         threads: Threads of one operation on the CPU.
         companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
         optimizer: The optimizer's name.
         warmup: Runs before the measured ones.
-        repeats: Measured runs; the medians are kept. 0: nothing was measured, the numbers are estimated.
+        repeats: Measured runs, whose medians are kept; 0 for estimated numbers.
         seed: Seed of weights and data.
-        host_cores: Cores that the process which measured could use.
+        host_cores: Cores available to the measuring process.
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
         execution: How the layers are computed.
-        yardstick: How fast the machine was meanwhile; None where that is not known, as of estimates.
+        yardstick: Speed of the machine during the measurement; None if unknown, as for estimates.
     """
 
     device: str
@@ -114,21 +115,21 @@ UNSAID = Provenance(
     versions=(),
     date="not said",
 )
-"""The provenance of costs that came without."""
+"""The provenance of costs without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile: what the layers of a model take, measured or estimated.
+    """A profile: the costs of the layers of a model, measured or estimated.
 
     Attributes:
         model: The model's name, as `resolve_model` reads it.
         layers: The layers, in order.
         provenance: How the numbers were made.
-        variation: How the seconds of forward and backward of the whole model vary from run to run; None in profiles
-            that were measured before it was, or once.
-        sharing: What processes on one core cost each other, by rising number of them; empty where it was not measured.
-        graph: The edges between the layers, where these are nodes of a graph; None where they are a chain.
+        variation: Variation of the seconds of forward and backward of the whole model between runs; None in older
+            profiles, or after a single run.
+        sharing: Slowdown of processes that share one core, by rising number of processes; empty if not measured.
+        graph: The edges between the layers if they are nodes of a graph; None for a chain.
     """
 
     model: str
@@ -140,21 +141,21 @@ class Profile:
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
-        """The sizes measured, rising."""
+        """The measured sizes, rising."""
         return tuple(measurement.microbatch_size for measurement in self.layers[0].measurements)
 
     def covers(self, microbatch_size: int) -> bool:
-        """Whether it says what micro-batches of that size cost: they were measured, or smaller and larger ones were."""
+        """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""
         measurements = self.layers[0].measurements
         upper = bisect_left(measurements, microbatch_size, key=_size)
         return upper < len(measurements) and (upper > 0 or _size(measurements[0]) == microbatch_size)
 
     def in_order(self, order: Sequence[int], arranged_for: int | None = None) -> Profile:
-        """Return the profile of a graph with its layers in another order, and the bytes that cross each cut of that.
+        """Return the profile of a graph with its layers in another order, and the bytes that cross each of its cuts.
 
         Args:
-            order: All layers, each behind those that it needs.
-            arranged_for: Number of stages that the order was chosen for; None: for no number.
+            order: All layers, each after the layers that it reads.
+            arranged_for: Number of stages that the order was chosen for, or None.
         """
         assert self.graph is not None, "the layers of any other profile have one order"
         graph = self.graph.reordered(order, arranged_for)
@@ -171,16 +172,16 @@ class Profile:
 def costs_of_stages(
     profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_size: int, num_sharing: int = 1
 ) -> StageCosts:
-    """Sum the layers of each stage, on a straight line between the measured micro-batch sizes around `microbatch_size`.
+    """Sum the layers of each stage, linearly interpolated between the measured sizes around `microbatch_size`.
 
     Args:
         profile: Profile of the whole model.
         bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
         microbatch_size: Samples, between the smallest and the largest measured.
-        num_sharing: Ranks on each device, whose work is as much longer as the profile says that sharing makes it.
+        num_sharing: Ranks on each device; their work is slowed by the sharing price of the profile.
 
     Raises:
-        ProfileError: The size is outside the measured ones, or the bounds do not cut the layers up.
+        ProfileError: The size is outside the measured ones, or the bounds do not cover the layers.
     """
     _check_bounds(profile, bounds)
     price = price_among(profile.sharing, num_sharing)
@@ -196,11 +197,11 @@ def costs_of_stages(
 
 
 def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) -> StageCost:
-    """Return what layers `first` to `last` (exclusive) cost as one stage; see `costs_of_stages`.
+    """Return the cost of layers `first` to `last` (exclusive) as one stage; see `costs_of_stages`.
 
-    Its utilisation of an accelerator is its throughput over the best at any size measured: what small micro-batches
-    leave idle, others can have. Where the accelerator waits for the host it is the share of the host, which launches
-    for all. A core has nothing to spare while it computes, however slowly: 1.
+    Its utilisation of an accelerator is its throughput over the best throughput at any measured size. The rest of the
+    accelerator is available to others. If the accelerator waits for the host, the utilisation is the share of the host,
+    which launches all work. The utilisation of a CPU core is 1.
 
     Raises:
         ProfileError: The size is outside the measured ones.
@@ -257,7 +258,7 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
 
 
 def _around(profile: Profile, microbatch_size: int) -> tuple[int, int, float]:
-    """Return the numbers of the measured sizes around a size, and its share of the way between them."""
+    """Return the indices of the measured sizes around a size, and its relative position between them."""
     if not profile.covers(microbatch_size):
         sizes = profile.microbatch_sizes
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -278,9 +279,9 @@ _size = attrgetter("microbatch_size")
 
 
 def _working_bytes(measured: Sequence[LayerMeasurement]) -> int:
-    """Return what the backward of a stage works in: each layer but the last finds a gradient that the next made.
+    """Return the working memory of the backward of a stage; each layer but the last holds its output gradient.
 
-    With a layer goes what it saved inside, and its input, if the layer before has not saved that as its output.
+    A layer frees its saved bytes when it is done, and its input, unless the layer before has saved that as its output.
     """
     if all(m.working_bytes is None for m in measured):
         return 0
@@ -319,14 +320,14 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
 def _split_first(cost: StageCost) -> StageCost:
     """Add I and W of the first stage: it needs no gradient of its input, so its W is the whole backward.
 
-    The gradient that came back waits for it, beside all that was saved.
+    The gradient of its output is kept until W, with all saved bytes.
     """
     for_weight = cost.saved_bytes + cost.output_bytes
     return replace(cost, backward_input_s=0.0, backward_weight_s=cost.backward_s, saved_for_weight_bytes=for_weight)
 
 
 def _split(cost: StageCost, measured: Sequence[LayerMeasurement]) -> StageCost:
-    """Add I and W of any other stage, if all its layers know them."""
+    """Add I and W of any other stage, if all its layers have a split."""
     splits = [m.split for m in measured if m.split is not None]
     if len(splits) < len(measured):
         return cost
@@ -339,7 +340,7 @@ def _split(cost: StageCost, measured: Sequence[LayerMeasurement]) -> StageCost:
 
 
 def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
-    """Return the point `share` of the way from `lower` to `upper`; what no micro-batch size changes stays."""
+    """Return the point `share` of the way from `lower` to `upper`; fields independent of the size are unchanged."""
 
     def line(a: float, b: float) -> float:
         return _line(a, b, share)

@@ -12,8 +12,8 @@ HAS_PARAMETERS = 1
 class LayerSplit:
     """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
 
-    The last three fields are those of the measurement as they are when I is over, for a layer that is the last of its
-    stage: what autograd keeps above the topmost parameters goes with I, all below stays for W.
+    The last three fields are as in the measurement, but after I, for the last layer of a stage. I frees all that
+    autograd keeps above the topmost parameters; all below stays for W.
 
     Attributes:
         backward_input_s: Seconds of I.
@@ -47,12 +47,14 @@ class LayerMeasurement:
         input_saved: Autograd keeps the input's storage.
         output_saved: Autograd keeps the output's storage.
         output_is_input: Both have the same storage, as in a reshaping layer.
-        split: None for the first layer, which has no I, where PyTorch cannot split the backward, and in profiles that
-            were measured before there was an I.
-        launch_s: Seconds in which the host launches forward and backward on a GPU; None where work is done when its
-            call returns, or nobody measured.
-        working_bytes: The most that the backward holds at once besides what it finds, by the peak that a GPU's
-            allocator keeps; None where there is none, or nobody measured.
+        split: The backward in two halves. None for the first layer, which has no I, if PyTorch cannot split the
+        backward,
+            and in older profiles.
+        launch_s: Seconds in which the host launches forward and backward on a GPU; None on synchronous devices, or if
+        not
+            measured.
+        working_bytes: Peak memory of the backward besides its inputs, from the peak of a GPU's allocator; None on other
+            devices, or if not measured.
     """
 
     microbatch_size: int

@@ -1,4 +1,4 @@
-"""A profile whose seconds are those of runs: so that layers whose stages were run can be cut into other stages."""
+"""A profile scaled to measured runs, so that the layers of the measured stages can be cut into other stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipesched.profiles.costs.stage_costs import StageCost
 
 @dataclass(frozen=True, slots=True)
 class _Factors:
-    """How many times as long as in the profile each work of a stage took."""
+    """Measured over profiled seconds of each work of a stage."""
 
     forward: float
     backward: float
@@ -24,12 +24,12 @@ class _Factors:
 def fitted_profile(
     profile: Profile, bounds: Sequence[tuple[int, int]], stages: Sequence[StageCost], microbatch_size: int
 ) -> Profile:
-    """Return `profile` with each layer's seconds as many times as long as those of its stage were.
+    """Return `profile` with the seconds of each layer scaled to the measured seconds of its stage.
 
     Args:
         profile: Profile of the model.
         bounds: Half-open range of layers of every stage that was run.
-        stages: What each of them took in runs.
+        stages: Measured costs of the stages.
         microbatch_size: Samples of a micro-batch of the runs.
 
     Raises:
@@ -65,7 +65,7 @@ def _scaled(layer: LayerCost, factors: _Factors) -> LayerCost:
 
 
 def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
-    """Return layers whose profile has no Step with that of their stage, by their weights; evenly where they have none.
+    """Share the Step of a stage among its layers, whose profile has no Step, by weight bytes; evenly without weights.
 
     Args:
         step_s: Seconds of the stage's Step.

@@ -14,7 +14,7 @@ class Kernel:
 
     Attributes:
         flops: Floating-point operations of products of matrices, two per multiplication.
-        num_bytes: What it reads from the GPU's memory and writes there.
+        num_bytes: Bytes that it reads from the GPU's memory and writes there.
     """
 
     flops: int
@@ -29,10 +29,10 @@ def matrix_product(rows: int, inner: int, columns: int, element_bytes: int, coun
 
 @dataclass(frozen=True, slots=True)
 class LayerPass:
-    """What one pass of a layer does on one GPU, one operation after the other.
+    """One pass of a layer on one GPU, one operation after the other.
 
     Attributes:
-        reduced_bytes: What each all-reduce over the GPUs that share the layer sums.
+        reduced_bytes: Bytes of each all-reduce over the GPUs that share the layer.
     """
 
     kernels: tuple[Kernel, ...] = ()
@@ -41,13 +41,13 @@ class LayerPass:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What bounds a GPU.
+    """The limits of a GPU.
 
     Attributes:
-        flops_per_s: What products of matrices come to.
+        flops_per_s: Speed of matrix products.
         bytes_per_s: Bandwidth of the memory.
         link_bytes_per_s: Bandwidth to each of the other GPUs that share a layer, each way.
-        num_gpus: How many share it.
+        num_gpus: Number of GPUs that share a layer.
     """
 
     flops_per_s: float
@@ -66,5 +66,5 @@ class Roofline:
         return math.fsum([*map(self.kernel_s, layer_pass.kernels), *(reduction.seconds for reduction in reductions)])
 
     def moved_s(self, num_bytes: int) -> float:
-        """Return the seconds in which so many bytes are read or written."""
+        """Return the seconds in which `num_bytes` bytes are read or written."""
         return num_bytes / self.bytes_per_s

@@ -1,10 +1,10 @@
-"""The costs of a model's stages, as runs of it measured them.
+"""The costs of a model's stages, measured in runs.
 
-A `RunCosts` is to a schedule what a `Profile` is: it says what the schedule's stages cost. Its seconds come from runs
-alone: the means, as a makespan is a sum and the ops that ran long are in it. What runs do not tell, as bytes, and I and
-W where only B was run, comes from a profile beside them, as bytes and as shares of B, or is not known.
+Like a `Profile`, a `RunCosts` gives the costs of a schedule's stages. Its seconds come from runs alone. They are means,
+because a makespan is a sum that includes the slow ops. Bytes are not in runs; neither are I and W if only B was run.
+They come from a profile beside the runs, as bytes and as shares of B, or are unknown.
 
-A rank spends time on more than its ops: it posts and takes messages, and goes from op to op. That belongs to machines
+A rank also spends time on posting and taking messages, and between ops. This overhead belongs to the machines
 (`RunCosts.cluster`), not to stages.
 """
 
@@ -26,37 +26,38 @@ from pipesched.schedules import Schedule, Yardstick
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """What the works of one stage took in runs.
+    """The measured work of one stage.
 
     Attributes:
-        work: Spread of the seconds of each kind of work that was seen: F, B, I, W, R, Step, Average; F always.
-        profiled: What a profile says of the stage, for its bytes, copies and shares of B; None: nothing is said.
+        work: Spread of the seconds of each measured kind of work: F, B, I, W, R, Step, Average; F always.
+        profiled: Cost of the stage in a profile, for its bytes, copies and shares of B, or None without a profile.
     """
 
     work: Mapping[str, Spread]
     profiled: StageCost | None = None
 
     def mean_s(self, kind: str) -> float | None:
-        """Return what `kind` took in the mean [s]; None where it was not seen."""
+        """Return the mean seconds of `kind`, or None if it was not measured."""
         return self.work[kind].mean_s if kind in self.work else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunCosts:
-    """Every stage of a model.
+    """The measured costs of every stage of a model.
 
     Attributes:
-        runs: What they are called.
-        stages: The stages, cut as the runs had them.
-        hand_over: Seconds of handing over, as `RunSamples` has them; empty where the runs do not say them.
-        message: How long a message takes from when it has been posted to its use; None where no rank waited for one.
-        warmup: The first ops of each kind of each stage that were left out.
-        microbatch_size: Samples of a micro-batch; None where nobody said it.
-        assumed_input_share: Share of B that I takes, and W the rest, of stages whose I and W nobody knows; None: such
-            schedules are refused. The first stage needs no gradient of its input: W is its whole B.
-        variation: How the seconds of works vary from run to run; None where there is one run, or other lists.
-        splits_stages: Whether a stage may be supposed to be of equal parts, for a schedule with several times as many.
-        yardstick: How fast the machine was, in the mean of the runs; None where one does not say it.
+        runs: Names of the runs.
+        stages: The stages, cut as in the runs.
+        hand_over: Overhead seconds, as in `RunSamples`; empty if the runs do not contain it.
+        message: Seconds from the post of a message to its use; None if no rank waited for one.
+        warmup: Number of first ops of each kind of each stage that were left out.
+        microbatch_size: Samples of a micro-batch, or None if unknown.
+        assumed_input_share: Share of B spent on I, and the rest on W, for stages whose I and W are unknown; None to
+        refuse
+            such schedules. The first stage needs no gradient of its input: W is its whole B.
+        variation: Variation of the seconds between runs; None for a single run, or runs with different lists.
+        splits_stages: Whether a stage may be cut into equal parts, for a schedule with a multiple of the stages.
+        yardstick: Mean speed of the machine over the runs, or None if a run does not record it.
     """
 
     runs: tuple[str, ...]
@@ -77,42 +78,42 @@ class RunCosts:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What was seen of every stage."""
+        """The kinds of work that were measured on every stage."""
         return tuple(kind for kind in self.stages[0].work if all(kind in stage.work for stage in self.stages))
 
     @property
     def has_bytes(self) -> bool:
-        """Whether anything is known of what the stages send or hold."""
+        """Whether the sizes of messages or memory are known for any stage."""
         return any(stage.profiled is not None for stage in self.stages)
 
     @property
     def measured_costs(self) -> tuple[StageCost, ...]:
-        """The stages as the runs had them."""
+        """The costs of the stages as cut in the runs."""
         return tuple(map(_measured_cost, self.stages))
 
     def stage_costs(self, schedule: Schedule) -> StageCosts:
-        """Return the costs of the stages of `schedule`; those of neighbours are added up where it has fewer.
+        """Return the costs of the stages of `schedule`; neighbouring stages are summed if it has fewer.
 
         Raises:
-            ProfileError: Its stages are not those of the runs, nor some of them together.
+            ProfileError: The number of stages does not fit the runs.
         """
         return self.as_costs(self._cut(schedule))
 
     def as_costs(self, stages: Sequence[StageCost]) -> StageCosts:
-        """Return `stages`, however they were cut, as costs from these runs; I and W as supposed, if they are."""
+        """Return `stages`, in any cut, as costs from these runs, with the assumed I and W if set."""
         if self.assumed_input_share is not None:
             stages = with_input_share(stages, self.assumed_input_share)
         advice = "add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the runs"
         return StageCosts(tuple(stages), self.microbatch_size, self.origin, advice=advice)
 
     def cluster(self, devices: Sequence[Device]) -> Cluster:
-        """Return machines that hand over as the runs did: by links that are equal, and as wide as one likes.
+        """Return a cluster with the overheads of the runs, equal links and unlimited bandwidth.
 
-        How long a message travels is all latency: of one size nobody can tell what is due to its bytes. Hand-over is
-        the trimmed mean: a makespan has its sum, but the longest posts were mostly interrupted.
+        The travel time of a message is all latency: from one message size its share that is due to bytes is unknown.
+        Overheads are trimmed means, because the longest posts were mostly interrupted by the system.
 
         Args:
-            devices: The devices of the machines; what the runtime takes between two ops is added.
+            devices: The devices of the cluster; the overhead between two ops is added.
         """
         seconds = {kind: spread.trimmed_s for kind, spread in self.hand_over.items()}
         take_s = seconds.get("Take", 0.0)
@@ -140,12 +141,12 @@ class RunCosts:
 
 
 def costs_of_samples(samples: RunSamples, runs: Sequence[str], warmup: int) -> RunCosts:
-    """Return what `samples` say of the costs.
+    """Return the costs that follow from `samples`.
 
     Args:
         samples: Samples of the runs.
-        runs: What they are called.
-        warmup: The first ops of each kind of each stage that were left out.
+        runs: Names of the runs.
+        warmup: Number of first ops of each kind of each stage that were left out.
     """
     stages = tuple(
         RunStage({kind: spread_of(samples.work[stage, kind]) for kind in WORK_KINDS if (stage, kind) in samples.work})
@@ -158,7 +159,7 @@ def costs_of_samples(samples: RunSamples, runs: Sequence[str], warmup: int) -> R
 
 
 def _measured_cost(stage: RunStage) -> StageCost:
-    """Return the means; I and W that were not seen are what they are of B in the profile."""
+    """Return the means; an unmeasured I and W get their shares of B in the profile."""
     profiled = stage.profiled or StageCost(0.0)
     forward_s, backward_s = stage.mean_s("F"), stage.mean_s("B")
     input_s, weight_s = stage.mean_s("I"), stage.mean_s("W")
@@ -180,7 +181,7 @@ def _measured_cost(stage: RunStage) -> StageCost:
 
 
 def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
-    """Return every stage as so many equal ones; what crosses a new cut is as large as what leaves the stage."""
+    """Cut every stage into `parts` equal ones; the output at a new cut is as large as the output of the stage."""
     most_bytes = max(cost.output_bytes for cost in costs)
     stages = []
     for cost in costs:

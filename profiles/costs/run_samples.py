@@ -1,11 +1,11 @@
 """Samples of costs from measured Timelines: the seconds of ops, of posts, and of messages.
 
-    rank 0   F ──┤ Send ├─ next op           what a rank needs from the end of an op, or from reaching a post, to its
-                                             next op is its own time
+    rank 0   F ──┤ Send ├─ next op           the time from the end of an op, or from reaching a post, to the next op
+                                             is overhead of the rank
     rank 1     reached F .... F starts       a message travels from when both sides have posted it to the start of the
                    waits for it              op that waits for it; if it was there before, the rank takes it meanwhile
 
-All but how long a message travels is measured by the clock of one rank.
+All samples use the clock of one rank, except the travel times of messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pipesched.schedules import (
 from pipesched.schedules.semantics import transfers
 
 WORK_KINDS = ("F", "B", "I", "W", "R", "Step", "Average")
-"""What a stage does, as people read it."""
+"""Kinds of work of a stage, in reading order."""
 
 StageWork: TypeAlias = tuple[int, str]
 """A stage, and one of `WORK_KINDS`."""
@@ -54,12 +54,13 @@ class RunSamples:
     Attributes:
         num_stages: Number of stages of every run.
         work: Seconds of each work of a stage, without warm-up; never empty lists.
-        hand_over: What a rank spends on a ``Send`` or ``Recv``, after an ``Op``, or to ``Take`` a message that is
-            there.
-        messages: Seconds from when both sides had posted a message to its use, of those that a rank was waiting for; 0
-            of those that were there while their senders still posted them.
-        passes: Seconds of all works of each run, where all runs are of the same lists; else nothing.
-        yardstick: How fast the machine was, in the mean of the runs; None where one does not say it.
+        hand_over: Overhead of a rank for a ``Send`` or ``Recv``, after an ``Op``, or to ``Take`` a message that has
+            arrived.
+        messages: Seconds from the moment when both sides had posted a message to its use, for messages that a rank
+        waited
+            for; 0 for messages that arrived while their senders still posted them.
+        passes: Seconds of all works of each run if all runs have the same lists, else empty.
+        yardstick: Mean speed of the machine over the runs, or None if a run does not record it.
     """
 
     num_stages: int
@@ -76,21 +77,20 @@ def samples_of(
     warmup: int = 1,
     slow: Sequence[Mapping[int, float]] = (),
 ) -> RunSamples:
-    """Return what was measured in `timelines`.
+    """Return the samples of `timelines`.
 
-    An op beside which another rank of the same device worked does not count: its seconds have the other's in them.
-    Nor do the two ops of an Overlap, whose seconds nobody can tell apart.
+    An op does not count if another rank of the same device worked meanwhile: its seconds include the other work. The
+    two ops of an Overlap do not count either: their seconds cannot be separated.
 
     Args:
         timelines: At least one.
         names: Name of each Timeline, for messages.
-        warmup: The first ops of each kind of each stage on each rank do not count, as long as others are left.
-        slow: For each Timeline, how many times as long everything takes on a slow device. Its samples are divided by
-            that: they are those of a device like the others.
+        warmup: Number of first ops of each kind of each stage on each rank to leave out, as long as others remain.
+        slow: For each Timeline, the slowdown factor of each slow device. Its samples are divided by the factor.
 
     Raises:
-        ScheduleError: Nothing is computed in one.
-        ProfileError: One is no measurement, or cut into other stages, or a stage has no forward that can be told.
+        ScheduleError: A Timeline has no computation.
+        ProfileError: A Timeline is not measured or has other stages, or a stage has no separate forward.
     """
     work, hand_over = defaultdict[StageWork, list[float]](list), defaultdict[str, list[float]](list)
     messages: list[float] = []
@@ -170,7 +170,7 @@ def _worked(timeline: Timeline) -> Iterator[tuple[int, StageWork, list[float]]]:
 
 
 def _stage_work(span: Span) -> StageWork | None:
-    """Return the stage and what it does; None of what tells nothing of either."""
+    """Return the stage and the kind of its work, or None for ops without measured work."""
     op = span.op
     match op:
         case Compute(phase, stage):
@@ -186,7 +186,7 @@ def _stage_work(span: Span) -> StageWork | None:
 
 
 def _shared(timeline: Timeline) -> set[tuple[int, int]]:
-    """Return (rank, index in its list) of the works beside which another rank of their device worked."""
+    """Return (rank, index in its list) of the works that ran beside work of another rank on their device."""
     works = defaultdict[int, list[tuple[float, float, int, int]]](list)
     for rank, device in enumerate(timeline.rank_to_device):
         for index, span in enumerate(timeline.of_rank(rank)):
@@ -203,7 +203,7 @@ def _shared(timeline: Timeline) -> set[tuple[int, int]]:
 
 
 def _hand_overs(timeline: Timeline) -> Sequence[HandOver]:
-    """Return the ranks' own time; nothing where no op is reached before it starts: then nobody noted when one waits."""
+    """Return the overheads of the ranks; empty if no op waits, because then the runs did not record waits."""
     if not any(span.start_s > span.posted_s for span in timeline.spans if isinstance(span.op, Compute)):
         return ()
     if timeline.hand_overs:
@@ -213,13 +213,13 @@ def _hand_overs(timeline: Timeline) -> Sequence[HandOver]:
 
 
 class _Use(NamedTuple):
-    """A message that a rank has used [s].
+    """The use of a message by a rank [s].
 
     Attributes:
         rank: The rank.
         sent_s: When both sides had posted it.
-        there_s: When it was there at the latest.
-        reached_s: When the rank came to the op that needs it.
+        there_s: Latest time of its arrival.
+        reached_s: When the rank reached the op that needs it.
         start_s: When that op started.
     """
 
@@ -231,7 +231,7 @@ class _Use(NamedTuple):
 
 
 def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -> Iterator[_Use]:
-    """Yield the uses of messages by ops that need one from elsewhere."""
+    """Yield the uses of messages by ops that need one message from another stage."""
     posted = {hand_over.op.message: hand_over.end_s for hand_over in hand_overs if isinstance(hand_over.op, Send)}
     travels = {
         message: (max(posted.get(message, send.posted_s), recv.start_s), recv.end_s)

@@ -28,9 +28,9 @@ def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
 
 
 def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
-    """Return whether the output is one of the storages in `saved_bytes`, and nothing but the output is in it.
+    """Return whether the output is one of the storages in `saved_bytes`, and that storage contains only the output.
 
-    Of any other, as of a part of a larger tensor, a copy is sent, or more than the output is held meanwhile.
+    Otherwise, as for a part of a larger tensor, a copy is sent, or more than the output is held meanwhile.
     """
     if measured[-1].output_storage_bytes != measured[-1].output_bytes:
         return False
@@ -43,13 +43,13 @@ def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
 
 
 def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
-    """Return what is left from the end of I to the end of W: gradients, and storages as in `saved_bytes`.
+    """Return the bytes held from the end of I to the end of W: gradients, and storages as in `saved_bytes`.
 
-    The graph hangs on the topmost ops with parameters: I lets go of what is above them, which may be whole layers, and
-    W needs the rest.
+    The graph is kept by the topmost ops with parameters. I frees all above them, which may be whole layers, and W needs
+    the rest.
 
     Args:
-        measured: Layers that have a split, all of them.
+        measured: Layers, each with a split.
     """
     left: list[LayerMeasurement] = []
     has_parameters, gradient_bytes = False, 0

@@ -1,8 +1,7 @@
-"""The price of sharing a core: how many times as much processor time work takes where processes take turns on it.
+"""The price of sharing a core: the factor on processor time when several processes take turns on it.
 
-Each finds the caches full of what the others have computed, and every switch takes time itself. It comes on top of the
-turns: two processes that share a core take twice as long because each has half of it, and this many times as long as
-that because of the price.
+Each process finds the caches full of data of the others, and every switch takes time. The price multiplies the cost of
+the turns: two processes that share a core take twice as long because each has half of it, times the price.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from pipesched.profiles.costs.spread import spread_of
 
 @dataclass(frozen=True, slots=True)
 class SharingPrice:
-    """What so many processes on one core cost each other.
+    """The slowdown of a given number of processes on one core.
 
     Attributes:
         num_processes: Processes that compute on the core, at least 2.
-        factors: The least, nine deciles and the most of the processor time of a pass among them over that of one alone.
+        factors: The least, nine deciles and the most of the ratio of the processor time of a pass among them to a pass
+            alone.
     """
 
     num_processes: int
@@ -27,22 +27,23 @@ class SharingPrice:
 
     @property
     def factor(self) -> float:
-        """The median; what a measurement finds below 1 is noise, for nobody computes faster in turns."""
+        """The median, but at least 1: smaller values are noise, because sharing never speeds up."""
         return max(1.0, self.factors[5])
 
 
 def sharing_price_of(num_processes: int, ratios: Sequence[float]) -> SharingPrice:
-    """Return the price among so many, of at least one ratio of a pass among them to a pass alone."""
+    """Return the price among `num_processes`, from at least one ratio of a pass among them to a pass alone."""
     return SharingPrice(num_processes, spread_of(ratios).deciles_s)
 
 
 def price_among(prices: Sequence[SharingPrice], num_processes: int) -> float:
-    """Return how many times as long work takes among so many processes.
+    """Return the factor on the time of work among `num_processes`.
 
-    Between two measured numbers there is a straight line, from 1 for a process alone; above the largest it stays.
+    The factor is linear between two measured numbers, starting from 1 for a process alone, and constant above the
+    largest.
 
     Args:
-        prices: Prices by rising number of processes; none: nothing is known, and sharing costs nothing.
+        prices: Prices by rising number of processes; without any, sharing is free.
         num_processes: Processes that share the core, at least 1.
     """
     below, factor_below = 1, 1.0

@@ -13,9 +13,9 @@ class Spread:
     """The spread of measured seconds: their number, mean and deciles.
 
     Attributes:
-        count: How many there were, at least 1.
-        mean_s: What one took in the mean [s]: what counts where many add up.
-        deciles_s: The least, the nine that cut them into tenths, and the most [s], rising; the sixth is the median.
+        count: Number of measurements, at least 1.
+        mean_s: The mean [s], for sums of many.
+        deciles_s: The least, the nine deciles, and the most [s], rising; the sixth is the median.
     """
 
     count: int
@@ -24,19 +24,19 @@ class Spread:
 
     @property
     def median_s(self) -> float:
-        """The median: as many took longer as took shorter [s]."""
+        """The median [s]."""
         return self.deciles_s[5]
 
     @property
     def trimmed_s(self) -> float:
-        """The mean of the middle six tenths, as far as the deciles tell [s]."""
+        """The mean of the middle six tenths, estimated from the deciles [s]."""
         cuts_s = self.deciles_s[2:9]
         mean_s = statistics.fmean((low_s + high_s) / 2 for low_s, high_s in pairwise(cuts_s))
         return min(max(mean_s, cuts_s[0]), cuts_s[-1])  # roundings aside, it lies between them
 
 
 def spread_of(seconds: Sequence[float]) -> Spread:
-    """Return the spread of at least one measurement [s]; between two neighbours on a straight line."""
+    """Return the spread of at least one measurement [s], with linear interpolation between two neighbours."""
     if len(seconds) == 1:
         return Spread(1, seconds[0], tuple(seconds) * 11)
     cuts = statistics.quantiles(seconds, n=10, method="inclusive")

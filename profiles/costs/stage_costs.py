@@ -15,9 +15,9 @@ _SECONDS = (
     "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "step_s", "copy_s", "predict_s",
     "average_s",
 )  # fmt: skip
-"""The seconds of a stage."""
+"""The fields with seconds of a stage."""
 ADDED_UP = (*_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
-"""What neighbouring stages, or layers, that become one stage have together."""
+"""The fields that are summed over neighbouring stages or layers of one stage."""
 _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W, or `input_share=0.5`"
 
 
@@ -27,24 +27,24 @@ class StageCost:
 
     Attributes:
         forward_s: Seconds of F.
-        backward_s: Seconds of B. None: the sum of the two below.
-        backward_input_s: Seconds of I; None when not known.
-        backward_weight_s: Seconds of W; None when not known.
+        backward_s: Seconds of B (default: the sum of the two below).
+        backward_input_s: Seconds of I, or None if unknown.
+        backward_weight_s: Seconds of W, or None if unknown.
         step_s: Seconds of one optimizer step.
-        output_bytes: The activation handed to the next stage, and the gradient that comes back for it.
-        saved_bytes: Held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
+        output_bytes: Bytes of the activation sent to the next stage, and of its gradient.
+        saved_bytes: Bytes held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
             arXiv:2401.10241).
-        weight_bytes: One version of the weights; the gradients take the same again.
-        optimizer_bytes: The optimizer's state.
+        weight_bytes: Bytes of one version of the weights; the gradients take the same again.
+        optimizer_bytes: Bytes of the optimizer's state.
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
-        saved_for_weight_bytes: Held from the end of I to the end of W (M_W of arXiv:2401.10241); None: `saved_bytes`,
-            as where W alone lets go of what F saved.
+        saved_for_weight_bytes: Bytes held from the end of I to the end of W (M_W of arXiv:2401.10241); None for
+            `saved_bytes`, if only W frees the bytes that F saved.
         copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
         average_s: Seconds of one elastic averaging with the reference model.
-        predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
-        output_is_saved: Whether `saved_bytes` has the output in it, so that to send it takes no memory more.
-        recompute_s: Seconds of R; None: as `forward_s`.
-        working_bytes: The most that B or I holds at once while it runs, besides what it finds.
+        predict_s: Seconds of one copy of the weights that is predicted for an op (default: `copy_s`).
+        output_is_saved: Whether `saved_bytes` includes the output, so that sending it takes no more memory.
+        recompute_s: Seconds of R (default: `forward_s`).
+        working_bytes: Peak memory of B or I while it runs, besides its inputs.
     """
 
     forward_s: float
@@ -67,13 +67,13 @@ class StageCost:
 
     @property
     def whole_backward_s(self) -> float | None:
-        """Seconds of B, in one pass or as I and W; None when not known."""
+        """Seconds of B, in one pass or as I and W, or None if unknown."""
         if self.backward_s is None and self.backward_input_s is not None and self.backward_weight_s is not None:
             return self.backward_input_s + self.backward_weight_s
         return self.backward_s
 
     def said(self, name: str) -> Any:
-        """Return a field; of one that is None what that stands for, None where it is not known."""
+        """Return a field with its default in place of None, or None if it is unknown."""
         value = getattr(self, name)
         if value is not None:
             return value
@@ -90,17 +90,17 @@ class StageCost:
 
     @property
     def both_s(self) -> float:
-        """Forward and whole backward [s]; a backward that is not known counts nothing."""
+        """Forward and whole backward [s]; an unknown backward counts as 0."""
         return self.forward_s + (self.whole_backward_s or 0.0)
 
     def slowed(self, factor: float) -> StageCost:
-        """Return the stage with all of its work `factor` times as long."""
+        """Return the stage with the seconds of all its work times `factor`."""
         seconds: dict[str, Any] = {name: _times(getattr(self, name), factor) for name in _SECONDS}
         return replace(self, **seconds)
 
 
 def added_up(costs: Sequence[StageCost]) -> StageCost:
-    """Return neighbouring stages, or layers, as one stage, which sends what the last of them sends."""
+    """Return neighbouring stages, or layers, as one stage, with the output of the last of them."""
     if len(costs) == 1:
         return costs[0]
     sums: dict[str, Any] = {}
@@ -113,13 +113,13 @@ def added_up(costs: Sequence[StageCost]) -> StageCost:
 
 
 def working_bytes(workings: Sequence[int], saved: Sequence[int]) -> int:
-    """Return what the backward of neighbouring stages, or layers, as one works in, besides what it finds.
+    """Return the working memory of the backward of neighbouring stages, or layers, as one, besides its inputs.
 
-    It goes from the last to the first; where it has come to one, all that the later ones saved is gone.
+    The backward runs from the last to the first; each frees its saved bytes before the next one runs.
 
     Args:
-        workings: What the backward of each works in.
-        saved: What each has saved.
+        workings: Working memory of the backward of each.
+        saved: Saved bytes of each.
     """
     most = gone = 0
     for working, kept in zip(reversed(workings), reversed(saved), strict=True):
@@ -129,11 +129,11 @@ def working_bytes(workings: Sequence[int], saved: Sequence[int]) -> int:
 
 
 def with_input_share(stages: Sequence[StageCost], input_share: float) -> list[StageCost]:
-    """Return all stages with a supposed I and W where nobody knows them; the first has no I, and all of B is its W.
+    """Return all stages with an assumed I and W where they are unknown; the first has no I, and all of B is its W.
 
     Args:
         stages: The stages, in order.
-        input_share: Share of B that I takes, from 0 to 1.
+        input_share: Share of B spent on I, from 0 to 1.
     """
     shares = [0.0, *[input_share] * (len(stages) - 1)]
     return [_split(cost, share) for cost, share in zip(stages, shares, strict=True)]
@@ -147,10 +147,10 @@ def _split(cost: StageCost, input_share: float) -> StageCost:
 
 
 class WorkPiece(NamedTuple):
-    """A part of an op that asks its device for the same all the while.
+    """A part of an op with constant use of its device.
 
     Attributes:
-        seconds: Seconds on a device of speed 1 that nobody else uses [s].
+        seconds: Seconds on an otherwise idle device of speed 1 [s].
         utilisation: Share of the device that it can use.
     """
 
@@ -160,18 +160,18 @@ class WorkPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """Every stage of a model.
+    """The costs of every stage of a model.
 
     Attributes:
         stages: ``stages[s]`` is the cost of stage ``s``.
-        microbatch_size: Samples in one micro-batch; None for costs that came without.
+        microbatch_size: Samples in one micro-batch, or None if unknown.
         origin: Where the numbers come from, in a few words.
-        overlap: How much of the shorter op of an Overlap hides behind the longer, in [0, 1]. 0: one runs after the
+        overlap: Share of the shorter op of an Overlap that hides behind the longer, in [0, 1]. 0: one runs after the
             other, as in PyTorch's runtime; 1: the pair takes as long as the longer.
-        compression: Compression of the messages between stages; F, B and I then convert what they get and what they
-            give, also where both stages are on one rank. None: none.
-        advice: What to do where they do not say the seconds of an op.
-        unitless: The columns of seconds in the table that they were read from, where none says a unit; else empty.
+        compression: Compression of the messages between stages, or None. F, B and I then convert their input and their
+            output, also if both stages are on one rank.
+        advice: Advice for the error about an op without seconds.
+        unitless: Columns of seconds without a unit in the table that was read, or empty.
     """
 
     stages: tuple[StageCost, ...]
@@ -189,14 +189,14 @@ class StageCosts:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether anything is said of what the stages hold or send."""
+        """Whether the sizes of messages or memory are known for any stage."""
         return any(
             cost.output_bytes or cost.saved_bytes or cost.weight_bytes or cost.optimizer_bytes or cost.working_bytes
             for cost in self.stages
         )
 
     def of_share(self, share: float) -> StageCosts:
-        """Return the costs of a micro-batch of `share` of the samples, in proportion; a Step takes what it took."""
+        """Return the costs of a micro-batch of `share` of the samples, in proportion; a Step is unchanged."""
         stages = [
             replace(
                 cost,
@@ -217,28 +217,29 @@ class StageCosts:
         return replace(self, stages=tuple(stages))
 
     def message_bytes(self, message: Message) -> int:
-        """Return the size of `message` on its way."""
+        """Return the size of `message` in transit."""
         num_bytes = self.stages[message.origin].output_bytes
         return num_bytes if self.compression is None else self.compression.message_bytes(num_bytes)
 
     def seconds(self, op: WorkOp, *, copies: bool = False) -> float:
-        """Return the duration of `op` on a device of speed 1 that nobody else uses [s]; arguments as of `pieces`.
+        """Return the duration of `op` on an otherwise idle device of speed 1 [s]; arguments as in `pieces`.
 
         Raises:
-            ProfileError: The costs do not say it.
+            ProfileError: The costs do not have its seconds.
         """
         return sum(piece.seconds for piece in self.pieces(op, copies=copies))
 
     def pieces(self, op: WorkOp, *, copies: bool = False) -> tuple[WorkPiece, ...]:
-        """Return what `op` asks of its device, one piece after the other.
+        """Return the pieces of work of `op` on its device, in order.
 
         Args:
-            op: A Compute has with it what predicting its weights takes, if they are predicted, and what converting its
-                messages takes, if they are compressed.
+            op: A Compute includes the prediction of its weights, if they are predicted, and the conversion of its
+            messages,
+                if they are compressed.
             copies: Whether a Step keeps a copy of the weights that it replaces.
 
         Raises:
-            ProfileError: The costs do not say its seconds.
+            ProfileError: The costs do not have its seconds.
         """
         if isinstance(op, Overlap):
             return self.beside(*self.pieces(op.first), *self.pieces(op.second))
@@ -255,7 +256,7 @@ class StageCosts:
         return (WorkPiece(seconds, cost.utilisation),)
 
     def beside(self, first: WorkPiece, second: WorkPiece) -> tuple[WorkPiece, WorkPiece, WorkPiece]:
-        """Return the pieces of an Overlap: both ops at once, then what is left of the first, and of the second."""
+        """Return the pieces of an Overlap: both ops at once, then the rest of the first, and of the second."""
         both_s = self.overlap * min(first.seconds, second.seconds)
         return (
             WorkPiece(both_s, min(1.0, first.utilisation + second.utilisation)),
@@ -293,7 +294,7 @@ class StageCosts:
         return seconds + (cost.copy_s if cost.predict_s is None else cost.predict_s)
 
     def _convert_s(self, op: Compute) -> float:
-        """Return what converting takes: the tensors at both ends of the stage, one comes in and one goes out."""
+        """Return the conversion time of an op: of the tensors at both ends of the stage, one in and one out."""
         if self.compression is None or op.phase in (Phase.RECOMPUTE, Phase.BACKWARD_WEIGHT):
             return 0.0
         ends = (op.stage - 1, op.stage if op.stage < len(self.stages) - 1 else -1)
@@ -301,7 +302,7 @@ class StageCosts:
 
 
 def shared_slowdown(num_pipelines: int, utilisation: float) -> float:
-    """Return how many times as long an op takes while the same op of all the pipelines runs on its device.
+    """Return the slowdown of an op while the same op of all pipelines runs on its device.
 
     Args:
         num_pipelines: Equal pipelines that share the device, the op's own included.
@@ -322,10 +323,10 @@ def uniform(
     backward_weight_s: float | None = None,
     overlap: float = 0.0,
 ) -> StageCosts:
-    """Return equal stages that move and hold nothing.
+    """Return equal stages without messages and memory.
 
     Raises:
-        ProfileError: It is no number of stages.
+        ProfileError: `num_stages` is invalid.
     """
     cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
     return StageCosts((cost,) * require_count("num_stages", num_stages), origin="uniform", overlap=overlap)

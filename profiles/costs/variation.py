@@ -1,11 +1,11 @@
-"""The variation of the seconds of works, from pass to pass and inside one.
+"""The variation of the seconds of works, between passes and inside a pass.
 
-A machine that is slower for some seconds is so for all works of that time: a makespan then varies as one of them does.
-What varies from work to work averages out over many. So the two are told apart.
+A slow phase of a machine affects all works of that time, so a makespan varies as one of them does. Variation between
+works averages out over many. So the two are kept apart.
 
-The next pass may well be outside of all that were seen. Of nine passes or more the k-th of n is taken for the share
-k / (n + 1) of all. Fewer do not show the tenths at either end: there the deciles are those in which Student's t
-distribution expects one more pass, sqrt(1 + 1 / n) times as wide as the passes lie apart.
+The next pass may lie outside of all measured passes. With nine passes or more, the k-th of n stands for the share k /
+(n + 1) of all. With fewer, the deciles are taken from Student's t distribution for one more pass: sqrt(1 + 1 / n) times
+as wide as the spread of the passes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pipesched.profiles.costs.spread import spread_of
 
 _SHOWING_TENTHS = 9
-"""So many passes have one at each tenth."""
+"""Least number of passes with one at each tenth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """Factors on the seconds of works, relative to what they take usually.
+    """Factors on the seconds of works, relative to their usual seconds.
 
     Attributes:
         passes: The least, nine deciles and the most of the factor that all works of a pass share.
-        works: The least, nine deciles and the most of the factor of a single work, besides that of its pass.
+        works: The least, nine deciles and the most of the factor of a single work, besides the factor of its pass.
     """
 
     passes: tuple[float, ...]
@@ -37,14 +37,14 @@ class Variation:
 def variation_of(
     passes: Sequence[Sequence[float]], usual: Callable[[Sequence[float]], float] = statistics.median
 ) -> Variation | None:
-    """Return how works vary.
+    """Return the variation of works.
 
     Args:
         passes: Seconds of the same works, in the same order, in each pass.
-        usual: Returns the seconds of a work that costs have of those that it took; factors are relative to them.
+        usual: Returns the usual seconds of a work from all its samples; factors are relative to it.
 
     Returns:
-        None where fewer than two passes were measured, or nothing takes time.
+        The variation, or None with fewer than two passes, or if nothing takes time.
     """
     usual_s = [usual(column) for column in zip(*passes, strict=True)]
     total_s = math.fsum(usual_s)
@@ -63,7 +63,7 @@ def variation_of(
 
 
 def _next_deciles(factors: Sequence[float]) -> list[float]:
-    """Return the nine deciles in which one more pass is expected."""
+    """Return the nine expected deciles of one more pass."""
     count = len(factors)
     if count >= _SHOWING_TENTHS:
         return statistics.quantiles(factors, n=10, method="exclusive")
