@@ -282,7 +282,7 @@ class _Guard:
         )
 
     def _write_stacks(self, board: GuardBoard, *, is_over: bool = False) -> None:
-        """Write the stacks of the rank on request; a stopped rank must continue for it, so only once the run is over."""
+        """Write the stacks of the rank on request; for a stopped rank, which must continue, only after the run."""
         if self._has_written_stacks or not board.are_stacks_asked_for():
             return
         if is_over or not is_stopped_at(self._guarded.page.read(0)):

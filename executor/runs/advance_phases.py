@@ -4,8 +4,8 @@
     steps     0 .. 5         6 .. 11        12 .. 17       18 .. the last
               all ranks meet |              |              |
 
-In each phase the ranks run lists of their own. In between they tell each other what a batch took and what they held,
-and come to the same decision. Weights, optimizers and references go on as they are, and so do the samples.
+In each phase the ranks run separate lists. In between they exchange the seconds of a batch and their peak memory, and
+make the same decision. Weights, optimizers, references and the order of samples continue unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipesched.schedules import Op, Schedule, Step
 
 
 def lists_ahead(job: Train, advance: int, num_steps: int) -> Schedule:
-    """Return the lists of so many steps of `job`, so far ahead."""
+    """Return the lists of `num_steps` steps of `job`, `advance` ahead."""
     schedule_spec = replace(job.schedule_spec, parameters={**job.schedule_spec.parameters, "advance": advance})
     return schedule_spec.run(num_steps).lists(num_steps)
 
@@ -37,14 +37,14 @@ def train_in_phases(
     shapes: Mapping[int, TensorShape],
     listener: RankListener,
 ) -> AdvanceTrials:
-    """Run all steps of the job that trains; return what was found.
+    """Run all steps of the job that trains; return the trials.
 
     Args:
-        training: What is trained.
+        training: The setup of the training run.
         context: Context of this rank.
         stages: Stages of this rank, built for lists of all steps.
         shapes: Shapes of the tensors between stages.
-        listener: Told before each op how many came before it, in all phases; and of each phase.
+        listener: Called before each op with the number of ops before it, in all phases, and at each phase.
     """
     job = training.spec.job
     assert isinstance(job, Train), "of this kind"
@@ -74,9 +74,9 @@ def _after(count: int, at: Callable[[int, Op], None]) -> Callable[[int, Op], Non
 
 
 def _measured(lists: Schedule, context: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:
-    """Return the seconds of all batches but the first, and the bytes of the fullest device; all ranks know the same.
+    """Return the seconds of all batches but the first, and the peak bytes of the fullest device; equal on all ranks.
 
-    A batch lasts from one Step to the next, on the rank where that is longest: then clocks need not agree.
+    A batch lasts from one Step to the next, on the slowest rank, so that clocks need not agree.
     """
     ends_s = list(_batch_ends_s(lists_of(lists, {context.rank})[context.rank], recorder))
     mine_s = torch.tensor(ends_s, dtype=torch.float64).diff()

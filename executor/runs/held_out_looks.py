@@ -1,4 +1,4 @@
-"""Looks at the samples kept from training while a run goes on."""
+"""Scores on held-out samples during a training run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pipesched.executor.training import Scores
 
 
 class HeldOutLooks:
-    """The held-out scores of what a run would end with, had it as many steps as it has taken so far.
+    """The held-out scores of the model after given numbers of steps.
 
-    Stages come to a number of Steps at different moments of a run without a flush. Each is copied when it does, and the
-    copies together are judged.
+    Without a flush, stages reach a number of Steps at different times. Each stage is copied when it does, and the
+    copies are scored together.
 
     Args:
-        every: Steps from one look to the next; None: nobody looks.
+        every: Steps between two scores; None for no scores.
         num_stages: Number of stages of the model.
-        judge: Scores all stages in a row; None where there are no such samples.
+        judge: Scores all stages in a row; returns None without held-out samples.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class HeldOutLooks:
         self._copies: dict[int, dict[int, nn.Module]] = {}
 
     def look(self, stage: int, num_steps: int, module: nn.Module) -> None:
-        """Take note of a stage that has stepped; judge all once each has taken `num_steps`."""
+        """Record that a stage has stepped; score all stages once each has taken `num_steps`."""
         if self._every is None or num_steps % self._every or num_steps in self.scores:
             return
         copies = self._copies.setdefault(num_steps, {})

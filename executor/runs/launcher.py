@@ -1,4 +1,4 @@
-"""Start the processes of a run on this machine, watch them, and bring back what came out, whatever its job."""
+"""Start the processes of a run on this machine, watch them, and return the result of any job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 
 class WatchedJob(ABC, Generic[_Result]):
-    """A job, as its launcher sees it.
+    """A job as its launcher handles it.
 
     Attributes:
         spec: Specification of the run.
@@ -38,20 +38,20 @@ class WatchedJob(ABC, Generic[_Result]):
 
     @abstractmethod
     def on_progress(self, num_ops: int) -> None:
-        """Be told now and then how many ops all ranks have begun."""
+        """Handle the number of ops that all ranks have begun; called regularly."""
 
     @abstractmethod
     def result(self, folder: Path) -> _Result:
-        """Return what came out, when all ranks are over."""
+        """Return the result, when all ranks are over."""
 
 
 def run_watched(job: WatchedJob[_Result]) -> _Result:
-    """Run `job` with one process per rank on this machine, or with one process of all ranks where these use streams.
+    """Run `job` with one process per rank on this machine, or with one process for all ranks on streams.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
-        ProfileError: The run is read from a file, which names what is imported.
+        ProfileError: A file names the model, which is not trusted.
     """
     spec = job.spec
     if spec.model is not None:

@@ -41,16 +41,16 @@ def local_ranks(
     recorder: Callable[[int], Recorder] = lambda rank: Recorder(HostClock(), keeps=False),  # noqa: ARG005
     at: Callable[[int, int], None] = lambda rank, index: None,  # noqa: ARG005 -- nobody need listen
 ) -> tuple[Rank, ...]:
-    """Return all ranks of `schedule`, in this process; for a run of any length, where no times of ops are kept.
+    """Return all ranks of `schedule` in this process, without recorded times, so that a run may have any length.
 
     Args:
         schedule: Lowered if its lists are in memory.
         build: Makes the stages of a rank.
-        averaging: How stages are averaged, where they are.
+        averaging: How averaged stages are averaged.
         transport: Makes the transport of a rank, given the mailroom that all share.
         streams: Streams of each rank; None on CPUs.
-        recorder: Makes the recorder of a rank; none keeps the times of ops by default.
-        at: Told rank and position in its list before each op.
+        recorder: Makes the recorder of a rank (default: keeps no times of ops).
+        at: Called with rank and position in its list before each op.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
@@ -80,11 +80,11 @@ def _without_op(at: Callable[[int], None]) -> Callable[[int, Op], None]:
 
 
 def run_local(ranks: Sequence[Rank], batch: Batch | Mapping[int, Batch]) -> float:
-    """Run every rank's list once, each as far as it comes at a turn, on a GPU for one computation.
+    """Run every rank's list once; at its turn a rank runs until it waits, on a GPU for one computation.
 
     Args:
         ranks: All ranks.
-        batch: The data of the run; by rank where ranks are on several devices.
+        batch: The data of the run; by rank if ranks are on several devices.
 
     Returns:
         The time to launch all ops [s].

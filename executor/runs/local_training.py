@@ -53,7 +53,7 @@ class TrainingSetup:
 
     Attributes:
         spec: Specification of the run, whose job trains.
-        run: What the job's specification makes.
+        run: The training run of the job's specification.
         model: The model, whose initial weights depend on the seed alone.
         device: Device of the stages built here.
     """
@@ -77,12 +77,12 @@ class TrainingSetup:
     def stages(
         self, lists: Schedule, on_loss: OnLoss, on_step: Callable[[int, int], None] | None = None
     ) -> Callable[[int], dict[int, Stage]]:
-        """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
+        """Return a function that builds the stages of a rank; the last stage calls `on_loss` at every forward.
 
         Args:
             lists: Lists of all steps.
-            on_loss: Told micro-batch, output, target and loss.
-            on_step: Told stage and version after each Step.
+            on_loss: Called with micro-batch, output, target and loss.
+            on_step: Called with stage and version after each Step.
 
         Raises:
             ExecutionError: The model is cut into another number of stages than the lists have.
@@ -126,16 +126,16 @@ class TrainingSetup:
         return Batch(inputs, targets)
 
     def parts(self) -> TrainingParts | None:
-        """Return the parts of the run and its checkpoints; None if it has none.
+        """Return the parts of the run and its checkpoints, or None without checkpoints.
 
         Raises:
-            ExecutionError: The checkpoint that it goes on from is damaged, or of another run.
+            ExecutionError: The checkpoint to resume from is damaged, or of another run.
         """
         assert isinstance(self.spec.job, Train), "as the class says"
         return None if self.spec.job.checkpoints is None else TrainingParts(self.spec, self.run)
 
     def judge(self, stages: Iterable[nn.Module]) -> Scores | None:
-        """Return the scores of all stages in a row on the samples kept from training; None if there are none."""
+        """Return the scores of all stages in a row on held-out samples, or None if the model has none."""
         samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
         if samples is None:
             return None
@@ -157,15 +157,15 @@ class _Whole(nn.Sequential):
 
 
 def training_of(spec: RunSpec, device: torch.device, model: Model | None = None) -> TrainingSetup:
-    """Return what a run trains, on `device`.
+    """Return the setup of a training run on `device`.
 
     Args:
         spec: Specification of the run, whose job trains.
         device: Device of the stages built here.
-        model: The model that the run names; None: the name is looked up.
+        model: The model of the run (default: looked up by name).
 
     Raises:
-        ScheduleError: The specification makes no lists of so many steps.
+        ScheduleError: The specification makes no lists of that number of steps.
         ProfileError: There is no such model.
     """
     assert isinstance(spec.job, Train), "of this kind"
@@ -187,11 +187,11 @@ def train_locally(
 
     Args:
         lists: Lists of all steps, with or without communication.
-        training: What they train.
-        on_step: Told of each step.
-        held_out_every: Steps from one look at the held-out samples to the next; None: only the end is judged.
-        is_asked: Returns whether the run is to end after a checkpoint, of a run that has any.
-        export: File that gets the final weights of the whole model; None: none.
+        training: The setup of the training run.
+        on_step: Called after each step.
+        held_out_every: Steps between two scores on held-out samples; None to score only the end.
+        is_asked: Returns whether a run with checkpoints is to end after its next one.
+        export: File for the final weights of the whole model, or None.
 
     Raises:
         ExecutionError: The samples cannot be cut, an op failed (with rank, op and micro-batch), or a file of a
@@ -243,9 +243,9 @@ def _batches(
 
 
 def _final_stages(ranks: Sequence[Rank]) -> list[nn.Module]:
-    """Return the layers of all stages in order, with the weights that the run ends with, as the first replica has them.
+    """Return the layers of all stages in order, with the final weights of the first replica.
 
-    Of replicas all weights are the same; what else a layer has, as running means, each has of its own micro-batches.
+    All replicas have the same weights. Other state of a layer, such as running means, differs between replicas.
     """
     modules = dict[int, nn.Module]()
     for rank in ranks:
@@ -264,7 +264,7 @@ def _run_parts(
     history: LossHistory,
     is_asked: Callable[[], bool],
 ) -> bool:
-    """Run a training run part by part, and write its checkpoints; return whether it ended early, as was asked for."""
+    """Run a training run part by part, and write its checkpoints; return whether it ended early on request."""
     lists = None
     request = parts.leave_request()
     parts.gate = None if request is None else LocalGate(request, is_asked)

@@ -1,4 +1,4 @@
-"""Make a Timeline from what the recorders of all ranks kept."""
+"""Make a Timeline from the records of all ranks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def measured_timeline(
     held_bytes: Sequence[Sequence[int]],
     most_bytes: Sequence[Sequence[int]] | None = None,
 ) -> Timeline:
-    """Return what one run of the lowered `schedule` measured.
+    """Return the measured Timeline of one run of the lowered `schedule`.
 
     Args:
+        schedule: The lowered lists.
         times_ns: Per rank and op: reached, begun, ended [ns], on one clock.
-        held_bytes: Per rank, the bytes held after each op; empty where not known.
-        most_bytes: Per rank, the most bytes held inside each op; None: as many as after it.
+        held_bytes: Per rank, the bytes held after each op; empty if unknown.
+        most_bytes: Per rank, the peak bytes inside each op (default: `held_bytes`).
     """
     # in whole nanoseconds from the first mark on: seconds since the host started have no digits left for them
     zero = min((ns for times in times_ns for marks in times for ns in marks), default=0)
@@ -50,8 +51,8 @@ def measured_timeline(
 def _set_transfers(rows: list[list[Span]], schedule: Schedule) -> None:
     """Give the Sends and Recvs of each channel their transfer.
 
-    It can begin when both sides have posted. It is over at the latest when the receiver's computation begins; where
-    that one did not have to wait, the arrival was not seen, and this is as much as is known.
+    A transfer begins when both sides have posted. It ends at the latest when the receiver's computation begins. If that
+    computation did not wait, the arrival was not observed, and this bound is the end.
     """
     used = [
         {message: span.start_s for span in row for message in _received(span.op, schedule.num_stages)} for row in rows
@@ -65,10 +66,10 @@ def _set_transfers(rows: list[list[Span]], schedule: Schedule) -> None:
 
 
 def _set_reductions(rows: list[list[Span]], schedule: Schedule) -> None:
-    """Let Reduces that meet begin when the last of the replicas has come to it.
+    """Let Reduces that meet begin when the last replica reaches the reduction.
 
-    It is over at the latest when the Step goes on that waits for it; where that did not have to wait, as for transfers,
-    the end was not seen.
+    A Reduce ends at the latest when the Step that waits for it continues. If the Step did not wait, the end was not
+    observed, as for transfers.
     """
     for reduces in meeting_reduces(listed(schedule.ops)):
         start_s = max(rows[rank][index].posted_s for rank, index, _ in reduces)
@@ -87,7 +88,7 @@ def _memory(
     held_bytes: Sequence[Sequence[int]],
     most_bytes: Sequence[Sequence[int]],
 ) -> tuple[MemorySample, ...]:
-    """Add up what the ranks of a device hold: inside an op the most that it does, if that is more, then as after it."""
+    """Sum the memory of the ranks of a device: inside an op its peak, if that is higher, then the bytes after it."""
     samples = []
     for device in sorted(set(rank_to_device)):
         held = {rank: 0 for rank, its in enumerate(rank_to_device) if its == device and held_bytes[rank]}

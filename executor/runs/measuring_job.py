@@ -1,4 +1,4 @@
-"""The job of measuring: a rank runs its list some times, and says when each op was reached, begun and ended."""
+"""The job of measuring: a rank runs its list repeatedly and records when each op is reached, begun and ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Measured:
 
 @final
 class MeasuringJob(RankJob[Measured]):
-    """Runs the lists of a schedule some times, and measures every op.
+    """Runs the lists of a schedule repeatedly, and measures every op.
 
     Raises:
         ScheduleError: The lists cannot finish.
@@ -99,7 +99,7 @@ class MeasuringJob(RankJob[Measured]):
         return build_measured(self.spec, self._schedule, context.rank, context.device, self._model)
 
     def _emulated(self, costs: StageCosts, rank: int) -> tuple[dict[int, Stage], Batch]:
-        """Return stages that only take time, and a batch of nothing."""
+        """Return stages that only take time, and an empty batch."""
         schedule, cluster, how = self._schedule, self._cluster, self._job.how
         check_fits(schedule, costs.num_stages, f"the profile ({costs.origin})")
         if cluster is not None:
@@ -144,7 +144,7 @@ class MeasuringJob(RankJob[Measured]):
         self._look(context)
 
     def _look(self, context: RankContext) -> None:
-        """See how fast the machine is, while no rank works through its list; all ranks call this together."""
+        """Measure the speed of the machine while no rank runs its list; all ranks call this together."""
         if self._job.emulate is not None:  # what only takes time takes as long on any machine
             return
         context.meet()
@@ -216,10 +216,10 @@ def make_measured(
     Args:
         schedule: The lowered lists.
         times_ns: Per rank: reached, begun and ended of each op, shape (iterations, ops, 3) [ns].
-        held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops); no ops where not known.
+        held_bytes: Per rank: bytes after and peak of each op, shape (iterations, 2, ops); no ops if unknown.
         losses: Mean loss of each micro-batch in the first run.
-        yardstick: Speed of the machine; None where not known.
-        launches_s: Time of one thread to launch each iteration; None where each rank has a process.
+        yardstick: Speed of the machine, or None if unknown.
+        launches_s: Time of one thread to launch each iteration; None with a process per rank.
     """
     timelines = [
         replace(
@@ -258,7 +258,7 @@ def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
 
 
 def _clock_offset_ns(rank: int, rounds: int = 20) -> int:
-    """Return what to add to this rank's clock to get rank 0's: nothing on one host, else the best of some echoes."""
+    """Return the offset from this rank's clock to rank 0's: 0 on one host, else from the fastest of `rounds` echoes."""
     hosts = gather_texts(socket.gethostname())
     offset_ns = 0
     for other in range(1, len(hosts)):

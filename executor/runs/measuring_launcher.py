@@ -1,4 +1,4 @@
-"""Measure with processes of this machine: one per rank, or one of all ranks."""
+"""Measure with processes of this machine: one per rank, or one for all ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pipesched.schedules.lowering import lower
 
 
 def launch(spec: RunSpec, tick: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
-    """Run `spec`, whose job measures, with one process per rank, or one of all ranks where these use streams.
+    """Run `spec`, whose job measures, with one process per rank, or with one process for all ranks on streams.
 
     Args:
         spec: Specification of the run.
-        tick: Told now and then what fraction of all ops is done.
+        tick: Called regularly with the fraction of all ops that have begun.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
-        ProfileError: The run is read from a file, which names what is imported.
+        ProfileError: A file names the model, which is not trusted.
     """
     return run_watched(_Measuring(spec, tick))
 

@@ -1,4 +1,4 @@
-"""The job of a rank: what it does between meeting the other ranks and leaving them, to measure or to train."""
+"""The job of a rank, to measure or to train, between meeting the other ranks and leaving them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from pipesched.schedules import Op, Schedule
 _Result = TypeVar("_Result")
 
 OnScores: TypeAlias = Callable[[int, Scores], None]
-"""Told each micro-batch, and its scores, that comes to the last stage of this rank."""
+"""Called with each micro-batch that reaches the last stage of this rank, and its scores."""
 
 OnPhase: TypeAlias = Callable[[AdvanceTrials, int], None]
-"""Told at the beginning of each phase what is known, and how many steps it has."""
+"""Called at the beginning of each phase with the trials so far and the number of steps of the phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankListener:
-    """Who is told how far a rank is.
+    """Callbacks for the progress of a rank.
 
     Attributes:
-        at: Told each op and its position in the lowered list, before it.
-        on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
-        keeps_scores: Whether `on_scores` keeps them; a run without checkpoints then does not, and ends without.
-        on_phase: Told of each phase, where it is sought how far ahead a training run goes.
-        is_asked: Returns whether a training run is to end after a checkpoint; asked in every process.
-        gate: Says where its lists end early, if they have no flush; None: nowhere.
+        at: Called before each op with its position in the lowered list and the op.
+        on_scores: Called with the scores of each trained micro-batch, on ranks with the last stage.
+        keeps_scores: Whether `on_scores` keeps the scores; a run without checkpoints then returns no scores.
+        on_phase: Called at each phase of a training run that searches how far ahead to run.
+        is_asked: Returns whether a training run is to end after a checkpoint; called in every process.
+        gate: Decides where lists without a flush end early, or None for no early end.
         on_turn: Called when the rank gets its turn in a process with several ranks.
-        device: Gets the position of the rank's GPU, which is behind `at`; None: nobody asks for it.
+        device: Row for the position of the rank's GPU, which is behind `at`, or None.
     """
 
     at: Callable[[int, Op], None] = lambda index, op: None  # noqa: ARG005 -- nobody need listen
@@ -81,12 +81,12 @@ def with_position(listener: RankListener, row: PageRow, device: torch.device) ->
 
 
 class RankJob(ABC, Generic[_Result]):
-    """A job, as one rank of it sees it.
+    """A job as one rank handles it.
 
     Attributes:
         spec: Specification of the run.
-        lists: The lists that the rank runs its own of; lowered if they are in memory.
-        listener: Told how far the rank is.
+        lists: The lists of all ranks; lowered if they are in memory.
+        listener: Callbacks for the progress of the rank.
     """
 
     def __init__(self, spec: RunSpec, lists: Schedule, listener: RankListener) -> None:
@@ -96,7 +96,7 @@ class RankJob(ABC, Generic[_Result]):
 
     @abstractmethod
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
-        """Return the stages of the rank, and what they compute on."""
+        """Return the stages of the rank, and their input data."""
 
     @abstractmethod
     def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
@@ -110,19 +110,19 @@ class RankJob(ABC, Generic[_Result]):
 
     @abstractmethod
     def gather(self, context: RankContext) -> _Result | None:
-        """Return what came out, in the first process; all ranks call this together."""
+        """Return the result in the first process, None elsewhere; all ranks call this together."""
 
     def ops_of(self, rank: int) -> Iterable[Op]:
-        """Return the lowered list that `rank` works through, from the first op that the listener is told of."""
+        """Return the lowered list of `rank`, from the first op that the listener sees."""
         return lists_of(self.lists, {rank})[rank]
 
     @property
     def leave_request(self) -> LeaveRequest | None:
-        """What says how soon a run that is told to leave is drained; None: it is not, or drains itself."""
+        """The decision when a run that is asked to leave is drained; None if it is not, or drains itself."""
         return None
 
     def run(self, context: RankContext) -> _Result | None:
-        """Do all of it; what came out is known to the first process, None elsewhere.
+        """Run the job; return the result in the first process, None elsewhere.
 
         Raises:
             ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
@@ -143,7 +143,7 @@ class RankJob(ABC, Generic[_Result]):
     def _work(
         self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
-        """Run the lists, beside the references if there are any, and save what came of the weights."""
+        """Run the lists, with the references if there are any, and save the weights if requested."""
         is_real = not self.spec.is_emulated
         with references(self.lists, context, stages, self.spec.averaging) if is_real else nullcontext():
             self.work(context, stages, batch, shapes)

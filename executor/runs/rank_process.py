@@ -1,4 +1,4 @@
-"""The process of a rank: what it does, under torchrun or started by a launcher."""
+"""The process of a rank, under torchrun or started by a launcher."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def run_rank(
 ) -> Measured | Trained | None:
     """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
-    Under torchrun nobody ends a training run that diverges: to stop at the same op, the ranks would have to agree after
-    each step, for which they would wait for each other, as a schedule without a flush never does. What is returned says
-    where it diverged. (`launch_training` watches the losses from outside, and ends the processes.)
+    Under torchrun a training run that diverges is not ended early: to stop at the same op, the ranks would have to wait
+    for each other after each step, which a schedule without a flush avoids. The result contains the step at which it
+    diverged. (`launch_training` watches the losses from outside, and ends the processes.)
 
     Args:
         spec: Specification of the run; its model is trusted.
-        listener: Told how far the rank is.
-        meet: Where the ranks meet: an ``init_method`` of torch.distributed.
-        is_shared: Whether every process is told what came out, and not only the first.
-        guarded: Notes where this rank is, for its guard; in a process that is a rank and nothing else.
-        model: The model that the run names; None: the name is looked up.
+        listener: Callbacks for the progress of the rank.
+        meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
+        is_shared: Whether every process returns the result, and not only the first.
+        guarded: Notes the position of this rank for its guard, in a process that runs nothing else.
+        model: The model of the run (default: looked up by name).
 
     Returns:
-        In the first process, or in all, what was measured, or the loss history of the training run; None elsewhere.
+        The measurement, or the loss history of the training run, in the first process, or in all; None elsewhere.
 
     Raises:
         ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
-        ScheduleError: The lists cannot finish, or cannot have so many steps.
+        ScheduleError: The lists cannot finish, or do not exist for the number of steps.
         ProfileError: There is no such model, or it cannot be built.
     """
     if spec.transport == "streams":
@@ -72,7 +72,7 @@ def run_rank(
 def _beside(
     guarded: GuardedRank, spec: RunSpec, job: RankJob[Any], ranks: Sequence[int]
 ) -> AbstractContextManager[None]:
-    """Return what lets a guard run beside this process, if it is one of the run."""
+    """Return the context in which a guard runs beside this process, if it has a rank in the run."""
     process = int(os.environ["RANK"])
     if process >= len(ranks):
         return nullcontext()  # it is refused

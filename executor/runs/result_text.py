@@ -1,4 +1,4 @@
-"""The text in which processes tell each other what came out of a run: read as data, whoever sent it."""
+"""The result of a run as text that processes exchange: parsed as data only, for safety."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipesched.schedules.formats import timeline_from_json, timeline_to_json
 
 
 def result_to_text(result: Measured | Trained) -> str:
-    """Return all of a result, as JSON in which a number may be NaN or infinite."""
+    """Return a result as JSON in which a number may be NaN or infinite."""
     if isinstance(result, Trained):
         fields = TypeAdapter(Trained).dump_python(replace(result, steps=()))
         return json.dumps({**fields, "steps": [(step.loss, step.accuracy) for step in result.steps]})
@@ -25,7 +25,7 @@ def result_from_text(text: str) -> Measured | Trained:
     """Return the result in a text of `result_to_text`.
 
     Raises:
-        ValueError: The text is no such thing.
+        ValueError: The text is not a result.
     """
     fields = json.loads(text)
     if "timeline" not in fields:

@@ -42,7 +42,7 @@ class TrainingJob(RankJob[Trained]):
     """Trains for some steps.
 
     Raises:
-        ScheduleError: The specification makes no lists of so many steps.
+        ScheduleError: The specification makes no lists of that number of steps.
     """
 
     def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
@@ -94,7 +94,7 @@ class TrainingJob(RankJob[Trained]):
     def _run_parts(
         self, parts: TrainingParts, context: RankContext, stages: Mapping[int, Stage], shapes: Mapping[int, TensorShape]
     ) -> bool:
-        """Run part by part, and write checkpoints; return whether the run ended early, as some process was asked."""
+        """Run part by part, and write checkpoints; return whether the run ended early on the request of a process."""
         lists, num_ops, steps = None, 0, parts.num_steps
         recorder = Recorder(HostClock(), keeps=False)
 
@@ -141,7 +141,7 @@ class TrainingJob(RankJob[Trained]):
         return super().ops_of(rank) if self._parts is None else self._parts.ops_of(rank)
 
     def _take_scores(self) -> None:
-        """Take the scores of all ranks since the last time into the history, of which each process has its own."""
+        """Move the new scores of all ranks into the history; each process has its own history."""
         self._reader.finish()
         own, self._scores = torch.tensor(self._scores, dtype=torch.float64).reshape(-1, 3), array("d")
         tables = torch.cat(all_gather(own))
@@ -160,7 +160,7 @@ class TrainingJob(RankJob[Trained]):
 
 
 def _settle(writer: BackgroundWriter) -> None:
-    """Wait until the last checkpoint is written, by all ranks: none is to wait for another one's disk in an op."""
+    """Wait until all ranks have written the last checkpoint, so that no rank waits for another's disk inside an op."""
     with waiting_for("what is written of a checkpoint", ITS_CHECKPOINT):
         writer.wait()
     all_gather(torch.zeros(1))
@@ -169,7 +169,7 @@ def _settle(writer: BackgroundWriter) -> None:
 def _write(
     context: RankContext, beside: dist.ProcessGroup, parts: TrainingParts, states: StageStates, scores: ScoreTable
 ) -> None:
-    """Write what the rank held after so many steps; in the first process all that was written becomes a checkpoint."""
+    """Write the state of the rank after the last step; the first process makes a checkpoint of the files of all."""
     with writing(context.rank):
         files = parts.write(len(scores), states)
         texts = gather_texts(json.dumps({name: asdict(file) for name, file in files.items()}), beside)

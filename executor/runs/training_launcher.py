@@ -1,4 +1,4 @@
-"""Train with one process per rank on this machine: what the last stage says comes back while it runs."""
+"""Train with one process per rank on this machine, and read the scores of the last stage meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pipesched.profiles.models import build_layers
 from pipesched.schedules import Op, Schedule
 
 OnRestart: TypeAlias = Callable[[RankFailed, int], None]
-"""Told that a rank failed, and after how many steps the run is started again."""
+"""Called when a rank has failed, with the error and the steps that the restarted run begins after."""
 
 
 def launch_training(
@@ -50,17 +50,16 @@ def launch_training(
 
     Args:
         spec: Specification of the run.
-        on_step: Told of each step, soon after it was; may raise to end the run.
-        is_asked: Returns whether the run is to end after a checkpoint, of a run that has any.
-        export: File that gets the final weights of the whole model; None: none.
-        restarts: How often a run with checkpoints is started again from the newest one, where a rank fails.
-        on_restart: Told why, and after how many steps.
+        on_step: Called soon after each step; may raise to end the run.
+        is_asked: Returns whether a run with checkpoints is to end after its next one.
+        export: File for the final weights of the whole model, or None.
+        restarts: Number of restarts from the newest checkpoint after a rank has failed.
+        on_restart: Called at each restart with the error and the number of steps.
 
     Raises:
-        ExecutionError: The checkpoint that it goes on from is damaged, or of another run; or `export` cannot be
-            written.
+        ExecutionError: The checkpoint to resume from is damaged, or of another run; or `export` cannot be written.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
-        ProfileError: There is no such model, it cannot be built, or a file names what is imported.
+        ProfileError: There is no such model, it cannot be built, or a file names it and it is not trusted.
     """
     tell = None if on_step is None else _once(on_step)
     failures: list[str] = []
@@ -82,7 +81,7 @@ def launch_training(
 
 
 def _once(on_step: OnStep) -> OnStep:
-    """Return what tells `on_step` of each step once, also of those that are taken again."""
+    """Return a callback that calls `on_step` once per step, also if steps are repeated."""
     num_told = 0
 
     def tell(step: int, scores: Scores) -> None:
@@ -96,7 +95,7 @@ def _once(on_step: OnStep) -> OnStep:
 
 @final
 class _Training(WatchedJob[Trained]):
-    """Reads the scores that the ranks write, as they come."""
+    """Reads the scores that the ranks write, while they run."""
 
     def __init__(
         self, spec: RunSpec, on_step: OnStep | None, is_asked: Callable[[], bool], export: Path | None
@@ -125,10 +124,10 @@ class _Training(WatchedJob[Trained]):
         super().begin(folder)
 
     def _require_fitting(self, parts: TrainingParts) -> None:
-        """Refuse a checkpoint that some rank cannot go on from, before any is started.
+        """Refuse a checkpoint that does not fit some rank, before any rank is started.
 
         Raises:
-            ExecutionError: A file is damaged, or its tensors are not those that a stage needs.
+            ExecutionError: A file is damaged, or its tensors do not fit a stage.
         """
         if parts.goes_on:
             build = training_of(self.spec, torch.device("cpu")).stages(self._lists, lambda *_: None)
@@ -169,7 +168,7 @@ class _Training(WatchedJob[Trained]):
 
 
 def scores_file(folder: Path, number: int) -> Path:
-    """Return where a process writes the scores of its rank's micro-batches."""
+    """Return the file in which a process writes the scores of its rank's micro-batches."""
     return folder / f"scores{number}.jsonl"
 
 
@@ -179,17 +178,17 @@ def scores_line(microbatch: int, scores: Scores) -> str:
 
 
 def pause_file(folder: Path) -> Path:
-    """Return what is there when the run is to end after a checkpoint."""
+    """Return the file whose existence asks the run to end after a checkpoint."""
     return folder / "pause"
 
 
 def drain_file(folder: Path) -> Path:
-    """Return the page on which the launcher and the ranks agree where lists without a flush end early."""
+    """Return the page on which the launcher and the ranks agree on the early end of lists without a flush."""
     return folder / "drain"
 
 
 def phases_file(folder: Path) -> Path:
-    """Return where the first process writes how far ahead each phase runs."""
+    """Return the file in which the first process writes how far ahead each phase runs."""
     return folder / "phases.jsonl"
 
 
@@ -206,13 +205,13 @@ def _phases(job: Train, folder: Path) -> Iterator[Schedule]:
 
 
 def _found(folder: Path) -> AdvanceTrials:
-    """Return what the last phase has begun with, which is all there was to find."""
+    """Return the trials at the start of the last phase, which are all trials."""
     _, advance, trials = json.loads(phases_file(folder).read_text().splitlines()[-1])
     return AdvanceTrials(advance, tuple(Trial(*trial) for trial in trials))
 
 
 class _Tail:
-    """What has been written to a file, line by line, since one last looked."""
+    """The new lines of a file since the last read."""
 
     def __init__(self, path: Path, history: LossHistory) -> None:
         self._path = path
@@ -220,7 +219,7 @@ class _Tail:
         self._place = 0
 
     def read(self) -> None:
-        """Hand on the new lines, but for one that is not whole yet."""
+        """Add the scores of new complete lines to the history."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -233,7 +232,7 @@ class _Tail:
 
 
 def _load(training: TrainingSetup, folder: Path) -> list[nn.Module]:
-    """Return all stages with the weights that the ranks saved."""
+    """Return all stages with the saved weights of the ranks."""
     stages: list[nn.Module] = []
     for index, bounds in enumerate(training.spec.bounds):
         stage = build_layers(training.model, *bounds, seed=training.spec.seed, dtype=training.dtype)

@@ -1,11 +1,11 @@
-"""The parts of a training run with checkpoints: the lists between two moments at which nothing is in flight.
+"""The parts of a training run with checkpoints: the lists between two moments without ops or messages in flight.
 
     lists with a flush       a part is one pass of the lists; a checkpoint can be written after each
     lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again;
-                             a run that is told to leave may be drained earlier (`early_drain`)
+                             a run that is asked to leave may be drained earlier (`early_drain`)
 
-So a run that goes on from a checkpoint computes what it would have computed without having been stopped, or, if it was
-drained early, what it would have computed with a checkpoint there.
+So a run that resumes from a checkpoint gives the same results as an uninterrupted run, or, after an early drain, as a
+run with a checkpoint there.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class TrainingPart(NamedTuple):
     """A part of a training run.
 
     Attributes:
-        lists: Its lists; the same object as before where they are the same.
-        first_microbatch: The run's micro-batch that is number 0 of them.
-        begun: Steps of the run before them.
-        steps: Steps of the run that are taken when it is over, unless it is drained early.
+        lists: Its lists; the same object as in the part before if they are the same.
+        first_microbatch: The run's micro-batch that is number 0 of the lists.
+        begun: Steps of the run before the part.
+        steps: Steps of the run after the part, unless it is drained early.
     """
 
     lists: Schedule
@@ -65,26 +65,26 @@ class TrainingPart(NamedTuple):
     steps: int
 
     def named(self, op: Op) -> Op:
-        """Return an op of the lists as it would be in those of the whole run."""
+        """Return an op of the lists with its numbers in the whole run."""
         return moved(op, self.first_microbatch, lambda stage: self.begun)  # noqa: ARG005 -- each steps as often
 
 
 @final
 class TrainingParts:
-    """The parts of a training run, the checkpoints between them, and the one that it goes on from.
+    """The parts of a training run, the checkpoints between them, and the checkpoint that it resumes from.
 
     Args:
         spec: Specification of the run, whose job trains with checkpoints.
-        run: What the job's specification makes.
+        run: The training run of the job's specification.
 
     Attributes:
         num_steps: Steps of the whole run.
-        scores: The scores of the steps before.
-        gate: Says where lists without a flush end early; None: nowhere.
+        scores: The scores of the steps before the run resumes.
+        gate: Decides where lists without a flush end early, or None for no early end.
 
     Raises:
-        ExecutionError: The checkpoint is damaged, or of another run; or the folder has checkpoints of one; or the steps
-            from one to the next are no whole number of passes of the lists.
+        ExecutionError: The checkpoint is damaged, or of another run; the folder has checkpoints of another run; or the
+            steps between checkpoints are not a multiple of the steps of one pass of the lists.
         ScheduleError: The schedule cannot be run in parts.
     """
 
@@ -138,7 +138,7 @@ class TrainingParts:
             steps += count
 
     def _lists(self, begun: Callable[[], int], count: int, gate: Gate | None) -> Schedule:
-        """Return the lists of so many steps, of the part that has begun after so many as `begun` says."""
+        """Return the lists of `count` steps, for the part that begins after `begun()` steps."""
         run, per_step = self._run, self._run.microbatches_per_step
         lists = run.part(begun(), count)
         if gate is None or run.flush_steps is not None:
@@ -146,13 +146,13 @@ class TrainingParts:
         return ending_early(lists, lambda: begun() * per_step, lambda size: run.part(begun(), size // per_step), gate)
 
     def leave_request(self) -> LeaveRequest | None:
-        """Return what says how soon the run is drained that is told to leave; None: its lists have a flush."""
+        """Return the decision when a run that is asked to leave is drained, or None if its lists have a flush."""
         if self._run.flush_steps is not None:
             return None
         return LeaveRequest(self._run.microbatches_per_step, self._settings.every, len(self.scores))
 
     def steps_after(self, part: TrainingPart) -> int:
-        """Return the steps of the run that are taken now that a part is over."""
+        """Return the steps of the run that are done after a part."""
         end = None if self.gate is None else self.gate.end
         if end is None or end <= part.first_microbatch:
             return part.steps
@@ -167,11 +167,11 @@ class TrainingParts:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the run goes on from a checkpoint, and has steps to take."""
+        """Whether the run resumes from a checkpoint, and has steps left."""
         return self._start is not None and len(self.scores) < self.num_steps
 
     def begin(self) -> None:
-        """Make room for what will be written; one process calls this, before any writes.
+        """Remove files that the run will write again; one process calls this, before any process writes.
 
         Raises:
             ExecutionError: The folder cannot be made.
@@ -179,10 +179,10 @@ class TrainingParts:
         clear_after(self._folder, len(self.scores))
 
     def load(self, rank: int, stages: Mapping[int, Stage]) -> None:
-        """Let the stages of `rank` go on from where the run does.
+        """Load the state of the checkpoint into the stages of `rank`.
 
         Raises:
-            ExecutionError: A file is damaged, or its tensors are not those that a stage needs.
+            ExecutionError: A file is damaged, or its tensors do not fit a stage.
         """
         if self._start is None or self._index is None:
             return
@@ -206,13 +206,13 @@ class TrainingParts:
 
     @contextmanager
     def _advising(self, fits: Callable[[Path], bool] = lambda checkpoint: True) -> Iterator[None]:  # noqa: ARG005
-        """Say of a checkpoint that cannot be gone on from which one can be.
+        """Add advice to errors about a checkpoint: another checkpoint to resume from.
 
         Args:
-            fits: Whether another is one.
+            fits: Returns whether the run can resume from another checkpoint.
 
         Raises:
-            ExecutionError: That which is raised inside, with what to try.
+            ExecutionError: The error raised inside, with the advice.
         """
         assert self._start is not None, "there is one"
         try:
@@ -231,30 +231,30 @@ class TrainingParts:
         return not (traits.is_asynchronous or traits.averages)
 
     def is_due(self, steps: int) -> bool:
-        """Return whether there is a checkpoint after so many steps, asked for or not."""
+        """Return whether a checkpoint is regular after `steps` steps."""
         return steps % self._settings.every == 0 or steps == self.num_steps
 
     def copy(self, rank: int, stages: Mapping[int, Stage]) -> StageStates:
-        """Return copies of what `rank` holds.
+        """Return copies of the state of `rank`.
 
         Raises:
-            ExecutionError: A stage is in the middle of something.
+            ExecutionError: A stage is in the middle of a computation.
         """
         return copy_states(rank, stages, self._spec.bounds)
 
     def write(self, steps: int, states: StageStates) -> dict[str, FileDigest]:
-        """Write what was copied after so many steps; return what the files hold.
+        """Write the copied state after `steps` steps; return the digests of the files.
 
         Raises:
-            ExecutionError: One cannot be written.
+            ExecutionError: A file cannot be written.
         """
         return write_states(checkpoint_folder(self._folder, steps), states)
 
     def finish(self, files: Mapping[str, FileDigest], scores: ScoreTable) -> None:
-        """Make a checkpoint of the files of all ranks, and remove those that are not kept; one process calls this.
+        """Make a checkpoint of the files of all ranks, and remove old checkpoints; one process calls this.
 
         Args:
-            files: What the files hold, by name.
+            files: Digests of the files, by name.
             scores: The scores of all steps of the run so far.
 
         Raises:
@@ -276,7 +276,7 @@ class TrainingParts:
 
 
 def run_of(spec: RunSpec) -> RunIdentity:
-    """Return all that a step of a training run depends on."""
+    """Return all settings that affect a step of a training run."""
     assert isinstance(spec.job, Train), "of this kind"
     made = spec.job.schedule_spec
     lists = None if made.lists is None else f"lists {hashlib.sha256(made.lists.encode()).hexdigest()[:12]}"
@@ -298,12 +298,12 @@ def run_of(spec: RunSpec) -> RunIdentity:
 
 
 def going_on(spec: RunSpec) -> tuple[RunSpec, int]:
-    """Return a run with checkpoints as it goes on from the newest that is whole, if there is one, and the steps before.
+    """Return a run that resumes from the newest undamaged checkpoint, if there is one, and the steps before it.
 
-    What befell it on purpose does not do so again.
+    Injected faults are removed.
 
     Raises:
-        ExecutionError: All are damaged.
+        ExecutionError: All checkpoints are damaged.
     """
     assert isinstance(spec.job, Train), "its job trains"
     settings = spec.job.checkpoints

@@ -1,4 +1,4 @@
-"""The un-pipelined model, whose losses every run has to agree with."""
+"""The un-pipelined model, whose losses are the reference of every run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pipesched.schedules.formats import from_json
 
 @kept_random_state()
 def whole_model_losses(spec: RunSpec, model: Model | None = None) -> tuple[float, ...]:
-    """Return the mean loss of every micro-batch of what is measured, from the initial weights, without a pipeline.
+    """Return the mean loss of every micro-batch of a measured run, from the initial weights, without a pipeline.
 
     Args:
         spec: Specification of the run.
-        model: The model that the run names; None: the name is looked up.
+        model: The model of the run (default: looked up by name).
     """
     job = spec.job
     assert isinstance(job, Measure), "of this kind"
