@@ -1,8 +1,7 @@
 """Reading and checking of the costs that a caller gives.
 
 Costs are StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile (.json, .txt), of costs
-from
-runs (.json), or a table of stages or layers (.csv).
+from runs (.json), or a table of stages or layers (.csv).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A user's own builder as an entry of the catalogue: a function of (num_ranks, num_microbatches, ...).
 
 A builder is given as a function or by name: ``package.module:builder`` or ``path.py:builder``. Only a command line or
-an
-argument may name code to import; a name in a file is looked up in the catalogue alone.
+an argument may name code to import; a name in a file is looked up in the catalogue alone.
 """
 
 from __future__ import annotations
@@ -166,7 +165,7 @@ def _imported(name: str, folder: Path) -> Builder:
         raise ScheduleError(
             f"schedule {name}: got no function {function_name!r} in {module_name}, {expected} check its spelling"
         )
-    return function  # type: ignore[no-any-return]  # what it returns is checked by _read
+    return function  # type: ignore[no-any-return]  # _read checks the result
 
 
 @contextlib.contextmanager

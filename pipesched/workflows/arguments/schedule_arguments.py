@@ -1,8 +1,7 @@
 """Reading and checking of the schedule that a caller gives.
 
 A schedule is a Schedule, a Plan, a name of the catalogue or a builder of your own with its counts, or a file of lists
-or
-of a plan (.json, .csv).
+or of a plan (.json, .csv).
 """
 
 from __future__ import annotations

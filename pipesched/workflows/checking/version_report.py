@@ -103,8 +103,7 @@ def versions(
 
     Args:
         schedule: A schedule, its name, a file or a plan, as `simulate` takes it. The list of a run without a flush is
-            not
-            held.
+            not held.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.

@@ -85,8 +85,7 @@ def _sharing(setting: PipelineSetting) -> list[list[str]]:
 
 
 def _group_size(setting: PipelineSetting) -> list[list[str]]:
-    """Return the flag for the number of micro-batches that go through all chunks together; empty if it is `num_ranks`.
-    """
+    """Return the flag for the number of micro-batches that pass all chunks together; empty if it is `num_ranks`."""
     if setting.schedule != "interleaved":
         return []
     num_ranks, num_microbatches = setting.num_ranks, setting.num_microbatches

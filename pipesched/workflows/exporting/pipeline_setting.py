@@ -57,9 +57,7 @@ class PipelineSetting:
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule in the catalogue, or a fixed label for lists, because their name is not for a
-        script.
-        """
+        """The name of the schedule in the catalogue, or a fixed label for lists, whose own name is not for a script."""
         spec = self.schedule_spec
         return find(spec.name).name if spec.lists is None else "lists of your own"
 

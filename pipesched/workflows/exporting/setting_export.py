@@ -28,8 +28,7 @@ def export_setting(
     """Return a setting as flags or configuration of another trainer.
 
     Megatron-LM and torchtitan take flags, as an array of bash; DeepSpeed takes JSON, the arguments of its
-    PipelineModule and
-    its configuration. Nothing is left out silently: a part without an equivalent is refused.
+    PipelineModule and its configuration. Nothing is left out silently: a part without an equivalent is refused.
 
     Args:
         plan: A plan, the file of one, or a setting without a plan.

@@ -108,8 +108,7 @@ def file_schema(name: FormatName) -> dict[str, Any]:
     """Return the JSON Schema of a file format, with the meaning of each field, in SI units.
 
     A schema gives fields, types and ranges. Only the reader checks fields against each other (numbers that rise, sums
-    that
-    agree). The schema of a table describes the list of its rows; the schema of a search describes one line.
+    that agree). The schema of a table describes the list of its rows; the schema of a search describes one line.
 
     Args:
         name: One of `FILE_FORMATS`.

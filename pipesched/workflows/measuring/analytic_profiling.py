@@ -43,8 +43,7 @@ def analytic_profile(
     """Estimate seconds and bytes of every layer of a GPT from FLOPs, bytes, and the data sheet of a GPU.
 
     An operation takes the longer of its times for FLOPs and for bytes. The layers are those of Megatron-LM, with
-    dropout.
-    The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers.
+    dropout. The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers.
 
     Args:
         model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
@@ -58,8 +57,7 @@ def analytic_profile(
             unless attention is recomputed.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
         dtype: Data type of weights and activations; with types smaller than ``float32``, a ``float32`` copy of the
-            weights
-            is kept.
+            weights is kept.
         efficiency: Share of its peak that the GPU reaches in products of matrices; None: as measured for the GPU.
 
     Raises:

@@ -1,8 +1,7 @@
 """The links between processes of this machine, measured by ping-pong and in runs.
 
 Ping-pong shows how links differ. Messages cost more on ranks that compute, whose cores are busy and whose caches are
-full
-of other data. Runs of a small model by our own executor, one for each size, measure this cost.
+full of other data. Runs of a small model by our own executor, one for each size, measure this cost.
 """
 
 from __future__ import annotations

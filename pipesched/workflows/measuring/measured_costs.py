@@ -225,7 +225,7 @@ def profiled_stages(
     microbatch_size: int | None,
     output_bytes: int | None,
 ) -> tuple[StageCost, ...] | None:
-    """Return the costs of the stages that are known without the runs, or None if there are none.
+    """Return the costs of the stages that are known without the runs, or None without any.
 
     Raises:
         ArgumentError: A value is given twice, or belongs to a profile that is not given.

@@ -21,10 +21,8 @@ def profile_from_runs(
     """Return a profile with the mean seconds of the stages of runs: F, B, I, W and Step.
 
     Each layer of a stage is scaled alike, at every micro-batch size. Ops that no run had (I and W of a run with B
-    alone, a
-    Step) are scaled as B, or stay; bytes, copies of weights and the slowdown of shared cores stay. Hand-over and
-    messages
-    are no costs of layers: `costs_from_runs` has them.
+    alone, a Step) are scaled as B, or stay; bytes, copies of weights and the slowdown of shared cores stay. Hand-over
+    and messages are no costs of layers: `costs_from_runs` has them.
 
     Args:
         runs: Measured Timelines of the model, or files of them, all cut into the same stages.

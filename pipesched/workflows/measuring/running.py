@@ -169,8 +169,7 @@ def run(
     """Run a schedule, one process per rank, and measure every op.
 
     The processes are started here, on this machine. In a script that torchrun has started, this process joins as its
-    rank
-    instead, and every process gets the result. `close` ends the processes that stay for the next run.
+    rank instead, and every process gets the result. `close` ends the processes that stay for the next run.
 
     Args:
         schedule: A Schedule, a Plan, a file, or with `num_ranks` and `num_microbatches` a name of the catalogue or a
@@ -184,8 +183,7 @@ def run(
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
         microbatch_size: Samples of a micro-batch; None: as planned, or 1 for a model, or the smallest size of an
-            emulated
-            profile.
+            emulated profile.
         partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list;
             None with a plan, which has a partition.
         profile: Profile of the model, for the partition.

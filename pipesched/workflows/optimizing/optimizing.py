@@ -66,15 +66,12 @@ def optimize(
 
     The ops and their ranks are those of `schedule`: one stage per rank (``1f1b``, ``zb_h1``), chunks (``interleaved``,
     ``interleaved_zb``), a V (``zbv``) or waves (``hanayo``). The search starts from the best schedule within the limit,
-    of
-    the catalogue or of a planner, for these stages. CP-SAT of OR-tools (``pip install "pipesched[optimize]"``) searches
-    for
-    a better order unless a simple bound proves that none exists.
+    of the catalogue or of a planner, for these stages. CP-SAT of OR-tools (``pip install "pipesched[optimize]"``)
+    searches for a better order unless a simple bound proves that none exists.
 
     Without a flush (``pipedream``, ``pipedream_2bw``, ``vanilla_1f1b``, ``stale_weights``, ``spectrain``, ``xpipe``,
     ``pipeoptim``) the objective is the period of a micro-batch. The result gives the micro-batches in flight on each
-    rank;
-    every rank keeps its order, one F and one B in turn, and no search is needed.
+    rank; every rank keeps its order, one F and one B in turn, and no search is needed.
 
     Args:
         schedule: As `simulate` takes it: one pipeline and one batch, or run, each stage on one rank.
@@ -89,19 +86,16 @@ def optimize(
         partition: Layers to stages, as `simulate` takes it.
         input_share: Share of B that I takes in costs with B alone; W takes the rest.
         network: Options of the network. The proof assumes messages that wait for no other message, which never raises
-            the
-            bound.
+            the bound.
         compression: ``"half"``: messages are sent in half precision.
         convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
         in_flight: Most micro-batches in flight on a rank; None: the memory of the devices, or if it is unknown, the
-            most
-            that `schedule` has on any rank.
+            most that `schedule` has on any rank.
         is_split: Whether whole backwards may be split into I and W; None: as in `schedule`.
         is_repeated: Whether the batch is repeated without a pause, with one step of each stage between. If so, the
             objective is the period, the steady-state time that `simulate` predicts; otherwise the makespan.
         may_recompute: Whether a stage may keep only its input for all micro-batches and recompute the rest, so that
-            more
-            of them fit. The search chooses the stages.
+            more of them fit. The search chooses the stages.
         seconds: Time limit of the search [s]; 0: only known orders and simple bounds.
         num_workers: Threads of the search; None: one for each core.
 

@@ -95,8 +95,7 @@ class Optimum:
 
     @property
     def gap(self) -> float:
-        """The excess of the time over the bound, as a share of the bound; 0 if the order is proven to be the fastest.
-        """
+        """The excess of the time over the bound, as a share of the bound; 0 if the order is proven the fastest."""
         return self.least.gap
 
     def to_rows(self) -> list[dict[str, Any]]:

@@ -104,8 +104,7 @@ class PartitionedModel:
         request: The request.
         partitioned: The stages, with their costs.
         simulated_s: Steady-state time per micro-batch under 1F1B-RR, of a partition by replicas [s]; None for others,
-            and
-            if a simulation would take long.
+            and if a simulation would take long.
         data_parallel_s: Time per micro-batch of plain data parallelism on the same devices, if `simulated_s` is known:
             each device has all layers, and each step sums all gradients [s].
     """
@@ -122,8 +121,7 @@ class PartitionedModel:
 
     @property
     def is_told_by_layers(self) -> bool:
-        """Whether `layers` alone determines the layers of each stage; it may not for a graph that is cut by replicas.
-        """
+        """Whether `layers` alone determines the layers of each stage; a graph that is cut by replicas may need more."""
         profile, stages = self.request.profile, self.partitioned.stages
         usual = arranged_order(profile, len(stages))
         return all(set(usual[stage.first : stage.last]) == {*self.partitioned.layers_of(stage)} for stage in stages)

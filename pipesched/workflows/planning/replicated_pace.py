@@ -25,8 +25,7 @@ def simulated_times(
 
     Ranks take the devices in order. The time of 1F1B-RR is the steady-state time. A step of data parallelism is one
     micro-batch on each device, which has all layers, and the sum of all gradients over all devices. A time is None if
-    it
-    cannot be predicted, or not within seconds.
+    it cannot be predicted, or not within seconds.
 
     Args:
         profile: Profile of the model.

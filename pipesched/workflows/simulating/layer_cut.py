@@ -1,4 +1,4 @@
-"""The balanced cut of layers for a schedule under some conditions: one answer for all that predict or run it."""
+"""The balanced cut of layers for a schedule under given conditions, shared by predictions and runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipesched.simulator.search import CutTask, fastest_cut
 from pipesched.workflows.arguments import ScheduleSource, read_microbatch_size
 
 _KEPT = 16
-"""Cuts that are kept, as several parts of an answer ask for the same one."""
+"""Cuts that are cached, because several parts of an answer need the same cut."""
 _StagesOf: TypeAlias = Callable[[Sequence[tuple[int, int]]], StageCosts]
 _stages_of: OrderedDict[tuple[int, int | None, int], tuple[object, _StagesOf]] = OrderedDict()
 _known: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], Layers]] = OrderedDict()
@@ -34,23 +34,23 @@ def balanced_layers(
     compression: Compression | None = None,
     buffers: Buffers = "pooled",
 ) -> Layers:
-    """Return the layers of each stage with which a schedule is fastest, as far as a short search finds them.
+    """Return the layers of each stage with which a schedule is fastest, within a short search.
 
     Args:
         given: Costs of the layers.
         source: The schedule.
         cluster: The machines.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
-        input_share: Share of B that I takes where B alone is known; None: none is supposed.
-        network: How messages go.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest measured size.
+        input_share: Share of B that I takes in costs with B alone; None: no split is assumed.
+        network: Options of the network.
         compression: Compression of messages.
-        buffers: How receive buffers are allocated.
+        buffers: Allocation of receive buffers.
 
     Raises:
         ArgumentError: The size of micro-batches is below 1.
         ProfileError: There are more stages than layers, or the profile does not cover the size.
     """
-    objects, schedule = (given, source.schedule), source.schedule  # kept, and so their identity
+    objects, schedule = (given, source.schedule), source.schedule  # kept, so that their ids stay valid
     key = (
         *map(id, objects), source.longer is None, microbatch_size, cluster, network, compression, buffers, input_share
     )  # fmt: skip
@@ -72,7 +72,7 @@ def balanced_layers(
 
 
 def _stages_of_schedule(given: Profile | LayerCosts, schedule: Schedule, microbatch_size: int | None) -> _StagesOf:
-    """Return what says the costs of stages, after it is clear that there are layers enough."""
+    """Return the function from bounds to the costs of stages, after a check that there are enough layers."""
     try:
         uniform_partition(len(given.layers), schedule.num_stages)
     except ProfileError as error:
@@ -85,7 +85,7 @@ def _stages_of_schedule(given: Profile | LayerCosts, schedule: Schedule, microba
 
 
 def _stages(given: Profile | LayerCosts, size: int | None, num_sharing: int) -> _StagesOf:
-    """Return the function from bounds to the costs of stages; the latest functions are kept."""
+    """Return the function from bounds to the costs of stages; the latest functions are cached."""
     if isinstance(given, Profile):
         size = read_microbatch_size(size, given)
     key = id(given), size, num_sharing
@@ -95,5 +95,5 @@ def _stages(given: Profile | LayerCosts, size: int | None, num_sharing: int) -> 
         _stages_of[key] = (
             given,
             stages_of_layers(given, size, num_sharing),
-        )  # what is given is kept, and so its identity
+        )  # `given` is kept, so that its id stays valid
     return _stages_of[key][1]

@@ -1,4 +1,4 @@
-"""The least time that the ops of a schedule take in any order, under the memory of their ranks: a proven bound."""
+"""A proven lower bound on the time of a schedule's ops in any order, under the memory of their ranks."""
 
 from __future__ import annotations
 
@@ -38,27 +38,26 @@ from pipesched.simulator.optimum import (
 )
 
 OnSearch: TypeAlias = Callable[[float, float, float], None]
-"""Told (share of the seconds that is over, the best time so far [s], and what none is proven to be less than [s])."""
+"""Receives (share of the search time that is over, best time so far [s], proven lower bound [s])."""
 _CHOICES = 8
-"""Shares of the stages, those that come first, that recompute in orders that are known before a search."""
+"""Steps from no stage to all stages that recompute, first stages first, in the orders known before a search."""
 _SMALLEST = 1e-4
-"""The smallest gap that is told, as what rounding leaves open."""
+"""The smallest gap that is reported, because of rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastTime:
-    """What no order of a schedule's ops on their ranks takes less than.
+    """A lower bound on the time of a schedule's ops on their ranks, in any order.
 
     Attributes:
-        bound_s: The least makespan that is possible as far as is proven, or the least period of a repeated batch [s].
-        in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit,
-            infinite where nothing is.
-        resolution_s: What times were rounded down to for a search [s]; None where there was none, or it needed no
-            rounding.
-        time_s: The makespan, or the period, of the schedule that is judged by it [s].
-        is_repeated: Whether it is of the period at which something is repeated.
+        bound_s: The proven lower bound on the makespan, or on the period of a repeated batch [s].
+        in_flight: Most micro-batches in flight on a rank; None if the bytes of the devices are the limit, infinite
+            without a limit.
+        resolution_s: Unit to which times were rounded down for a search [s]; None without a search or rounding.
+        time_s: The makespan, or the period, of the schedule that is compared with the bound [s].
+        is_repeated: Whether the bound is on a period.
         is_stopped: Whether the search was interrupted.
-        repeated: What is.
+        repeated: The repeated unit.
     """
 
     bound_s: float
@@ -71,11 +70,11 @@ class LeastTime:
 
     @property
     def gap(self) -> float:
-        """How much longer the time is than the bound, as a share of the bound; 0: it is proven to be the least."""
+        """The excess of the time over the bound, as a share of the bound; 0 if the time is proven to be the least."""
         return self.gap_of(self.time_s)
 
     def gap_of(self, time_s: float) -> float:
-        """Return how much longer another makespan, or period, of the same ops [s] is than the bound."""
+        """Return the excess over the bound of another makespan, or period, of the same ops [s]."""
         assert time_s >= (1 - SAME) * self.bound_s, f"{time_s} s is below a bound of {self.bound_s} s: it is not proven"
         return time_s / self.bound_s - 1 if time_s > (1 + SAME) * self.bound_s else 0.0
 
@@ -90,7 +89,7 @@ class LeastTime:
 
     @property
     def sentence(self) -> str:
-        """What is proven, in a line."""
+        """The proven bound, in a line."""
         after = f", {self.repeated} after {self.repeated}," if self.is_repeated else ""
         orders = f"no order of its ops {self.memory}{after}"
         if not self.gap:
@@ -111,17 +110,17 @@ class LeastTime:
         }
 
 
-@dataclass(frozen=True)  # without slots: what takes long is worked out when it is asked for
+@dataclass(frozen=True)  # without slots, for cached properties
 class OrderSearch:
-    """The ops of a schedule to be ordered anew.
+    """The search for the best order of a schedule's ops.
 
     Attributes:
         lists: The schedule's lists, with its backwards whole or split as asked.
         costs: Costs of its stages.
-        problem: What is to be ordered.
-        in_flight: The most micro-batches that a rank may have in flight; None where the devices' bytes are the limit.
-        excess: Says by how much lists are above what the devices hold.
-        choices: Where stages may recompute, the problem of some choices of those that do, with their lists.
+        problem: The ops to order, and their constraints.
+        in_flight: Most micro-batches in flight on a rank; None if the bytes of the devices are the limit.
+        excess: Returns by how much lists exceed the memory of the devices.
+        choices: The problem and lists for some sets of recomputing stages; empty if no stage may choose.
     """
 
     lists: Schedule
@@ -133,10 +132,10 @@ class OrderSearch:
 
     @cached_property
     def orders(self) -> tuple[KnownOrder, ...]:
-        """The orders that are known and keep to the limits, the shortest first.
+        """The known orders within the limits, the shortest first.
 
         Raises:
-            SimulationError: There is none.
+            SimulationError: No known order is within the limits.
         """
         if self.choices:
             orders = orders_of_choices(self.problem, self.choices, self.costs, self.excess)
@@ -151,11 +150,11 @@ class OrderSearch:
 
     @property
     def fits(self) -> bool:
-        """Whether the schedule's lists keep to the limits."""
+        """Whether the schedule's lists are within the limits."""
         return self.problem.room.holds(self.lists) and not any(self.excess(self.lists))
 
     def lists_of(self, starts: OpTimes, name: str) -> Schedule:
-        """Return the lists of an order of these starts [ticks]."""
+        """Return the lists of an order with these starts [ticks]."""
         return schedule_of_times(self.problem, self.lists, starts, name)
 
     def prove(
@@ -164,18 +163,18 @@ class OrderSearch:
         num_workers: int | None = None,
         progress: OnSearch = lambda share, best_s, bound_s: None,  # noqa: ARG005
     ) -> OrderProof:
-        """Look for a shorter order than the known ones, and for a proof that there is none.
+        """Search for a shorter order than the known ones, and for a proof that none exists.
 
-        A KeyboardInterrupt ends the search with what there is.
+        A KeyboardInterrupt ends the search with the results so far.
 
         Args:
-            seconds: How long CP-SAT looks at most [s]; 0: the simple bounds of each rank alone are all.
+            seconds: Time limit of CP-SAT [s]; 0: only the simple bounds of each rank.
             num_workers: Threads; None: one for each core.
-            progress: Told how far it is, now and then.
+            progress: Receives the state of the search now and then.
 
         Raises:
-            ModuleNotFoundError: OR-tools is not installed, and the simple bounds leave something open.
-            SimulationError: No order is known that keeps to the limits.
+            ModuleNotFoundError: OR-tools is not installed, and the simple bounds leave a gap.
+            SimulationError: No known order is within the limits.
         """
 
         def tell(passed_s: float, ticks: int, bound: int) -> None:
@@ -196,7 +195,7 @@ class OrderSearch:
         )
 
     def least_time(self, time_s: float, proof: OrderProof | None) -> LeastTime:
-        """Return what is proven, for a schedule of this makespan or period [s]; without a proof by simple bounds."""
+        """Return the bound for a schedule of this makespan or period [s]; without a proof, by simple bounds."""
         bound, resolution = (least_ticks(self.problem), 1) if proof is None else (proof.bound, proof.resolution)
         resolution_s = resolution * self.problem.tick_s if resolution > 1 else None
         bound_s = bound * self.problem.tick_s
@@ -215,23 +214,23 @@ def order_search(
     may_recompute: bool = False,
     has_device_limits: bool = True,
 ) -> OrderSearch:
-    """Return what there is to order of a schedule.
+    """Return the search for the best order of a schedule's ops.
 
     Args:
         schedule: One pipeline and one batch, each stage on one rank.
-        costs: What its stages cost.
+        costs: Costs of its stages.
         cluster: The machines.
-        in_flight: The most micro-batches in flight on a rank; None: what the devices hold, if that is known and
-            `has_device_limits`, or as many as the schedule has on the rank where it has most.
-        is_split: Whether the backward is I and W; None: as the schedule has it.
-        is_repeated: Whether the batch is repeated, and its period is to be the least; else its makespan.
+        in_flight: Most micro-batches in flight on a rank; None: the memory of the devices, if it is known and
+            `has_device_limits`, otherwise the most that the schedule has on any rank.
+        is_split: Whether the backward is I and W; None: as in the schedule.
+        is_repeated: Whether the batch is repeated and its period is the objective; otherwise the makespan.
         may_recompute: Whether stages that do not recompute may do so.
-        has_device_limits: Whether the devices' memory is a limit where `in_flight` is None.
+        has_device_limits: Whether the memory of the devices is the limit if `in_flight` is None.
 
     Raises:
         NotOrderableError: The schedule is of another kind.
         SimulationError: A rank has no room for one micro-batch.
-        ProfileError: The costs do not say the seconds of an op.
+        ProfileError: The costs lack the seconds of an op.
     """
     require_orderable_length(schedule)
     lists = orderable(schedule, costs)

@@ -1,4 +1,4 @@
-"""The cut of a model that is run or trained: by its profile as a prediction cuts it, or evenly where there is none."""
+"""The cut of a model for a run or a training: as a prediction cuts it by its profile, or evenly without a profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.models import Model
 
 _STEPS_PER_RANK = 4
-"""Steps of a run without a flush, for each rank, that its cut is chosen by."""
+"""Steps per rank of a run without a flush, for the choice of its cut."""
 
 
 def cut_of_model(
@@ -31,8 +31,8 @@ def cut_of_model(
     """Return the half-open range of layers of each stage.
 
     Args:
-        model: The model that is cut.
-        source: The schedule that it is cut for.
+        model: The model to cut.
+        source: The schedule of the run.
         partition: ``balanced`` (None, with a profile), ``uniform`` (None, without), or layers per stage as ``3,3,4``.
         profile: Profile of the model.
         microbatch_size: Samples of a micro-batch.
@@ -40,8 +40,8 @@ def cut_of_model(
         compression: Compression of messages.
 
     Raises:
-        ArgumentError: Balanced without a profile.
-        ProfileError: The model cannot be cut so.
+        ArgumentError: The partition is ``balanced`` without a profile.
+        ProfileError: The partition does not fit the model.
     """
     if profile is None:
         return cut_model(model, source.schedule.num_stages, partition)
@@ -58,7 +58,7 @@ def cut_of_model(
 
 
 def source_of_training(run: TrainingRun) -> ScheduleSource:
-    """Return the lists that a training goes through again and again; without a flush, of its first steps."""
+    """Return the lists that a training repeats; without a flush, the lists of its first steps."""
     if run.flush_steps is not None:
         return ScheduleSource(run.lists(run.flush_steps).held())
     num_steps = _STEPS_PER_RANK * run.beginning(1).num_ranks

@@ -56,24 +56,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What is supposed of all but the schedule.
+    """The conditions of a prediction: everything but the schedule.
 
     Attributes:
         costs: Costs of stages, of layers, of a device, of runs, or of a profile's layers.
-        cluster: The machines, as `read_cluster_argument` takes them; None: those that a plan keeps, if there
+        cluster: The machines, as `read_cluster_argument` takes them; None: the machines that a plan keeps, if there
             is one.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest measured size.
         partition: Layers to stages, of layers or a profile: ``balanced`` (None), which is the fastest cut found that
             fits, ``uniform``, or layers per stage as in ``3,3,4``.
-        network: How messages go.
-        compression: ``"half"``: messages go in half precision.
-        convert_bytes_per_s: How quickly a device compresses; None: in no time.
-        buffers: Receive buffers as our executor has them, ``pooled`` from the Recv on or ``at_use`` on the streams of a
-            GPU, or as PyTorch's stages, ``per_microbatch``, always.
+        network: Options of the network.
+        compression: ``"half"``: messages are sent in half precision.
+        convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
+        buffers: Allocation of receive buffers: as in our executor, ``pooled`` from the Recv on or ``at_use`` on the
+            streams of a GPU, or as in PyTorch's stages, ``per_microbatch``, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
-        input_share: Share of B that I takes where B alone is known, and W the rest; None: none is supposed.
-        engine: Who simulates: ``"fast"``, or ``"simpy"``, the reference, which says the same.
+        input_share: Share of B that I takes in costs with B alone; W takes the rest. None: no split is assumed.
+        engine: ``"fast"``, or ``"simpy"``, the slower reference with the same results.
     """
 
     costs: AnyCosts
@@ -90,7 +90,7 @@ class Conditions:
     engine: Engine = "fast"
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing here, and a rate of 0.
+        """Refuse unknown words, and a rate of 0.
 
         Raises:
             ArgumentError: There is one.
@@ -108,11 +108,11 @@ class Conditions:
             require_rate("convert_bytes_per_s", self.convert_bytes_per_s)
 
     def costs_of(self, source: ScheduleSource) -> StageCosts:
-        """Return what the stages of a schedule cost, messages compressed as asked, or as its plan says.
+        """Return the costs of the stages of a schedule, with messages compressed as asked, or as in its plan.
 
         Raises:
-            ArgumentError: They contradict the plan, or there is nothing to convert.
-            ProfileError: They do not fit the schedule.
+            ArgumentError: The conditions contradict the plan, or there is nothing to convert.
+            ProfileError: The costs do not fit the schedule.
         """
         cut = self.cut(source)
         if cut.compression is None and cut.convert_bytes_per_s is not None:
@@ -128,30 +128,30 @@ class Conditions:
 
     @property
     def message_compression(self) -> Compression | None:
-        """How messages are compressed; None: not at all."""
+        """The compression of messages, or None without compression."""
         if self.compression is None:
             return None
         size = element_bytes(self.costs.provenance.dtype) if isinstance(self.costs, Profile) else FLOAT32_BYTES
         return Compression(size, self.convert_bytes_per_s)
 
     def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
-        """Return how many layers each stage has; None where costs are not of layers."""
+        """Return the number of layers of each stage, or None if costs are not of layers."""
         bounds = self.bounds_of(source)
         return None if bounds is None else tuple(last - first for first, last in bounds)
 
     def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...] | None:
-        """Return the first layer of each stage and the one behind its last; None where costs are not of layers."""
+        """Return the half-open range of layers of each stage, or None if costs are not of layers."""
         cut = self.cut(source)
         bounds = layer_bounds(cut.costs, source.schedule, cut.microbatch_size, cut.partition)
         return None if bounds is None else tuple(bounds)
 
     @property
     def cuts_layers(self) -> bool:
-        """Whether layers are cut as is fastest for each schedule."""
+        """Whether layers are cut for the fastest run of each schedule."""
         return isinstance(self.costs, Profile | LayerCosts) and self.partition in (None, "balanced")
 
     def cut(self, source: ScheduleSource) -> Conditions:
-        """Return these conditions with the layers of each stage, where costs are of layers, and as a plan says."""
+        """Return these conditions with the layers of each stage (if costs are of layers) and the choices of a plan."""
         known = self if source.plan is None else self._as_planned(source.plan)
         costs, num_stages = known.costs, source.schedule.num_stages
         is_given = isinstance(costs, Profile) and not is_searched(costs, known.partition, num_stages)
@@ -170,7 +170,7 @@ class Conditions:
         return replace(known, partition=partition_text(layers))
 
     def _as_planned(self, plan: Plan) -> Conditions:
-        """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
+        """Return these conditions with the layers of each stage, and the messages, of the plan."""
         require_as_planned(
             plan, compression=self.compression, partition=self.partition, microbatch_size=self.microbatch_size
         )
@@ -187,11 +187,11 @@ class Conditions:
         return replace(planned, partition=partition_text(plan.partition), microbatch_size=plan.microbatch_size)
 
     def cluster_of(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
-        """Return the machines that a schedule runs on; where none are said, those that its plan was made for.
+        """Return the machines of a schedule; without given machines, the machines of its plan.
 
         Raises:
             ArgumentError: There are too few devices.
-            ProfileError: The file is none.
+            ProfileError: The file is not a cluster.
         """
         what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
         planned = None if plan is None else plan.cluster
@@ -199,13 +199,14 @@ class Conditions:
         return machines_of(self.costs, cluster) if self.cluster is None else cluster
 
 
-@dataclass(frozen=True, repr=False)  # without slots, so that what is computed when it is asked for can be kept
+@dataclass(frozen=True, repr=False)  # without slots, for cached properties
 class Prediction:
-    """A schedule, predicted: its times at once, memory and pace when they are asked for.
+    """A predicted schedule: times are computed at once, memory and pace on demand.
 
     Attributes:
-        source: The schedule, and where it comes from; conditions: what was supposed of all else.
-        costs: Costs of the schedule's stages, messages compressed if they are to be.
+        source: The schedule and its origin.
+        conditions: The conditions of the prediction.
+        costs: Costs of the schedule's stages, with compressed messages if compression is on.
         cluster: The machines.
         bare_timeline: The Timeline without memory.
     """
@@ -221,7 +222,7 @@ class Prediction:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule that is predicted."""
+        """The predicted schedule."""
         return self.source.schedule
 
     @property
@@ -231,7 +232,7 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a batch in a long training; the makespan where the steady state is not known, as with jitter."""
+        """Seconds of a batch in a long training, or the makespan if the steady state is unknown, as with jitter."""
         steady_s = self.steady_s_per_microbatch
         return self.makespan_s if steady_s is None else steady_s * self.schedule.num_microbatches
 
@@ -242,23 +243,23 @@ class Prediction:
 
     @cached_property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """Micro-batches that the devices hold, over time."""
+        """Micro-batches in flight on the devices, over time."""
         return in_flight(self.bare_timeline, self.costs, self.schedule)
 
     @cached_property
     def peak_microbatches(self) -> Mapping[int, float]:
-        """The most micro-batches that each device holds."""
+        """The most micro-batches in flight on each device."""
         peaks = peaks_in_flight(self.bare_timeline, self.costs, self.schedule).values()
         return {peak.device: peak.microbatches for peak in peaks}
 
     @property
     def over(self) -> OverCapacity | None:
-        """Where a device holds more than it has; None where none does, or nothing is known."""
+        """The first excess over the memory of a device, or None if all fit or memory is unknown."""
         return over_capacity(self.timeline.memory, self.cluster, self.timeline)
 
     @property
     def details(self) -> RunDetails:
-        """What pictures and pages tell of it: its costs, its machines' memory, and what is not as it is by default."""
+        """Details for pictures and pages: costs, memory of the machines, and options other than the defaults."""
         from pipesched.simulator.views import run_details
 
         unusual = _unusual(self.conditions, ("costs", "cluster", "network", "engine")) | _unusual(
@@ -281,27 +282,27 @@ class Prediction:
 
     @property
     def pace(self) -> SteadyPace | None:
-        """The steady state; None where it is not known, as with jitter."""
+        """The steady state, or None if it is unknown, as with jitter."""
         return None if isinstance(self._pace, Inexact) else self._pace
 
     @property
     def steady_s_per_microbatch(self) -> float | None:
-        """Seconds of a micro-batch when it goes on; None where that is not known, as with jitter."""
+        """Steady-state seconds per micro-batch, or None if unknown, as with jitter."""
         return None if self.pace is None else self.pace.s_per_microbatch
 
     @property
     def steady_error(self) -> float | None:
-        """Standard error of the steady seconds, as a share of them; None where they are exact, or not known."""
+        """Standard error of the steady seconds, as a share of them, or None if they are exact or unknown."""
         return None if self.pace is None else self.pace.error
 
     @property
     def steady_bubble_fraction(self) -> float | None:
-        """Idle share of all device time when it goes on; None where its pace is not known."""
+        """Idle share of all device time in the steady state, or None if unknown."""
         return None if self.pace is None else self.pace.bubble_fraction
 
     @cached_property
     def notes(self) -> list[str]:
-        """What keeps the numbers from being believed as they stand, a line each."""
+        """Cautions about the numbers, a line each."""
         costs, devices = self.conditions.costs, self.schedule.rank_to_device
         return [
             *(unitless_times(costs) if isinstance(costs, LayerCosts | StageCosts) else []),
@@ -316,11 +317,11 @@ class Prediction:
 
     @property
     def _cuts_alone(self) -> bool:
-        """Whether nobody says how layers are cut into stages."""
+        """Whether the partition of the layers is left to us."""
         return self.conditions.partition is None and self.source.plan is None
 
     def _machines_of_plan(self) -> list[str]:
-        """Return the note on the machines of a plan, where they are taken; or that it does not keep them."""
+        """Return a note if the machines of a plan are used, or if the plan does not keep its machines."""
         plan, cluster = self.source.plan, self.cluster
         if plan is None or isinstance(self.conditions.costs, RunCosts):
             return []
@@ -340,21 +341,21 @@ class Prediction:
 
     @property
     def cut(self) -> str:
-        """Stages of a rank, where it may have any number, and layers of the stages; empty: neither is known."""
+        """Stages of a rank, if they may vary, and layers of the stages; empty if neither is known."""
         return cut_text(self.schedule, self.conditions.layers_of(self.source))
 
     @property
     def stage_share(self) -> float | None:
-        """What each stage has of a `DeviceCost`; None where other costs are given."""
+        """The share of each stage in a `DeviceCost`, or None with other costs."""
         return float(stage_share(self.schedule)) if isinstance(self.conditions.costs, DeviceCost) else None
 
 
 def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:
-    """Return stages of a rank, where it may have any number, and layers of the stages; empty: neither is known.
+    """Return the stages of a rank, if they may vary, and layers of the stages; empty if neither is known.
 
     Args:
         schedule: The schedule.
-        layers: How many layers each of its stages has; None: not known.
+        layers: Number of layers of each of its stages; None if unknown.
     """
     chunks = schedule.num_stages // schedule.num_ranks if schedule.traits.takes_chunks else 0
     parts = [f"v = {chunks}"] if chunks else []
@@ -369,7 +370,7 @@ def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:
 
 
 def _origin(given: AnyCosts, costs: StageCosts) -> str | None:
-    """Return where costs come from, in a few words; what is the same on all devices in numbers."""
+    """Return the origin of costs in a few words, or the numbers of a `DeviceCost`."""
     if not isinstance(given, DeviceCost):
         return costs.origin or None
     parts = {"F": given.forward_s, "B": given.backward_s, "I": given.backward_input_s, "W": given.backward_weight_s}
@@ -377,19 +378,19 @@ def _origin(given: AnyCosts, costs: StageCosts) -> str | None:
 
 
 def _unusual(options: Conditions | NetworkOptions, without: Collection[str] = ()) -> dict[str, object]:
-    """Return the options, but for some, that are not as they are by default."""
+    """Return the options other than their defaults, without the names in `without`."""
     values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
     return {name: value for name, (value, usual) in values.items() if name not in without and value != usual}
 
 
 def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction:
-    """Return the prediction of a schedule, after its lists were checked.
+    """Return the prediction of a schedule, after a check of its lists.
 
     Raises:
         ArgumentError: The conditions do not fit the schedule.
-        NotRunnableError, ScheduleError: The lists cannot run to their end, or are too long for so many ranks.
+        NotRunnableError, ScheduleError: The lists cannot run to their end, or are too long for their number of ranks.
         ProfileError: A file is bad, or does not fit the schedule.
-        SimulationError: It cannot be simulated.
+        SimulationError: The schedule cannot be simulated.
     """
     schedule = source.schedule
     require_lowerable(schedule)  # before anything goes through long lists
@@ -404,7 +405,7 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
 
 
 def _yardstick_of(costs: AnyCosts) -> Yardstick | None:
-    """Return how fast the machine was where costs were measured; None where they were not, or nobody looked."""
+    """Return the speed of the machine that measured the costs, or None without a measurement of it."""
     if isinstance(costs, Profile):
         return costs.provenance.yardstick
     return costs.yardstick if isinstance(costs, RunCosts) else None

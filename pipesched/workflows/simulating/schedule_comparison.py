@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 REFUSED = (ArgumentError, ScheduleError, ProfileError, SimulationError)
-"""What is raised of a schedule that cannot be, or cannot be predicted; its text is the reason."""
+"""Errors of a schedule that is impossible or cannot be predicted; their text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class ComparedSchedule:
     """One schedule of a comparison.
 
     Attributes:
-        summary: The schedule's row; only a name and a reason where it could not be predicted.
-        prediction: None where it could not be.
+        summary: The schedule's row; only a name and a reason if it could not be predicted.
+        prediction: The prediction, or None without one.
     """
 
     summary: Summary
@@ -60,7 +60,7 @@ class ComparedSchedule:
 
     @property
     def stage_share(self) -> float | None:
-        """What each stage has of a `DeviceCost`; None where other costs are given, or nothing could be predicted."""
+        """The share of each stage in a `DeviceCost`, or None with other costs or without a prediction."""
         return None if self.prediction is None else self.prediction.stage_share
 
     def to_row(self) -> dict[str, CellValue]:
@@ -70,7 +70,7 @@ class ComparedSchedule:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduleComparison:
-    """Several schedules under the same conditions, in the order asked for."""
+    """Several schedules under the same conditions, in the given order."""
 
     schedules: tuple[ComparedSchedule, ...]
 
@@ -92,14 +92,14 @@ class ScheduleComparison:
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the numbers from being believed as they stand, a line each."""
+        """Cautions about the numbers, a line each."""
         return merged_notes((p.schedule.name, note) for p in self.predictions for note in p.notes)
 
     def __getitem__(self, name: str) -> ComparedSchedule:
         """Return the schedule `name`.
 
         Raises:
-            KeyError: There is none; says which there are.
+            KeyError: The schedule does not exist; the message lists all names.
         """
         compared = {compared.summary.name: compared for compared in reversed(self.schedules)}
         if name not in compared:
@@ -112,7 +112,7 @@ class ScheduleComparison:
         return [compared.to_row() for compared in self.schedules]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per schedule; the columns are the fields of a `Summary`, and numbers that are missing NaN."""
+        """Return a row per schedule; the columns are the fields of a `Summary`, and missing numbers are NaN."""
         import pandas as pd
 
         return with_nan(pd.DataFrame(self.to_rows()), ("fits", "reason")).set_index("name")
@@ -125,10 +125,10 @@ class ScheduleComparison:
         return gantt_figure(timelines, details=[prediction.details for prediction in self.predictions])
 
     def table(self, notes: Sequence[str] = ()) -> Table:
-        """Return a row per schedule, as people read it; a column of which nothing is known is left out.
+        """Return a row per schedule, formatted for people; columns without any value are left out.
 
         Args:
-            notes: Lines of the caption, before those of the schedules that could not be predicted.
+            notes: Lines of the caption, before the lines on schedules without a prediction.
         """
         rows = self.summaries
         known = [
@@ -149,7 +149,7 @@ class ScheduleComparison:
 
 
 def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
-    """Return lines on what nobody may have said: the size of micro-batches, stages per rank, and their layers."""
+    """Return lines on defaults: the size of micro-batches, stages per rank, and their layers."""
     names: dict[str, list[str]] = {}
     for prediction in predictions:
         if prediction.cut:
@@ -163,7 +163,7 @@ def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def _batches(predictions: Sequence[Prediction]) -> list[str]:
-    """Return a line where schedules have different numbers of micro-batches; none where all have as many."""
+    """Return a line if schedules have different numbers of micro-batches."""
     names: dict[int, list[str]] = {}
     for prediction in predictions:
         names.setdefault(prediction.schedule.num_microbatches, []).append(prediction.schedule.name)
@@ -202,8 +202,10 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("least peak", ("peak_memory_best_bytes",), readable_bytes),
     ("least in flight", ("peak_microbatches_best",), _number),
 )
-"""The title, the fields that stand under it, and how a value is shown, what matters most first: a narrow terminal shows
-the first ones. What is not here is for programs only."""
+"""Title, fields and format of each column, the most important first, because a narrow terminal shows only the first.
+
+Other fields are for programs only.
+"""
 
 _LEGEND = {
     "p50 / p90 / p99": "percentiles of the makespans of the runs",
@@ -251,15 +253,16 @@ def compare(
     """Predict several schedules under the same conditions, each as `simulate` does.
 
     Args:
-        schedules: Each as `simulate` takes one. Those by name take of `num_chunks` and `parameters` what they know.
+        schedules: Each as `simulate` takes one. Schedules by name get the `num_chunks` and `parameters` that they take.
         costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
-        cluster: Machines as `simulate` takes them; the arguments not listed here are those of `simulate` too.
+        cluster: Machines as `simulate` takes them; the arguments not listed here are as in `simulate` too.
         num_ranks: Ranks of the schedules given by name.
         num_microbatches: Micro-batches of the schedules given by name.
         num_chunks: Stages per rank of the schedules given by name that take chunks.
         parameters: Parameters of the schedules given by name that have them.
         num_runs: Runs with `jitter`, as `simulate` makes them; each row has percentiles of their makespans.
-        keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+        keep_going: Whether a schedule without a prediction gets a row with the reason. If no schedule can be predicted,
+            the error is raised.
 
     Raises:
         ArgumentError: There is no schedule, or none takes `num_chunks` or one of `parameters`.
@@ -318,15 +321,15 @@ def compare_sources(
     say: Callable[[Exception], str] = str,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> ScheduleComparison:
-    """Do what `compare` does.
+    """Do the same as `compare`.
 
     Args:
-        sources: The name of each schedule, and what builds or reads it.
-        conditions: Conditions under which each is predicted.
+        sources: The name of each schedule, and a function that builds or reads it.
+        conditions: Returns the conditions of each prediction.
         num_runs: Runs of each; several with jitter.
-        keep_going: Errors that a schedule's row tells of, unless none can be predicted; others are raised.
+        keep_going: Errors that become a row, unless no schedule can be predicted; others are raised.
         say: Makes the reason of an error.
-        progress: Is told which share of the schedules is done.
+        progress: Receives the finished share of the schedules.
     """
     if not sources:
         raise ArgumentError("schedules: got none, expected at least one; try ['gpipe', '1f1b']")

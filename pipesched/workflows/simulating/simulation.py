@@ -1,4 +1,4 @@
-"""Simulate a schedule: time, bubbles, idle time by cause, and what the devices would hold."""
+"""Simulate a schedule: time, bubbles, idle time by cause, and memory of the devices."""
 
 from __future__ import annotations
 
@@ -70,33 +70,33 @@ def simulate(
             builder of your own: a function of them, or its name as ``package.module:builder`` or ``path.py:builder``.
         costs: StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile, of costs from runs, or
             a table of stages or layers.
-        cluster: Machines, or a file of them; None: those of a plan, else equal devices whose links take no time.
+        cluster: Machines, or a file of them; None: the machines of a plan, or equal devices whose links take no time.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest measured size.
         partition: Layers to stages, with a profile or layers: ``balanced`` (None), ``uniform``, or layers per stage:
             ``3,3,4``, or a list.
-        input_share: Share of B that I takes where the costs say B alone, and W the rest; None: schedules that split
-            the backward are refused.
-        network: How messages go.
-        compression: ``"half"``: messages go in half precision.
-        convert_bytes_per_s: How quickly a device compresses; None: in no time.
-        buffers: Receive buffers as our executor has them, ``pooled`` from the Recv on or ``at_use`` on the streams of a
-            GPU, or as PyTorch's stages, ``per_microbatch``, always.
+        input_share: Share of B that I takes in costs with B alone; W takes the rest. None: schedules that split the
+            backward are refused.
+        network: Options of the network.
+        compression: ``"half"``: messages are sent in half precision.
+        convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
+        buffers: Allocation of receive buffers: as in our executor, ``pooled`` from the Recv on or ``at_use`` on the
+            streams of a GPU, or as in PyTorch's stages, ``per_microbatch``, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
-        engine: Who simulates: ``"fast"``, or ``"simpy"``, the reference, which says the same.
+        engine: ``"fast"``, or ``"simpy"``, the slower reference with the same results.
         num_runs: Runs with jitter, with seeds from `seed` on, whose makespans are the `distribution`.
-        spread: How often seconds are drawn as they varied when the profile, or the runs, were measured, for a range
-            of the makespan; 0: no range.
-        bound_seconds: Seconds of a search for what no order of the ops under the same memory takes less than, as
-            `optimize` does it; 0: by simple bounds alone; None: not asked for.
+        spread: Draws of the seconds, as they varied in the measurement of the profile or the runs, for a range of the
+            makespan; 0: no range.
+        bound_seconds: Time limit of a search for a lower bound on the time of the ops in any order under the same
+            memory, as in `optimize` [s]; 0: simple bounds alone; None: no bound.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
-        ModuleNotFoundError: OR-tools is not installed, and there is something to search for a bound.
+        ModuleNotFoundError: OR-tools is not installed, and the search for a bound needs it.
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, or a bad file.
         ProfileError: A file is bad, or does not fit the schedule.
@@ -131,7 +131,7 @@ def simulate_source(
     spread: int = 0,
     bound_seconds: float | None = None,
 ) -> Simulation:
-    """Do what `simulate` does; `progress` is told which share of several runs is over."""
+    """Do the same as `simulate`; `progress` receives the finished share of several runs."""
     num_runs = require_runs(num_runs, conditions.jitter)
     spread = require_at_least("spread", spread, 0)
     variation = _variation(conditions) if spread else None
@@ -164,7 +164,7 @@ def simulate_source(
 
 
 def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
-    """Return what is proven of the ops in other orders; where these would do something else, a simple bound of all."""
+    """Return the bound for the ops in other orders, or a simple bound if the schedule cannot be reordered."""
     from pipesched.simulator.optimum import NotOrderableError, least_seconds_of_lists
     from pipesched.workflows.simulating.least_time import LeastTime, order_search
 
@@ -177,10 +177,10 @@ def _least_time(prediction: Prediction, seconds: float) -> LeastTime:
 
 
 def _variation(conditions: Conditions) -> Variation:
-    """Return how the seconds of the costs vary.
+    """Return the variation of the seconds of the costs.
 
     Raises:
-        ArgumentError: They do not say it, or vary by jitter.
+        ArgumentError: The costs have no variation, or vary by jitter.
     """
     if conditions.jitter:
         raise ArgumentError("spread: got `jitter` too, expected one of them; leave one out")
@@ -201,7 +201,7 @@ def require_runs(num_runs: int, jitter: float) -> int:
     """Return the number of runs; several need jitter.
 
     Raises:
-        ArgumentError: It is not at least 1, or above 1 without jitter.
+        ArgumentError: The number is below 1, or above 1 without jitter.
     """
     num_runs = require_at_least("num_runs", num_runs, 1)
     if num_runs > 1 and not jitter:
@@ -223,7 +223,7 @@ def makespans_of_runs(
     Args:
         prediction: The run with the first seed; the others have the seeds that follow.
         num_runs: Number of runs.
-        progress: Is called with the share of the runs that is over.
+        progress: Receives the finished share of the runs.
         is_shared: Whether several processes share long work.
     """
     conditions, lowered = prediction.conditions, lower(prediction.schedule)

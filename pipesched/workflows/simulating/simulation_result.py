@@ -1,4 +1,4 @@
-"""The result of a simulation: times at once, memory and pace when they are asked for."""
+"""The result of a simulation: times are computed at once, memory and pace on demand."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReducedStage:
-    """How the gradients of a stage are added up over its replicas.
+    """The reduction of the gradients of a stage over its replicas.
 
     Attributes:
         devices: Devices of the replicas.
-        way: Way of the reduction, as `AllReduce` names it.
-        seconds: Where nothing is in the way.
+        way: Algorithm of the reduction, as `AllReduce` names it.
+        seconds: Duration without contention.
     """
 
     stage: int
@@ -50,13 +50,13 @@ class ReducedStage:
 
 @dataclass(frozen=True, repr=False)
 class Simulation(Prediction):
-    """A schedule that was simulated: its times at once, memory and pace when they are asked for.
+    """A simulated schedule: times are computed at once, memory and pace on demand.
 
     Attributes:
-        bare_metrics: What its `metrics` say, but of memory.
-        distribution: Distribution of the makespans of several runs with jitter; None where there is one run.
-        spread: Where the makespans of runs lie, as far as the profile says how seconds vary; None: not asked for.
-        least: What no order of its ops under the same memory takes less than; None: not asked for.
+        bare_metrics: The `metrics` without memory.
+        distribution: Distribution of the makespans of several runs with jitter, or None for one run.
+        spread: Range of the makespans of runs, from the variation of the profile's seconds; None if not asked for.
+        least: Lower bound for the ops in any order under the same memory; None if not asked for.
     """
 
     bare_metrics: Metrics
@@ -88,12 +88,12 @@ class Simulation(Prediction):
 
     @property
     def fits(self) -> bool | None:
-        """Whether no device holds more than it has; None where either is not known."""
+        """Whether every device fits into its memory, or None if bytes or limits are unknown."""
         return fits(self.timeline, self.cluster)
 
     @property
     def reductions(self) -> tuple[ReducedStage, ...]:
-        """Reductions of the stages with replicas, and how long each takes where nothing is in the way."""
+        """Reductions of the stages with replicas, with their durations without contention."""
         reduced = []
         for stage, ranks in self.schedule.reducers.items():
             devices = tuple(self.schedule.rank_to_device[rank] for rank in ranks)
@@ -159,7 +159,7 @@ class Simulation(Prediction):
         return self.table().noted(self.notes).to_html()
 
     def _lines(self) -> list[str]:
-        """Return what is said of the whole run."""
+        """Return the lines on the whole run."""
         metrics, several, spread = self.metrics, self.distribution, self.spread
         lines = [
             f"makespan {readable_s(metrics.makespan_s)}; "

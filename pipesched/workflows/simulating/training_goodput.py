@@ -1,4 +1,4 @@
-"""The goodput of a training under failures, and how often it should write a checkpoint."""
+"""The goodput of a training under failures, and its best checkpoint interval."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _MOST_STEPS, _MOST_DRAWS = 10**9, 100_000
 _AS_GOOD = 1e-3
-"""How much lower the goodput of an interval may be that is as good as the best one."""
+"""Loss of goodput up to which an interval counts as good as the best one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Goodput:
-    """What is left of the time of a training under failures, by its checkpoint interval.
+    """The goodput of a training under failures, by its checkpoint interval.
 
     Attributes:
         training: The training.
-        draws: Runs that were drawn under each interval.
-        intervals: The best interval, those of Young's and Daly's formulas in whole steps, and the one that was given.
-        curve: All intervals that were searched, from short to long.
+        draws: Simulated runs for each interval.
+        intervals: The best interval, the intervals of Young's and Daly's formulas in whole steps, and the given one.
+        curve: All searched intervals, from short to long.
     """
 
     training: CheckpointedTraining
@@ -51,7 +51,7 @@ class Goodput:
 
     @property
     def as_good(self) -> tuple[int, int]:
-        """The shortest and the longest interval [steps] of those within 0.1 points of the best."""
+        """The shortest and the longest interval [steps] with a goodput within 0.1 points of the best."""
         steps = [point.interval_steps for point in self.curve if point.goodput >= self.best.goodput - _AS_GOOD]
         return min(steps), max(steps)
 
@@ -64,7 +64,7 @@ class Goodput:
         return {**asdict(training), "draws": self.draws, **formulas, "intervals": named, "curve": curve}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per interval that was searched."""
+        """Return a row per searched interval."""
         import pandas as pd
 
         return pd.DataFrame(map(self._to_row, self.curve))
@@ -76,7 +76,7 @@ class Goodput:
         return goodput_figure(self.training, self.curve, self.intervals)
 
     def table(self) -> Table:
-        """Return a row per interval that has a name, as people read it."""
+        """Return a row per named interval, formatted for people."""
         rows = tuple(
             {
                 "interval": name,
@@ -122,25 +122,25 @@ def goodput(
     draws: int = 1000,
     seed: int = 0,
 ) -> Goodput:
-    """Predict which share of the time of a training goes into steps that are kept, and the best checkpoint interval.
+    """Predict the share of the time of a training that goes into kept steps, and the best checkpoint interval.
 
-    Failures come at exponential distances, also while a checkpoint is written and while the job restarts; what was
-    done since the last checkpoint is done again.
+    Failures come at exponential distances, also while a checkpoint is written and while the job restarts. Steps since
+    the last checkpoint are repeated.
 
     Args:
         step_s: Seconds of a step, as the `step_s` of a `simulate` result.
         num_steps: Steps of the training.
         fail_every_s: Mean time between failures [s], of the whole job, or of each of `num_devices`.
         restart_s: From a failure to the first step after it [s].
-        checkpoint_s: How long a checkpoint keeps training waiting [s].
+        checkpoint_s: Time that a checkpoint blocks training [s].
         num_devices: Devices that fail independently of each other, each of which the job needs; 1: the whole job.
-        checkpoint_every: Steps between two checkpoints, to be set beside the best interval; None: none.
-        draws: Runs that are drawn under each interval, for the spread.
+        checkpoint_every: Steps between two checkpoints, for comparison with the best interval; None: no comparison.
+        draws: Simulated runs for each interval, for the spread.
         seed: Seed of the failures.
 
     Raises:
         ArgumentError: An argument makes no sense.
-        SimulationError: A run fails too often to be drawn, or is never over.
+        SimulationError: A run fails too often to be simulated, or never ends.
     """
     for name, value in (("step_s", step_s), ("fail_every_s", fail_every_s)):
         require_number(name, value)

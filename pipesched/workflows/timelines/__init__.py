@@ -1,4 +1,4 @@
-"""What is done with a Timeline of a simulation, of a run or of others' traces: drawn, compared, explained, replayed."""
+"""Uses of a Timeline of a simulation, a run or an imported trace: drawing, comparison, explanation, replay."""
 
 import lazy_loader
 

@@ -22,14 +22,14 @@ class Explanation:
 
     Attributes:
         sentence: The parts of the makespan's error, or why it cannot be split.
-        split: None where it cannot be.
+        split: The parts of the error, or None if it cannot be split.
     """
 
     sentence: str
     split: ErrorSplit | None
 
     def shares(self) -> dict[str, float | None]:
-        """Return the parts of the makespan's error, relative to what was measured."""
+        """Return the parts of the makespan's error, relative to the measurement."""
         return dict.fromkeys(PARTS) if self.split is None else _shares(self.split.makespan)
 
     def to_dict(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Explanation:
         return {"explanation": self.sentence, "split": None if self.split is None else self.split.to_dict()}
 
     def added_to(self, rows: Sequence[dict[str, CellValue]]) -> list[dict[str, CellValue]]:
-        """Return rows of a comparison with the parts of each quantity that is split, relative to the measurement."""
+        """Return rows of a comparison with the parts of each split quantity, relative to the measurement."""
         if self.split is None:
             return list(rows)
         parts: dict[tuple[CellValue, CellValue], dict[str, float | None]] = {
@@ -55,14 +55,14 @@ def explain_error(
     than: str = "predicted",
     predicted_s: float | None = None,
 ) -> Explanation:
-    """Say why a prediction is off.
+    """Explain why a prediction is off.
 
     Args:
         measured: A run.
-        predicted: The same lists, predicted; None: the run is replayed alone.
-        network: Network that the prediction supposes; None: what its Timeline shows of messages is taken as it is.
-        than: What the ops were slower than.
-        predicted_s: The makespan that was predicted, where no Timeline of it is known [s].
+        predicted: The prediction of the same lists; None: the run is replayed alone.
+        network: Network of the prediction; None: messages are taken from its Timeline.
+        than: Participle for the baseline in the sentence: the ops were slower than ``predicted``.
+        predicted_s: The predicted makespan, if its Timeline is unknown [s].
     """
     try:
         split = split_error(measured, predicted, network)
@@ -75,7 +75,7 @@ def explain_error(
 
 
 def split_table(explanations: Sequence[Explanation]) -> Table:
-    """Return the parts of every error in seconds, those of several runs one under another, and the sentences."""
+    """Return the parts of every error in seconds, several runs one under another, and the sentences."""
     splits = [explanation.split for explanation in explanations if explanation.split is not None]
     rows = tuple(
         _row(f"{split.name} " if len(splits) > 1 else "", quantity) for split in splits for quantity in split.quantities

@@ -1,4 +1,4 @@
-"""Traces of real runs, as PyTorch's profiler writes them, become a Timeline with its metrics."""
+"""Import of traces of real runs, as PyTorch's profiler writes them, as a Timeline with its metrics."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TraceImport:
-    """What the traces of all ranks tell of one step.
+    """One step in the traces of all ranks.
 
     Attributes:
         files: The trace of each rank.
         step: The number of the step, as the profiler counts; None in traces of ours.
-        schedule: The op lists that were run, without communication.
-        timeline: Measured, on one clock.
-        clocks: How the clocks of the ranks were aligned, and how far that may be off.
+        schedule: The op lists of the step, without communication.
+        timeline: The measured Timeline, on one clock.
+        clocks: The alignment of the clocks of the ranks, and its uncertainty.
         metrics: Makespan, bubbles, and each device's time.
-        is_counted: Stages and micro-batches were counted, a stage for each rank, as names of ranges do not say either.
+        is_counted: Whether stages (one per rank) and micro-batches were counted, because the names of ranges lack both.
         notes: Sentences on the choice of ranks, names and step.
     """
 
@@ -86,12 +86,12 @@ class TraceImport:
 
     @property
     def straggler(self) -> Straggler | None:
-        """The device that takes longer than its peers, and that all wait for in the end; None where there is none."""
+        """The device that takes longer than its peers, and that all wait for in the end, or None without one."""
         return straggler(self.timeline)
 
     @property
     def clock_uncertainty_s(self) -> float:
-        """How far the clock of a rank may be off that of rank 0, at most [s]."""
+        """The largest uncertainty of the clock of a rank against rank 0 [s]."""
         return max(self.clocks.uncertainties_ns) / 1e9
 
     def save(self, path: str | Path) -> None:
@@ -99,7 +99,7 @@ class TraceImport:
 
         Raises:
             ArgumentError: `path` is no name of a file.
-            ScheduleError: It cannot be written.
+            ScheduleError: The file cannot be written.
         """
         write_text(require_path(path), timeline_to_json(self.timeline))
 
@@ -158,11 +158,11 @@ class TraceImport:
         return self.table().to_html()
 
     def _clocks(self) -> list[tuple[str, int, int]]:
-        """Return the file, the clock's offset and its uncertainty of each rank."""
+        """Return the file, the clock offset and the uncertainty of each rank."""
         return list(zip(self.files, self.clocks.offsets_ns, self.clocks.uncertainties_ns, strict=True))
 
     def _lines(self) -> list[str]:
-        """Return what is said of the whole step."""
+        """Return the lines on the whole step."""
         points = ", ".join(f"{cause} {share:.1%}" for cause, share in self.bubble_by_cause.items() if share >= 0.0005)
         step = "" if self.step is None else f"step {self.step}: "
         lines = [
@@ -205,19 +205,19 @@ def import_traces(
     has_one_clock: bool = False,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> TraceImport:
-    r"""Read the traces of all ranks of a pipeline: what each did in one step, on one clock.
+    r"""Read the traces of all ranks of a pipeline: the ops of each rank in one step, on one clock.
 
     Args:
         files: Chrome traces (.json, .json.gz), as ``torch.profiler`` writes them: one of each rank, or one of all.
-        patterns: Regular expressions with a group ``phase``, and ``stage`` and ``microbatch`` where names have them,
-            that find the ranges of passes; none: the names of ``torch.distributed.pipelining`` and `annotate`, of
+        patterns: Regular expressions with a group ``phase``, and ``stage`` and ``microbatch`` if names have them, that
+            find the ranges of passes; none: the names of ``torch.distributed.pipelining`` and `annotate`, of
             PiPPy, Megatron-LM and DeepSpeed.
-        schedule: What was run, a `Schedule` or a file of one, where names do not say stages or micro-batches and to
-            count passes is not enough, as with several stages on a rank.
-        step: Number of a ``ProfilerStep``, or the k-th step from 0 of a trace without them; None: the last one that
-            all ranks have whole.
-        has_one_clock: All ranks have the clock of one host; else their clocks are aligned by their messages.
-        progress: Is told the fraction that has been read.
+        schedule: The schedule of the run, a `Schedule` or a file of one. It is needed if names lack stages or
+            micro-batches and counting passes is not enough, as with several stages on a rank.
+        step: Number of a ``ProfilerStep``, or the k-th step from 0 of a trace without them; None: the last step that is
+            complete on all ranks.
+        has_one_clock: Whether all ranks have the clock of one host; otherwise clocks are aligned by messages.
+        progress: Receives the fraction that has been read.
 
     Raises:
         ArgumentError: There is no file, or an argument makes no sense.

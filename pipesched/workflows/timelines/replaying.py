@@ -1,4 +1,4 @@
-"""Replay a run: simulate its lists with what each of its ops took, and say what its time is made of."""
+"""Replay a run: simulate its lists with the measured times of its ops, and split its time into parts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Replay:
-    """A run, and the simulation of its lists with what its ops took.
+    """A run, and the simulation of its lists with the measured times of its ops.
 
     Attributes:
         measured: The run.
-        predicted: The same lists with the costs that were given; None without them.
-        split: What messages and posting, and what the costs, have to do with the error.
+        predicted: The same lists with the given costs, or None without costs.
+        split: The parts of messages and posting, and of the costs, in the error.
     """
 
     measured: Timeline
@@ -50,7 +50,7 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each."""
+        """Cautions about the seconds, a line each."""
         return timeline_notes(self.measured)
 
     def __repr__(self) -> str:
@@ -67,18 +67,18 @@ class Replay:
         return {"name": self.measured.name, **self.explanation.to_dict()}
 
     def plot(self) -> Figure:
-        """Draw what was predicted, or without costs the replay of works alone, and the run."""
+        """Draw the prediction, or without costs the replay of works alone, and the run."""
         from pipesched.simulator.views import gantt_figure
 
         return gantt_figure([self.first, self.measured], caption=self.explanation.sentence)
 
     @property
     def first(self) -> Timeline:
-        """What the run is held against: the prediction, or without costs the replay of works alone."""
+        """The baseline of the run: the prediction, or without costs the replay of works alone."""
         return self.predicted or replace(self.split.replays[0], source="works alone")
 
     def table(self) -> Table:
-        """Return the parts of every quantity's error, as people read them."""
+        """Return the parts of every quantity's error, formatted for people."""
         return split_table([self.explanation])
 
     def _repr_html_(self) -> str:
@@ -93,21 +93,21 @@ def replay(
     microbatch_size: int | None = None,
     partition: PartitionArgument | None = None,
 ) -> Replay:
-    """Simulate the lists of a run with what its ops took, and say what its time is made of.
+    """Simulate the lists of a run with the measured times of its ops, and split its time into parts.
 
     Args:
         timeline: Timeline of a run, with its messages, or a file of it.
-        costs: Costs to predict the same lists from, as `simulate` takes them; None: nothing is predicted.
+        costs: Costs for a prediction of the same lists, as `simulate` takes them; None: no prediction.
         cluster: The machines, as `simulate` takes them.
-        microbatch_size: Samples of a micro-batch of the run, where the costs are a profile.
-        partition: How the run's layers were cut into stages, where the costs are a profile.
+        microbatch_size: Samples of a micro-batch of the run, if the costs are a profile.
+        partition: Partition of the run's layers into stages, if the costs are a profile.
 
     Raises:
-        ArgumentError: It is no Timeline, or an argument makes no sense.
-        NotRunnableError: Its lists cannot run to their end.
+        ArgumentError: `timeline` is no Timeline, or an argument makes no sense.
+        NotRunnableError: The lists cannot run to their end.
         ScheduleError: A file is no Timeline.
         ProfileError: The costs do not fit, or a file is bad.
-        SimulationError: It is no run, takes no time, has no messages, or cannot be simulated.
+        SimulationError: The Timeline is no run, takes no time, has no messages, or cannot be simulated.
     """
     measured = read_timeline_argument(timeline, "timeline")
     if costs is None:
@@ -124,7 +124,7 @@ def replay(
 
 
 def replay_timeline(measured: Timeline, conditions: Conditions | None = None) -> Replay:
-    """Do what `replay` does; without conditions nothing is predicted."""
+    """Do the same as `replay`; without conditions nothing is predicted."""
     if not measured.is_measured:
         raise SimulationError(
             f"{measured.name}: got a Timeline that was {measured.source}, expected a measured one; "

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OF_WEIGHTS = (Step, Reduce, Average)
-"""What a trace does not show unless its writer names it."""
+"""Work that a trace shows only if its writer names it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,10 +36,10 @@ class TimelineComparison:
     """Two Timelines of one schedule: a prediction and a measurement, or two of a kind.
 
     Attributes:
-        timelines: The prediction first; two of a kind in the order given, named so that they can be told apart.
-        comparison: Every quantity in both, and how far they are apart.
-        explanation: Why the prediction is off; None of two of a kind.
-        left_out: Sentences on the ops that only one of both has.
+        timelines: The prediction first; two of a kind in the given order, with distinct names.
+        comparison: Every quantity in both, and their differences.
+        explanation: Why the prediction is off; None for two of a kind.
+        left_out: Sentences on ops that only one of the two has.
     """
 
     timelines: tuple[Timeline, Timeline]
@@ -69,7 +69,7 @@ class TimelineComparison:
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each."""
+        """Cautions about the seconds, a line each."""
         first, second = self.timelines
         speeds = (first.yardstick, second.yardstick)
         of_two = other_speed(*speeds, NOT_ONE_SPEED, (first.source, second.source))
@@ -100,7 +100,7 @@ class TimelineComparison:
         return comparison_table([self.comparison])
 
     def split_table(self) -> Table | None:
-        """Return the parts of the error of a prediction; None of two of a kind."""
+        """Return the parts of the error of a prediction, or None for two of a kind."""
         return None if self.explanation is None else split_table([self.explanation])
 
     def _repr_html_(self) -> str:
@@ -110,7 +110,7 @@ class TimelineComparison:
 
 
 def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:
-    """Set two runs of the same op lists side by side, without optimizer steps and reductions that one of them lacks.
+    """Compare two runs of the same op lists, without optimizer steps and reductions that one of them lacks.
 
     Args:
         first: A Timeline, a simulation, or a file of a Timeline; a prediction and a measurement may come in any order.
@@ -119,7 +119,7 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
     Raises:
         ArgumentError: One is neither a Timeline nor a simulation nor a file.
         ScheduleError: A file is no Timeline.
-        SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
+        SimulationError: The devices or op lists differ, or nothing in one takes time.
     """
     given = (first, second)
     *timelines, left_out = _in_common(read_timeline_argument(first, "first"), read_timeline_argument(second, "second"))
@@ -158,11 +158,11 @@ def _in_common(first: Timeline, second: Timeline) -> tuple[Timeline, Timeline, t
 def _without(timeline: Timeline, kinds: tuple[type, ...]) -> Timeline:
     spans = tuple(span for span in timeline.spans if not isinstance(span.op, kinds))
     hand_overs = tuple(hand_over for hand_over in timeline.hand_overs if not isinstance(hand_over.op, kinds))
-    return replace(timeline, spans=spans, hand_overs=hand_overs, launch_s=None)  # which is that of all ops
+    return replace(timeline, spans=spans, hand_overs=hand_overs, launch_s=None)  # it covered all ops
 
 
 def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
-    """Return a name for each of two files: what tells them apart in as few words as will do."""
+    """Return distinct names for two files, as short as possible."""
     (first, second), (first_timeline, second_timeline) = paths, timelines
     whole = str(first.with_suffix("")), str(second.with_suffix(""))
     for names in ((first.stem, second.stem), (first_timeline.name, second_timeline.name), whole):
@@ -172,7 +172,7 @@ def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[s
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return a row per device of every comparison, in both runs, and how far apart they are; below, the whole runs."""
+    """Return a row per device of every comparison, in both runs, with differences; below, the whole runs."""
     rows: list[Mapping[str, str]] = []
     caption: dict[str, None] = {}
     for comparison in comparisons:
@@ -188,7 +188,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
 
 def _device_rows(comparison: Comparison) -> list[Mapping[str, str]]:
     rows: defaultdict[int, dict[str, str]] = defaultdict(dict)
-    for name in ("busy_s", "peak_memory_bytes", "idle_s"):  # idle last: it is the makespan without what is busy
+    for name in ("busy_s", "peak_memory_bytes", "idle_s"):  # idle last: it is the makespan without busy time
         for quantity in comparison.quantities:
             if quantity.name == name and quantity.device is not None:
                 cells = _cells(quantity, comparison.names)

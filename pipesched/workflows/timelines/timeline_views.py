@@ -38,7 +38,7 @@ class HasTimeline(Protocol):
 
     @property
     def timeline(self) -> Timeline:
-        """What was predicted or measured."""
+        """The predicted or measured Timeline."""
 
 
 TimelineArgument: TypeAlias = Timeline | HasTimeline | str | Path
@@ -51,8 +51,8 @@ class Gantt:
     Attributes:
         timelines: At least one.
         title: Above the picture; empty: the schedules, the numbers of ranks and micro-batches, and the costs.
-        details: What is known of each beside its Timeline, as limits of memory; empty: nothing.
-        options: What is shown.
+        details: Further facts on each Timeline, as limits of memory; empty: none.
+        options: Options of the chart.
         notes: Lines below the title of a page.
     """
 
@@ -63,10 +63,10 @@ class Gantt:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what there is nothing to see of.
+        """Refuse an empty chart.
 
         Raises:
-            ArgumentError: There is no time between the instants, or memory is asked for and none is known.
+            ArgumentError: There is no time between the instants, or memory is asked for and unknown.
         """
         end_s = max(timeline.makespan_s for timeline in self.timelines)
         from_s, to_s = self.options.from_s, self.options.to_s
@@ -98,10 +98,10 @@ class Gantt:
         draw_gantt(self.timelines, require_path(path), self.title, "", self.details, self.options, self.notes)
 
     def to_text(self, columns: int = 100, *, has_colour: bool = False) -> str:
-        """Return the charts as text, one under another, of lines of so many characters, for a terminal in colour.
+        """Return the charts as text, one under another, in lines of `columns` characters, for a terminal in colour.
 
         Raises:
-            ArgumentError: It is no number of characters.
+            ArgumentError: `columns` is no number of characters.
         """
         from pipesched.simulator.views import text_gantt
 
@@ -184,14 +184,14 @@ def gantt(
     Args:
         timelines: At least one.
         title: Above the picture; empty: the schedules, the numbers of ranks and micro-batches, and the costs.
-        from_s: Where the axis begins, in seconds after the first work.
-        to_s: Where it ends; None: at the end.
+        from_s: Start of the axis, in seconds after the first work.
+        to_s: End of the axis; None: the end of the runs.
         idle: Whether idle time is coloured by its causes.
-        memory: Whether what the devices hold is drawn below, with their limits.
+        memory: Whether the memory of the devices is drawn below, with its limits.
         style: Size and font of the picture.
 
     Raises:
-        ArgumentError: There is none, no time between the instants, or no memory is known.
+        ArgumentError: There is no Timeline, no time between the instants, or no known memory.
         ScheduleError: A file is no Timeline.
     """
     require_kind("title", title, str, "a text")
@@ -214,7 +214,7 @@ def trace(*timelines: TimelineArgument) -> Trace:
         timelines: At least one.
 
     Raises:
-        ArgumentError: There is none.
+        ArgumentError: There is no Timeline.
         ScheduleError: A file is no Timeline.
     """
     return Trace(_timelines(timelines))
@@ -236,14 +236,14 @@ def _timelines(given: Sequence[TimelineArgument]) -> tuple[Timeline, ...]:
 
 
 def read_timeline_argument(timeline: TimelineArgument, name: str = "timelines") -> Timeline:
-    """Return a Timeline: itself, of a simulation, of a run, or of a file.
+    """Return the Timeline of a Timeline, a simulation, a run, or a file.
 
     Args:
         timeline: Any of these.
         name: Name of the argument, for messages.
 
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: `timeline` is something else.
         ScheduleError: The file is no Timeline.
     """
     require_kind(name, timeline, TimelineArgument, "a Timeline, a simulation, a run or a file of a Timeline")

@@ -1,4 +1,4 @@
-"""The checkpoints of a training run, as arguments."""
+"""Arguments for the checkpoints of a training run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOST = 2**31 - 1
 def checkpoint_settings(
     checkpoint: Path | str | None, every: int | None = None, keep: int | None = None, resume: Path | str | None = None
 ) -> CheckpointSettings | None:
-    """Return when a run writes checkpoints, where, and which one it goes on from; None if none of that is asked for.
+    """Return the checkpoint settings of a run, or None if no checkpoint is asked for.
 
     Args:
-        checkpoint: Folder of the checkpoints; None: that of the one that the run goes on from.
-        every: Steps from one to the next; None: as before, or as `CheckpointSettings` has it.
-        keep: How many of the newest are kept; None: as before, or as `CheckpointSettings` has it.
-        resume: A checkpoint, or a folder of them, whose newest one the run goes on from; None: from the beginning.
+        checkpoint: Folder of the checkpoints; None: the folder of `resume`.
+        every: Steps from one checkpoint to the next; None: as before, or the default of `CheckpointSettings`.
+        keep: Number of the newest checkpoints to keep; None: as before, or the default of `CheckpointSettings`.
+        resume: A checkpoint, or a folder whose newest checkpoint continues the run; None: the run starts anew.
 
     Raises:
         ArgumentError: An argument makes no sense, or has no effect.
-        ExecutionError: There is no checkpoint, or it is damaged: with the file, and the newest that is not.
+        ExecutionError: The checkpoint does not exist or is damaged: with the file, and the newest intact checkpoint.
     """
     every = require_optional("every", every, 1, _MOST)
     keep = require_optional("keep", keep, 1, _MOST)
@@ -51,10 +51,10 @@ def checkpoint_settings(
 
 
 def require_restartable(restarts: int, checkpoints: CheckpointSettings | None, *, is_distributed: bool) -> None:
-    """Refuse to start a run again that has no checkpoints, or no processes of ours that may fail.
+    """Refuse restarts of a run without checkpoints, or without processes of our own.
 
     Raises:
-        ArgumentError: It is to be.
+        ArgumentError: Such a run has restarts.
     """
     restarts = require_at_least("restarts", restarts, 0)
     if restarts and (checkpoints is None or not is_distributed or is_rank()):
@@ -65,10 +65,10 @@ def require_restartable(restarts: int, checkpoints: CheckpointSettings | None, *
 
 
 def require_own_folder(checkpoints: CheckpointSettings | None) -> None:
-    """Refuse a folder that a run cannot begin in, before anything is measured for it.
+    """Refuse a folder in which a run cannot begin, before any measurement.
 
     Raises:
-        ExecutionError: It cannot be made, or has checkpoints of another run.
+        ExecutionError: The folder cannot be made, or has checkpoints of another run.
     """
     if checkpoints is None or is_rank():  # under torchrun another rank may have begun
         return

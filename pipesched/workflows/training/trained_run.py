@@ -1,4 +1,4 @@
-"""The result of a training run as a row: what was measured, and what was predicted for a machine per rank."""
+"""The result of a training run as a row: measurements, and predictions for one machine per rank."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from pipesched.executor.training import Trained
 
 TAIL = 10
-"""The final training loss is the mean over the last of so many parts of the run."""
+"""Number of parts of a run; the final training loss is the mean over the last part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRun:
-    """One run; None stands where nothing is known, as of a run that diverged.
+    """One run; unknown values are None, as for a run that diverged.
 
     Attributes:
         schedule: Name of the schedule.
-        steps: Optimizer steps that were taken.
-        training_loss: Mean over the last tenth of them.
+        steps: Finished optimizer steps.
+        training_loss: Mean over the last tenth of the steps.
         training_accuracy: Mean over the last tenth of the steps.
         held_out_loss: Loss of the final weights, on samples kept from training.
         held_out_accuracy: Accuracy of the final weights, on the samples kept from training.
         diverged_at: The step whose loss ended the run.
-        diverged_loss: Loss of that step; None where it is not finite.
-        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        diverged_loss: Loss of that step, or None if it is not finite.
+        staleness: Most steps by which the weights of a forward are older than the weights that its gradient changes.
         weight_versions: Versions of a stage's weights that a rank holds at most.
         predicted_copies: Predicted copies of a stage's weights that a rank holds beside the versions.
         seconds_per_step: Predicted seconds of a step.
@@ -67,14 +67,14 @@ class TrainedRun:
 def summarize_training(
     name: str, forecast: TrainingForecast | None, trained: Trained, num_steps: int, target_loss: float | None
 ) -> TrainedRun:
-    """Put together what was known before, if anything, and what came of it.
+    """Combine the forecast and the result of a run in a row.
 
     Args:
         name: Name of the schedule.
-        forecast: What was known before; None: nothing.
-        trained: What came of it.
-        num_steps: Steps that were asked for.
-        target_loss: Loss that the smoothed loss is to reach; None: none.
+        forecast: The forecast, or None without one.
+        trained: The result.
+        num_steps: Requested steps.
+        target_loss: Target of the smoothed loss, or None.
     """
     diverged = trained.diverged
     tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
@@ -100,7 +100,7 @@ def summarize_training(
 
 
 def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
-    """Return the first step at which the smoothed loss is at most the target; None if there is none."""
+    """Return the first step at which the smoothed loss is at most the target, or None if it never is."""
     from pipesched.simulator.views import smoothed, window_of
 
     window = window_of(num_steps)
@@ -124,19 +124,19 @@ _LEGEND = {
 
 
 def trained_table(outcomes: Sequence[TrainedRun], target_loss: float | None = None) -> Table:
-    """Return what was measured, a row per run."""
+    """Return the measurements, a row per run."""
     target = "" if target_loss is None else f"target: when the smoothed loss is {target_loss:g} or less"
     unreached = "-" if target_loss is None else "not reached"
     return Table("Trained", _known([_measured(outcome, unreached) for outcome in outcomes]), target, _LEGEND)
 
 
 def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None = None) -> Table:
-    """Return what was known before, a row per run.
+    """Return the forecasts, a row per run.
 
     Args:
         outcomes: Runs, each with a forecast.
-        costs: Where those are from.
-        target_loss: Loss that was to be reached; None: none.
+        costs: Origin of the costs.
+        target_loss: Target of the loss, or None.
     """
     unreached = "-" if target_loss is None else "not reached"
     rows = _known([_predicted(outcome, unreached) for outcome in outcomes])
@@ -145,7 +145,7 @@ def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: floa
 
 
 def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
-    """Return the rows without the columns of which nothing is known."""
+    """Return the rows without empty columns."""
     unknown = {column for column in rows[0] if all(row[column] == "-" for row in rows)}
     return tuple({name: cell for name, cell in row.items() if name not in unknown} for row in rows)
 

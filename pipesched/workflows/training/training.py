@@ -101,52 +101,53 @@ def train(
     export: Path | str | None = None,
     **keywords: Unpack[RunKeywords],
 ) -> TrainingResult:
-    """Train a model under a schedule. A run that diverges is a result: it ends there.
+    """Train a model under a schedule. A run that diverges ends there, and is a result.
 
-    In a script that torchrun has started, this process joins as its rank, and the result comes back in all of them;
-    nobody judges the final weights then, nor ends a run that diverges. What processes that are started here leave for
-    the next run is ended by `close`.
+    In a script that torchrun has started, this process joins as its rank, and every process gets the result. Under
+    torchrun the final weights are not judged, and a run that diverges does not end. `close` ends processes that stay
+    for the next run.
 
     Args:
-        model: A Model, or a name as `profile` takes it; that of a plan.
+        model: A Model, or a name as `profile` takes it; with a plan, the model of the plan.
         schedule: A name of the catalogue, or a builder of your own, with `num_ranks`, a ScheduleSpec, a Plan, a
             Schedule, or a file of one.
         num_ranks: Ranks of a schedule given by name.
-        num_microbatches: Micro-batches that a schedule given by name cuts a batch into; None: as many as ranks.
+        num_microbatches: Micro-batches per batch of a schedule given by name; None: the number of ranks.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        batch_size: Samples of a step, of each pipeline where several are averaged; None: 64, or as a plan says.
+        batch_size: Samples of a step, of each pipeline if several are averaged; None: 64, or as planned.
         num_steps: Optimizer steps.
         partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list;
-            None with a plan, which says it.
-        profile: Profile of the model, where it is to be cut by it.
-        costs: Costs as `simulate` takes them, to predict the time of the run with, but a DeviceCost is of a whole
-            batch; None: nothing is predicted.
-        cluster: The machines that it is predicted for; None: equal devices whose links take no time.
-        is_distributed: Whether every rank has a process of its own; else all are in this one.
-        advance: ``auto``: the forwards run further ahead until that is no faster; with several processes.
+            None with a plan, which has a partition.
+        profile: Profile of the model, for the partition.
+        costs: Costs for a prediction of the run, as `simulate` takes them, except that a DeviceCost is of a whole
+            batch;
+            None: no prediction.
+        cluster: The machines of the prediction; None: equal devices whose links take no time.
+        is_distributed: Whether every rank has a process of its own; if not, all ranks are in this process.
+        advance: ``auto``: forwards run further ahead as long as that is faster; with several processes.
         limit_bytes: Bytes that a device may hold while forwards run ahead.
-        on_step: Told each step and its scores, soon after it was, and of the steps before `resume` at once; not under
+        on_step: Receives each step and its scores soon after the step, and the steps before `resume` at once; not under
             torchrun.
-        held_out_every: Steps from one look at the samples kept from training to the next, with all ranks in this
-            process; None: only the final weights are judged.
-        checkpoint: Folder that gets a checkpoint now and then; None: none, or that of `resume`.
-        every: Steps from one checkpoint to the next; None: 100, or as before. A schedule without a flush is drained at
-            each, and filled again, so its losses depend on this.
-        keep: How many of the newest checkpoints are kept; None: 3, or as before.
-        resume: A checkpoint, or a folder of them, whose newest one the run goes on from: bit by bit as if it had never
-            been stopped, or, where a signal had it drained before its time, as if that had been its end.
-        restarts: How often a run with checkpoints and processes of its own is started again from the newest one, where
-            a rank fails; the result has the failures.
-        export: A .safetensors file that gets the final weights of the whole model; not under torchrun.
-        keywords: How a model is run: the fields of `RunSettings`.
+        held_out_every: Steps between two evaluations on held-out samples, with all ranks in this process; None: only
+            the final weights are evaluated.
+        checkpoint: Folder for regular checkpoints; None: none, or the folder of `resume`.
+        every: Steps from one checkpoint to the next; None: 100, or as before. A schedule without a flush is drained and
+            refilled at each, so its losses depend on this.
+        keep: Number of the newest checkpoints to keep; None: 3, or as before.
+        resume: A checkpoint, or a folder whose newest checkpoint continues the run. The run continues bit by bit as an
+            uninterrupted one, or, if a signal drained it early, as a run whose end was the drain.
+        restarts: Most restarts from the newest checkpoint after a rank fails, with processes of its own; the result has
+            the failures.
+        export: A .safetensors file for the final weights of the whole model; not under torchrun.
+        keywords: Settings of the run: the fields of `RunSettings`.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
-        ScheduleError: No such schedule, or lists that cannot have so many steps.
-        ProfileError: There is no such model, it cannot be cut so, or a file is bad.
+        ScheduleError: No such schedule, or lists that cannot have `num_steps` steps.
+        ProfileError: The model does not exist, the partition does not fit, or a file is bad.
         ExecutionError: A value is out of range, an op failed in this process, or the checkpoint is damaged, or of
-            another run: with the file, and what differs.
+            another run: with the file, and the difference.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
     settings, is_elsewhere = read_settings(keywords), is_distributed is True or is_rank()
@@ -209,7 +210,7 @@ def train(
         compression=settings.compression,
     )
     with prints_to_stderr():
-        draw_batch(built, 1, settings.seed)  # data that are not there are found before anything is done
+        draw_batch(built, 1, settings.seed)  # missing data are found before anything is done
     forecast = None
     if costs is not None:
         stage_costs = costs_of_training(load_costs(costs), run, lists, bounds, batch_size, settings)
@@ -231,7 +232,7 @@ def train(
 
 
 def _require_effect(keywords: RunKeywords) -> None:
-    """Refuse what says how processes run, where there is only one.
+    """Refuse keywords for several processes if there is only one.
 
     Raises:
         ArgumentError: There is such a keyword.
@@ -244,10 +245,10 @@ def _require_effect(keywords: RunKeywords) -> None:
 
 
 def _require_one_model(held_out_every: int, *, is_here: bool, averages: bool) -> None:
-    """Refuse to judge a model on the way that is in several processes, in parts, or several pipelines.
+    """Refuse evaluations during training if the model is in several processes, or in several pipelines.
 
     Raises:
-        ArgumentError: It is.
+        ArgumentError: Evaluations are not possible.
     """
     if averages or not is_here:
         raise ArgumentError(
@@ -263,10 +264,10 @@ def _forecast(
     costs: StageCosts,
     cluster: Cluster,
 ) -> TrainingForecast:
-    """Return the forecast of what fits.
+    """Return the forecast of a run that fits.
 
     Raises:
-        ArgumentError: A device holds more than it has.
+        ArgumentError: A device exceeds its memory.
     """
     forecast = forecast_training(schedule_spec, bounds, num_steps, costs, cluster)
     if forecast.over is not None:
@@ -284,7 +285,7 @@ def _schedule_spec(
     num_chunks: int | None,
     parameters: Mapping[str, ParameterValue] | None,
 ) -> ScheduleSpec:
-    """Return how the lists of a training run are made."""
+    """Return the specification of the lists of a training run."""
     named = named_schedule(schedule)
     if named is not None:
         entry = entry_of(named)

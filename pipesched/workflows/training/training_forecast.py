@@ -15,7 +15,7 @@ from pipesched.simulator.fast import RunTime, run_time, simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 
 _SHOWN_STEPS = 64
-"""Steps, beside as many as stages, whose staleness is looked at: in so many every reading has settled."""
+"""Simulated steps for the staleness, beside the term for stages: enough for every measurement to settle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class TrainingForecast:
     """The forecast of one training run: seconds and memory.
 
     Attributes:
-        schedule_spec: How its lists are made.
-        run: What the specification makes.
+        schedule_spec: Specification of its lists.
+        run: The run that the specification makes.
         bounds: Half-open range of layers of every stage.
-        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        staleness: Most steps by which the weights of a forward are older than the weights that its gradient changes.
         weight_versions: Versions of a stage's weights that a rank holds at most.
-        predicts: Whether there is a predicted copy besides, while an op reads it.
+        predicts: Whether there is also a predicted copy while an op reads it.
         time: Predicted times of the run.
         rank_to_device: The device of every rank.
-        costs: Costs of a micro-batch on each stage, that the run was predicted with.
+        costs: Costs of a micro-batch on each stage, of the prediction.
         cluster: The machines.
-        over: Which device holds more than it has, and of what, as predicted; None: none, or nothing is limited.
+        over: The predicted excess over the memory of a device, or None without an excess or a limit.
     """
 
     schedule_spec: ScheduleSpec
@@ -59,14 +59,14 @@ def forecast_training(
     """Predict a training run.
 
     Args:
-        schedule_spec: How its lists are made.
+        schedule_spec: Specification of its lists.
         bounds: Half-open range of layers of every stage.
         num_steps: Optimizer steps.
-        costs: Costs of a micro-batch on each stage, messages compressed if they are to be.
+        costs: Costs of a micro-batch on each stage, with compressed messages if compression is on.
         cluster: The machines.
 
     Raises:
-        ScheduleError: Lists that cannot have so many steps.
+        ScheduleError: Lists that cannot have `num_steps` steps.
         SimulationError: A run whose time cannot be predicted.
     """
     run = schedule_spec.run(num_steps)
@@ -93,7 +93,7 @@ def forecast_training(
 
 
 def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCapacity | None:
-    """Return what does not fit, of a run that is long enough to have settled."""
+    """Return the excess over the memory of a device in a run that is long enough to settle, or None."""
     if all(device.memory_bytes is None for device in cluster.devices) or not costs.has_bytes:
         return None
     held = lists.held()

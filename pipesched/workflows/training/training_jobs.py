@@ -1,4 +1,4 @@
-"""A training run as a job: what it costs, whether it can be, and training by it."""
+"""A training run as a job: its costs, its checks, and its execution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipesched.executor.training import OnStep, Trained
 
 MAX_LOCAL_RANKS = 1024
-"""In one process; more take minutes to build."""
+"""Most ranks in one process; more take minutes to build."""
 
 
 def training_spec(
@@ -52,10 +52,10 @@ def trained_by(
 ) -> Trained:
     """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.
 
-    A run with checkpoints that is told to leave does so after one of them.
+    A run with checkpoints that receives a stop signal ends after a checkpoint.
 
     Raises:
-        ArgumentError: What is for several processes is asked of one.
+        ArgumentError: An option for several processes is used with one.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
     """
     from pipesched.executor.launch import Train, pause_requests
@@ -82,7 +82,7 @@ def trained_by(
                 is_asked=is_asked,
                 export=export,
                 restarts=restarts,
-                on_restart=on_restart or (lambda error, steps: None),  # noqa: ARG005 -- nobody listens
+                on_restart=on_restart or (lambda error, steps: None),  # noqa: ARG005 -- no listener
             )
     if spec.job.advance is not None:
         raise ArgumentError(
@@ -107,18 +107,18 @@ def costs_of_training(
     batch_size: int,
     settings: RunSettings,
 ) -> StageCosts:
-    """Return what a micro-batch costs on each stage.
+    """Return the costs of a micro-batch on each stage.
 
     Args:
         costs: Costs of the layers, of a device with a whole batch, or of a micro-batch on each layer or stage.
-        run: How many micro-batches a step has.
-        lists: How many stages there are.
+        run: Gives the number of micro-batches of a step.
+        lists: Gives the number of stages.
         bounds: Half-open range of layers of every stage.
         batch_size: Samples of a step, of each pipeline.
-        settings: Whether messages are compressed.
+        settings: Gives the compression of messages.
 
     Raises:
-        ProfileError: The profile has no such micro-batches.
+        ProfileError: The profile does not cover these micro-batches.
     """
     if isinstance(costs, Profile):
         stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size), lists.ranks_per_device)
@@ -150,7 +150,7 @@ def require_cut(runs: Sequence[TrainingRun], batch_size: int) -> None:
 
 
 def require_few(lists: Schedule) -> None:
-    """Refuse more ranks than one process could build in a minute or so.
+    """Refuse more ranks than one process can build in about a minute.
 
     Raises:
         ArgumentError: There are more.

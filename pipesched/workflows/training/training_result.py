@@ -1,4 +1,4 @@
-"""The result of a training run: scores of every step, and what was predicted of it."""
+"""The result of a training run: scores of every step, and the forecast."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TrainingResult:
     Attributes:
         schedule: The name of its schedule.
         model: The model's name.
-        num_steps: Optimizer steps that were asked for.
-        trained: The scores of every step, where it diverged, and the scores of the final weights.
-        forecast: What was predicted of it; None without costs.
+        num_steps: Requested optimizer steps.
+        trained: The scores of every step, the step of divergence, and the scores of the final weights.
+        forecast: The forecast, or None without costs.
         pipelines: Copies of the model that are averaged, each with a batch of its own in a step.
     """
 
@@ -44,27 +44,27 @@ class TrainingResult:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The loss of every step, before its update, as far as the run came."""
+        """The loss of every finished step, before its update."""
         return tuple(scores.loss for scores in self.trained.steps)
 
     @property
     def accuracies(self) -> tuple[float | None, ...]:
-        """The accuracy of every step; None where targets are no classes."""
+        """The accuracy of every step; None if targets are no classes."""
         return tuple(scores.accuracy for scores in self.trained.steps)
 
     @property
     def held_out_loss(self) -> float | None:
-        """The loss of the final weights, on samples kept from training; None if there are none, or under torchrun."""
+        """The loss of the final weights, on held-out samples; None without such samples, and under torchrun."""
         return None if self.trained.held_out is None else self.trained.held_out.loss
 
     @property
     def held_out_accuracy(self) -> float | None:
-        """The accuracy of the final weights, on samples kept from training; None where there is no such loss."""
+        """The accuracy of the final weights, on held-out samples; None without such a loss."""
         return None if self.trained.held_out is None else self.trained.held_out.accuracy
 
     @property
     def held_out_on_the_way(self) -> Mapping[int, Scores]:
-        """Loss and accuracy on those samples, by the number of steps taken, as often as `held_out_every` says."""
+        """Loss and accuracy on held-out samples, by the number of finished steps, every `held_out_every` steps."""
         return self.trained.looks
 
     @property
@@ -74,16 +74,16 @@ class TrainingResult:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What ranks failed of, where the run was started again."""
+        """The failures of ranks that led to a restart."""
         return self.trained.failures
 
     @property
     def diverged_at(self) -> int | None:
-        """The step whose loss ended the run; None where it did not diverge."""
+        """The step whose loss ended the run, or None if it did not diverge."""
         return None if self.trained.diverged is None else self.trained.diverged.step
 
     def summary(self, target_loss: float | None = None) -> TrainedRun:
-        """Return the run in one row; with a target, when the smoothed loss came down to it.
+        """Return the run in one row; with a target, including the steps until the smoothed loss reaches it.
 
         Raises:
             ArgumentError: The target is no finite number of at least 0.
@@ -93,7 +93,7 @@ class TrainingResult:
         return summarize_training(self.schedule, self.forecast, self.trained, self.num_steps, target_loss)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per step: loss, accuracy, and with costs when it is predicted to be known [s]."""
+        """Return a row per step: loss, accuracy, and with costs its predicted time [s]."""
         import pandas as pd
 
         frame = pd.DataFrame({"loss": self.losses, "accuracy": self.accuracies}).rename_axis("step")
@@ -103,7 +103,7 @@ class TrainingResult:
 
     @property
     def curve(self) -> Curve:
-        """The losses against steps, and with costs against predicted time: what is drawn of a run."""
+        """The losses against steps, and with costs against predicted time, for the plot of a run."""
         from pipesched.simulator.views import Curve
 
         time = None if self.forecast is None else self.forecast.time
@@ -117,7 +117,7 @@ class TrainingResult:
         return learning_curve_figure([self.curve], self.model)
 
     def table(self) -> Table:
-        """Return the run as people read it."""
+        """Return the run formatted for people."""
         return trained_table([self.summary()])
 
     def _repr_html_(self) -> str:

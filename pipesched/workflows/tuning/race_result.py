@@ -1,4 +1,4 @@
-"""The result of a race of settings: who won or leads, by how much, and how sure that is."""
+"""The result of a race of settings: the winner or leader, its margin, and the certainty."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RacedSetting:
-    """A contender of a race, and how its runs went.
+    """A contender of a race, and its runs.
 
     Attributes:
         outcome: The setting's outcome, as the evaluator predicts it.
         samples_s: Seconds of a batch, of every run.
-        lag: How much longer it takes than the leader; None of the leader, and of what cannot be run.
+        lag: Excess of its time over the leader; None for the leader, and for a setting that cannot be run.
         may_be_fastest: Whether it is not shown slower than another.
         refusal: Why it is out of the race; None if it can be run.
     """
@@ -36,20 +36,20 @@ class RacedSetting:
 
     @property
     def measured(self) -> MedianInterval | None:
-        """Seconds of a batch: the median of its runs; None where there was none."""
+        """Seconds of a batch: the median of its runs, or None without a run."""
         return median_interval(self.samples_s) if self.samples_s else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SettingRace:
-    """A race that is over, or that was ended by its budget.
+    """A finished race, or one that its budget ended.
 
     Attributes:
-        contenders: The one predicted to be the fastest first.
+        contenders: The contenders, the fastest by prediction first.
         leader_index: Place of the leader among the contenders.
-        num_rounds: Number of rounds, in each of which the contenders that ran did so once, in turn.
-        budget_s: Seconds that there were.
-        spent_s: Seconds that it took.
+        num_rounds: Number of rounds; in each, every active contender runs once, in turn.
+        budget_s: Budget in seconds.
+        spent_s: Spent seconds.
         yardstick_s: Seconds of a fixed kernel before the first slice, and after each.
     """
 
@@ -65,7 +65,7 @@ class SettingRace:
 
     @property
     def leader(self) -> RacedSetting:
-        """The winner, or, where it is not clear who that is, the one that leads."""
+        """The winner, or the leader if there is no clear winner."""
         return self.contenders[self.leader_index]
 
     @property
@@ -75,7 +75,7 @@ class SettingRace:
 
     @property
     def runner_up(self) -> RacedSetting | None:
-        """The next: of those that may be the fastest, or else of all, the nearest to the leader; None: it is alone."""
+        """The next contender: the nearest to the leader among possible winners, or among all; None without others."""
         others = [contender for contender in self.contenders if contender.lag is not None]
         return min(others, key=lambda other: (not other.may_be_fastest, _lag_of(other).mean), default=None)
 
@@ -94,7 +94,7 @@ class SettingRace:
 
     @property
     def sentence(self) -> str:
-        """Who won, by how much, and how sure that is, for people."""
+        """The winner, its margin, and the certainty, for people."""
         name, runner_up = str(self.leader.outcome.setting), self.runner_up
         if runner_up is None:
             return f"{name} is the only setting that can be run: there was nobody to race"
@@ -110,7 +110,7 @@ class SettingRace:
 
     @property
     def effort(self) -> str:
-        """How much was run, and how steady the machine was, for people."""
+        """The number of runs, and the steadiness of the machine, for people."""
         least, most = min(self.yardstick_s), max(self.yardstick_s)
         return (
             f"rounds: {self.num_rounds}; runs: {self.num_runs}; {self.spent_s:.1f} of {self.budget_s:g} s; machine: a "
@@ -118,14 +118,14 @@ class SettingRace:
         )
 
     def plot(self) -> Figure:
-        """Draw how much longer each contender that can be run takes than the leader, with its interval."""
+        """Draw the excess of each runnable contender's time over the leader, with its interval."""
         from pipesched.simulator.views import lag_figure
 
         lags = {str(contender.outcome.setting): contender.lag for contender in self.contenders if not contender.refusal}
         return lag_figure(lags, self.sentence)
 
     def table(self) -> Table:
-        """Return a row per contender; below, who won."""
+        """Return a row per contender; below, the winner."""
         rows = tuple(
             {
                 "setting": str(contender.outcome.setting),
@@ -169,7 +169,7 @@ class SettingRace:
         import pandas as pd
 
         frame = pd.json_normalize(self.to_rows(), sep="_")
-        return frame.drop(columns=["measured_s", "lag"], errors="ignore")  # where there is none
+        return frame.drop(columns=["measured_s", "lag"], errors="ignore")  # of contenders without one
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched tune --budget S --json`` prints it."""

@@ -16,13 +16,13 @@ from pipesched.workflows.tuning.setting_verdict import to_verify
 from pipesched.workflows.tuning.tune_result import TuneResult
 
 CONTENDERS = 4
-"""Settings that race unless another number is asked for, beside plain 1F1B."""
+"""Default number of settings in a race, beside plain 1F1B."""
 
 _LONGEST_S = 604_800
 
 
 def contenders_of(result: TuneResult, count: int = CONTENDERS) -> tuple[SettingOutcome, ...]:
-    """Return the first `count` candidates, and plain 1F1B; of those that differ in their advance alone, the first."""
+    """Return the first `count` candidates and plain 1F1B; of candidates that differ only in advance, the first."""
     first: dict[Setting, SettingOutcome] = {}
     for outcome in result.candidates:
         first.setdefault(replace(outcome.setting, advance=None), outcome)
@@ -30,10 +30,10 @@ def contenders_of(result: TuneResult, count: int = CONTENDERS) -> tuple[SettingO
 
 
 def require_budget(name: str, budget_s: float, evaluator: str) -> None:
-    """Refuse seconds that are none, and a race of settings that have all been run.
+    """Refuse an invalid budget, and a race after an evaluator that runs every setting.
 
     Raises:
-        ArgumentError: They are none, or the evaluator runs every setting.
+        ArgumentError: The budget is out of range, or the evaluator runs every setting.
     """
     require_rate(name, budget_s)
     if not budget_s <= _LONGEST_S:
@@ -51,14 +51,14 @@ def raced(
     count: int = CONTENDERS,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> TuneResult:
-    """Return `result` with a race of its best candidates; as it is where nothing fits.
+    """Return `result` with a race of its best candidates, or unchanged if nothing fits.
 
     Args:
         result: Result of the search.
         measurement: Runs a setting.
         budget_s: Seconds of the race.
         count: Number of candidates, beside plain 1F1B.
-        progress: Is told the fraction of the budget that is spent.
+        progress: Receives the spent fraction of the budget.
 
     Raises:
         ArgumentError: One round is predicted to take more than the budget.
@@ -85,15 +85,15 @@ def race_settings(
 ) -> SettingRace:
     """Run `contenders` in turn until the fastest is clear of all others, or no further round fits into the budget.
 
-    One run beforehand, which starts processes and loads what they need, does not count, nor do its seconds; the first
-    round is always run to its end.
+    One run beforehand starts and loads the processes; it counts neither as a run nor in seconds. The first round is
+    always completed.
 
     Args:
-        contenders: Settings that fit, the one predicted to be the fastest first.
+        contenders: Settings that fit, the fastest by prediction first.
         measurement: Runs one.
         budget_s: Seconds.
-        look: Takes the seconds of a fixed kernel, before the first slice and after each.
-        progress: Is told the fraction of the budget that is spent.
+        look: Measures the seconds of a fixed kernel, before the first slice and after each.
+        progress: Receives the spent fraction of the budget.
         clock: Returns the present moment [s].
 
     Raises:
@@ -115,10 +115,10 @@ def race_settings(
 
 
 def require_one_round(contenders: Sequence[SettingOutcome], measurement: Measurement, budget_s: float) -> None:
-    """Refuse, before anything is run, a budget that one round is predicted to exceed.
+    """Refuse, before any run, a budget that one round is predicted to exceed.
 
     Raises:
-        ArgumentError: It is.
+        ArgumentError: The budget is too small.
     """
     needed_s = sum(
         (outcome.seconds or 0.0) * outcome.setting.num_pipelines * measurement.num_iterations(outcome.setting)
@@ -132,7 +132,7 @@ def require_one_round(contenders: Sequence[SettingOutcome], measurement: Measure
 
 
 class _Racing:
-    """A race under way: who ran how often, how long that took, and what is left of the budget."""
+    """A race in progress: the runs of each contender, their durations, and the rest of the budget."""
 
     def __init__(
         self,
@@ -158,12 +158,12 @@ class _Racing:
         return self._clock() - self._begun_s
 
     def run_slice(self) -> bool:
-        """Run one slice, as many rounds of it as fit into the budget; return whether that is spent."""
+        """Run one slice, with all rounds that fit into the budget; return whether the budget is spent."""
         for _ in range(self.race.slice_rounds):
             running = [contender for contender in self.race.running if contender not in self._refusals]
             if self.race.num_rounds and self.spent_s + sum(map(self._wall_s, running)) > self._budget_s:
                 return True
-            # to and fro, so that what changes at a steady pace within a round cancels too
+            # to and fro, so that a steady drift within a round cancels too
             ordered = running if self.race.num_rounds % 2 == 0 else running[::-1]
             seconds = {contender: self._run(contender) for contender in ordered}
             self.race.add({contender: taken for contender, taken in seconds.items() if taken is not None})
@@ -176,7 +176,7 @@ class _Racing:
         return sum(walls_s) / len(walls_s)
 
     def _run(self, contender: int) -> float | None:
-        """Return the seconds of a batch; None, and the contender is out, where it cannot be run."""
+        """Return the seconds of a batch, or None for a setting that cannot be run, which is then out of the race."""
         begun_s = self._clock()
         outcome = self._measurement(self._contenders[contender].setting)
         self._walls_s[contender].append(self._clock() - begun_s)

@@ -1,4 +1,4 @@
-"""Settings of the tuner as they really are: run by one process per rank on this machine."""
+"""Measurement of the tuner's settings: runs by one process per rank on this machine."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ RunLists: TypeAlias = "Callable[[RunSpec, Callable[[float], None]], Measured]"
 
 
 def with_trust(problem: Problem) -> Problem:
-    """Return `problem` with a profile that may name what is imported."""
+    """Return `problem` with a profile that may name code to import."""
     return replace(problem, profile=replace(problem.profile, model=trusted(problem.profile.model)))
 
 
 def require_same_layers(problem: Problem) -> None:
-    """Refuse, before anything is searched, a profile whose model cannot be run.
+    """Refuse, before any search, a profile whose model cannot be run.
 
     Raises:
-        ArgumentError: It has other layers than the profile.
-        ProfileError: There is no such model, or the profile is not trusted.
+        ArgumentError: The model has other layers than the profile.
+        ProfileError: The model does not exist, or the profile is not trusted.
     """
     from pipesched.profiles.models import resolve_model
     from pipesched.profiles.processes import prints_to_stderr
@@ -53,7 +53,7 @@ def require_same_layers(problem: Problem) -> None:
 
 
 def plain_spec(schedule: Schedule, model: str, bounds: StageBounds, microbatch_size: int) -> RunSpec:
-    """Return one run of the lists, with the optimizer and the numbers that a run has unless told otherwise."""
+    """Return one run of the lists, with the default optimizer and the default numbers of a run."""
     from pipesched.executor.launch import Measure, RunSpec
 
     job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, iterations=1, warmup=0)
@@ -65,13 +65,12 @@ class Measurement:
     """A judge of settings that runs them.
 
     Attributes:
-        iterations: Iterations that count. They and `warmup` are counted in one list that has all of them, for
-            pipelines do not wait for each other between iterations.
+        iterations: Iterations that count. One list has them and `warmup`, because pipelines do not wait for each other
+            between iterations.
         warmup: Iterations before them.
-        drift: Iterations more before those that count, where there are several pipelines: they begin together, and
-            drift apart.
+        drift: Further uncounted iterations for several pipelines, which begin together and drift apart.
         spec: Makes one run of lists.
-        runs: Runs lists; None: processes of this machine do.
+        runs: Runs lists; None: processes of this machine run them.
     """
 
     problem: Problem
@@ -86,7 +85,7 @@ class Measurement:
         setting: Setting,
         tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     ) -> SettingOutcome:
-        """Run `setting`; its seconds are those of the median iteration, its bytes what the processes held.
+        """Run `setting`; return the seconds of the median iteration and the peak bytes of the devices.
 
         Raises:
             RankFailed: A rank failed, died or hung.
@@ -105,7 +104,7 @@ class Measurement:
         return SettingOutcome(setting, seconds, held_bytes, reason, timeline.yardstick)
 
     def num_iterations(self, setting: Setting) -> int:
-        """Return how often one run goes through the lists; the laps that count lie between `iterations` + 1 steps."""
+        """Return the iterations of the lists in one run; the laps that count lie between `iterations` + 1 steps."""
         return 1 + self._skipped(setting) + self.iterations
 
     def _skipped(self, setting: Setting) -> int:
@@ -124,7 +123,7 @@ def _iteration_s(timeline: Timeline, num_pipelines: int, skipped: int) -> float:
     """Return the seconds of the median iteration of any pipeline, from Step to Step of its first rank.
 
     Args:
-        timeline: Timeline of a list that goes through the iterations one after the other.
+        timeline: Timeline of a list with all iterations one after the other.
         skipped: Iterations that do not count, besides the first.
     """
     num_ranks = 1 + max(span.rank for span in timeline.spans)

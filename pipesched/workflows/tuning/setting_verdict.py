@@ -1,4 +1,4 @@
-"""Settings that were run beside what was predicted of them, and what that says of the choice."""
+"""Settings that were run beside their predictions, and the quality of the choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FEWEST_RANKED = 4
-"""Settings whose ranks can be compared: of two the correlation is 1 or -1 anyway, of three every third time."""
+"""Fewest settings for a rank correlation: of two it is 1 or -1 anyway, of three every third time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Verified:
     """One setting that was run; the seconds are a batch's.
 
     Attributes:
-        outcome: The setting, and what was predicted of it.
+        outcome: The setting, and its prediction.
         predicted_s: Seconds that the evaluator predicted.
         measured_s: Seconds of the median iteration.
-        measured_bytes: The most that a device held; None: not known.
-        yardstick: How fast the machine was in the run; None: not known.
+        measured_bytes: Peak memory of a device, or None if unknown.
+        yardstick: Speed of the machine in the run, or None if unknown.
     """
 
     outcome: SettingOutcome
@@ -50,18 +50,18 @@ class Verified:
 def to_verify(
     outcomes: Sequence[SettingOutcome], plain: SettingOutcome | None, count: int
 ) -> tuple[SettingOutcome, ...]:
-    """Return the first `count` of `outcomes`, which fit, and plain 1F1B, which they are to beat."""
+    """Return the first `count` of `outcomes`, which fit, and plain 1F1B for comparison."""
     best = list(outcomes[:count])
     return (*best, plain) if best and plain is not None and plain not in best else tuple(best)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """How good a choice was, as settings that were run say.
+    """The quality of a choice, from settings that were run.
 
     Attributes:
         verified: The choice first.
-        profiled: How fast the machine was where the profile was measured; None: not known.
+        profiled: Speed of the machine during the profile, or None if unknown.
     """
 
     verified: tuple[Verified, ...]
@@ -69,17 +69,17 @@ class Verdict:
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each."""
+        """Cautions about the seconds, a line each."""
         return other_speed(self.profiled, mean_yardstick(run.yardstick for run in self.verified))
 
     @property
     def regret(self) -> float | None:
-        """How much slower the choice is than the best that was run, relatively; None where nothing was run."""
+        """The slowdown of the choice against the best run, relative, or None without runs."""
         return regret([run.measured_s for run in self.verified]) if self.verified else None
 
     @property
     def is_ranked(self) -> bool:
-        """Whether there are enough to compare their ranks."""
+        """Whether there are enough settings to compare their ranks."""
         return len(self.verified) >= _FEWEST_RANKED
 
     @property
@@ -91,7 +91,7 @@ class Verdict:
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as plain 1F1B the choice was; None if that was not run."""
+        """The speedup of the choice over plain 1F1B, as a factor, or None if plain 1F1B was not run."""
         plain_s = [run.measured_s for run in self.verified if run.outcome.setting.is_plain]
         return min(plain_s) / self.verified[0].measured_s if plain_s else None
 
@@ -160,19 +160,19 @@ def run_settings(
     warmup: int = 1,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> Verdict:
-    """Run the best settings of a search here, and plain 1F1B, and set them beside what was predicted.
+    """Run the best settings of a search here, and plain 1F1B, and compare them with their predictions.
 
     Args:
         result: Result of `tune`, of a model that this machine can make.
-        count: How many of the best are run.
-        settings: Others that are run too; they must be among the result's.
+        count: Number of the best settings to run.
+        settings: Further settings of the result to run.
         iterations: Measured iterations of each, of which the median counts.
-        warmup: Iterations before them; 20 more where there are several pipelines, which drift apart meanwhile.
-        progress: Told now and then what fraction is done.
+        warmup: Iterations before them; 20 more with several pipelines, which drift apart meanwhile.
+        progress: Receives the finished fraction now and then.
 
     Raises:
-        ArgumentError: Nothing fits, a setting is none of the result's, or the model has other layers than its profile.
-        ProfileError: There is no such model.
+        ArgumentError: Nothing fits, a setting is not in the result, or the model has other layers than its profile.
+        ProfileError: The model does not exist.
         RankFailed: A rank failed, died or hung.
     """
     require_kind("result", result, TuneResult, "what `tune` returns")
@@ -206,13 +206,13 @@ def verified_settings(
     """Run settings, one after the other.
 
     Args:
-        outcomes: What was predicted of them.
+        outcomes: Their predictions.
         measurement: Runs one.
-        progress: Told which share of them is done.
-        profiled: How fast the machine was where the profile was measured; None: not known.
+        progress: Receives the finished share of the settings.
+        profiled: Speed of the machine during the profile, or None if unknown.
 
     Raises:
-        ArgumentError: One cannot be run.
+        ArgumentError: A setting cannot be run.
         RankFailed: A rank failed, died or hung.
     """
     verified = []

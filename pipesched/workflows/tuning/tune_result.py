@@ -24,14 +24,14 @@ class TuneResult:
     """All settings, ranked by the evaluator.
 
     Attributes:
-        problem: What every setting has in common.
-        evaluator: Who ranked them.
-        outcomes: The one that the evaluator ranks first at the front, the rejected last.
-        plain: 1F1B at its best M; None if it does not fit.
+        problem: The common parts of all settings.
+        evaluator: The evaluator that ranked them.
+        outcomes: The settings in the evaluator's order, the rejected last.
+        plain: 1F1B at its best M, or None if it does not fit.
         averages: Whether the answer may be a setting that is averaged elastically.
-        advanced: The answer with the smallest advance that takes AFAB's time, by our model; None if none does.
-        race: Race of the best candidates on this machine; None if they were not run.
-        paces: Steady pace of those that come first, by our model, or why it is not known.
+        advanced: The answer with the smallest advance that takes AFAB's time, by our model, or None without one.
+        race: Race of the best candidates on this machine, or None without one.
+        paces: Steady-state times of the first settings, by our model, or why they are unknown.
     """
 
     problem: Problem
@@ -50,7 +50,7 @@ class TuneResult:
 
     @property
     def candidates(self) -> tuple[SettingOutcome, ...]:
-        """The outcomes that fit, without those of another training unless it is asked for, or nothing else fits."""
+        """The outcomes that fit, without another training unless it is asked for or nothing else fits."""
         plainly = tuple(outcome for outcome in self.fitting if outcome.setting.training == "plain")
         return self.fitting if self.averages or not plainly else plainly
 
@@ -63,31 +63,31 @@ class TuneResult:
 
     @property
     def chosen(self) -> SettingOutcome | None:
-        """The answer: who leads the race, or else the evaluator's; None if nothing fits."""
+        """The answer: the leader of the race, or the evaluator's first candidate; None if nothing fits."""
         return next(iter(self.candidates), None) if self.race is None else self.race.leader.outcome
 
     @property
     def notes(self) -> list[str]:
-        """Why the steady pace of some that come first is not known, a line each."""
+        """Why the steady-state times of some of the first settings are unknown, a line each."""
         reasons = dict.fromkeys(pace.reason for pace in self.paces.values() if isinstance(pace, Inexact))
         return [f"steady time: {reason}" for reason in reasons]
 
     def pace_of(self, outcome: SettingOutcome) -> SteadyPace | None:
-        """Return the steady pace of a setting; None where nobody asked, or it is not known."""
+        """Return the steady-state time of a setting, or None if it was not asked for or is unknown."""
         pace = self.paces.get(outcome.setting)
         return None if isinstance(pace, Inexact) else pace
 
     @property
     def averaged(self) -> SettingOutcome | None:
-        """What is ranked before the answer, with another training that nobody has asked for; None if nothing is."""
+        """A setting with another training, not asked for, that ranks before the answer, or None."""
         first = next(iter(self.fitting), None)
         return None if first is next(iter(self.candidates), None) else first
 
     def gain(self, outcome: SettingOutcome) -> float | None:
-        """Return how many times as fast as plain 1F1B a setting is; None where either has no time.
+        """Return the speedup of a setting over plain 1F1B, as a factor, or None if either has no time.
 
         Raises:
-            ArgumentError: It is no outcome.
+            ArgumentError: `outcome` is no outcome.
         """
         require_kind("outcome", outcome, SettingOutcome, "one of the outcomes; try result.chosen")
         if self.plain is None or self.plain.seconds is None or not outcome.seconds:
@@ -95,7 +95,7 @@ class TuneResult:
         return self.plain.seconds / outcome.seconds
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return plain data, a row per setting; the steady pace is None where nobody asked, or it is not known."""
+        """Return plain data, a row per setting; the steady-state time is None if not asked for or unknown."""
         return [self.row_of(outcome) for outcome in self.outcomes]
 
     def row_of(self, outcome: SettingOutcome) -> dict[str, Any]:
@@ -125,17 +125,17 @@ class TuneResult:
 
         Raises:
             ArgumentError: The suffix is another one.
-            ScheduleError: It cannot be written.
+            ScheduleError: The file cannot be written.
         """
         if suffix_of(path) != ".html":
             raise ArgumentError(f"path: got {path}, expected a page, .html; try `to_frame` for a table")
         write_text(Path(path), self.page())
 
     def page(self, rows: Sequence[Mapping[str, str]] = (), notes: str = "") -> str:
-        """Return a page for a browser: the settings in a table and in maps of time and memory, and how the best runs.
+        """Return a page for a browser: the settings as a table and maps of time and memory, and the timing of the best.
 
         Args:
-            rows: A row of cells per setting, as people read them, the candidates first; empty: those of `table`.
+            rows: A row of cells per setting, formatted for people, the candidates first; empty: the rows of `table`.
             notes: Below the table; empty: the caption of `table`.
         """
         from pipesched.simulator.views import tune_page
@@ -153,10 +153,10 @@ class TuneResult:
         return f"{problem.profile.model}, batch {problem.batch_size}, {len(problem.cluster.devices)} devices"
 
     def table(self, top: int = 10) -> Table:
-        """Return a row for each of the first `top` settings that the answer is among.
+        """Return a row for each of the first `top` settings among the candidates for the answer.
 
         Raises:
-            ArgumentError: It is no number of settings.
+            ArgumentError: `top` is no number of settings.
         """
         top = require_at_least("top", top, 1)
         rows = []

@@ -16,7 +16,7 @@ def tunable_schedules(schedules: Sequence[NamedSchedule]) -> tuple[str, ...]:
 
     Raises:
         ArgumentError: There is none, or one steps without a flush.
-        ScheduleError: There is no such schedule.
+        ScheduleError: A schedule does not exist.
     """
     entries = searched_entries(schedules, "['avgpipe', 'zb_h1']", require_one_step)
     for entry in entries:
@@ -29,10 +29,10 @@ def tunable_schedules(schedules: Sequence[NamedSchedule]) -> tuple[str, ...]:
 
 
 def covered_microbatches(problem: Problem, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the numbers of micro-batches that there may be: those asked for, or all that the profile covers.
+    """Return the possible numbers of micro-batches: the given ones, or all that the profile covers.
 
     Raises:
-        ArgumentError: The profile covers none, or one that is asked for cannot be, with the nearest that can.
+        ArgumentError: The profile covers none, or not a given one; with the nearest that it covers.
     """
     size = problem.batch_size
     covered = [count for count in divisors(size) if problem.covers(count)]
@@ -57,7 +57,7 @@ def require_dividing(asked: Sequence[int], batch_size: int, there: Sequence[int]
     """Refuse numbers of micro-batches that do not divide the batch.
 
     Args:
-        there: Numbers that would do.
+        there: Valid numbers.
 
     Raises:
         ArgumentError: One does not divide it.

@@ -59,7 +59,7 @@ from pipesched.workflows.tuning.tune_result import TuneResult
 from pipesched.workflows.tuning.tune_space import covered_microbatches, tunable_schedules
 
 _FEW = 2000
-"""Settings; for fewer, starting processes takes longer than the work."""
+"""Number of settings below which starting processes takes longer than the work."""
 
 
 def tune(
@@ -86,9 +86,9 @@ def tune(
 ) -> TuneResult:
     """Choose micro-batches M, pipelines N and more for a model, a batch and the memory of the devices.
 
-    The batch is that of one pipeline, and so are its micro-batches M: N of them are under way at once, and times are
-    those of one. Several pipelines are averaged elastically, which is another training; unless `pipelines` asks for it,
-    the answer is a setting that trains as plain training does.
+    The batch and its micro-batches M are of one pipeline. N micro-batches are in flight at once, and times are of one
+    batch. Several pipelines are averaged elastically, which is another training. Unless `pipelines` asks for it, the
+    answer is a setting with plain training.
 
     Args:
         profile: Profile of the model: a Profile, or a file of one.
@@ -96,27 +96,27 @@ def tune(
         cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
         num_devices: Stages of the pipeline, on the first devices of the cluster; None: all.
         partition: Layers to stages: ``balanced`` (None), ``uniform``, or counts as ``3,3,4`` or in a list.
-        network: How messages go.
-        microbatches: M of each pipeline's batch; None: all that divide it and that the profile covers.
+        network: Options of the network.
+        microbatches: M of each pipeline's batch; None: all divisors of the batch that the profile covers.
         pipelines: Parallel pipelines N of avgpipe; None: 1 to 4.
-        advances: How far ahead of 1F1B avgpipe's forwards may run.
-        schedules: Names of the catalogue, and builders of your own or their names; avgpipe has 1f1b and 1f1b_afp in it.
+        advances: Steps that avgpipe's forwards may run ahead of 1F1B.
+        schedules: Names of the catalogue, and builders of your own or their names; avgpipe includes 1f1b and 1f1b_afp.
         chunks: Stages per device, where a schedule takes them.
-        recomputes: Whether stages keep only their input: no, yes, or both are tried.
-        evaluator: Who ranks: our model, AvgPipe's equations, a run of every setting here (a `Measurement`), or a
-            guideline (most or largest micro-batches).
+        recomputes: Whether stages keep only their input: no, yes, or both.
+        evaluator: Ranking by our model, by AvgPipe's equations, by a run of every setting here (a `Measurement`), or by
+            a guideline (most or largest micro-batches).
         accounting: AvgPipe's equations as printed, or all terms per iteration.
-        num_workers: Processes; None: as many as cores, where that is quicker.
-        resume: File that keeps what is found, so that a stopped search goes on from there.
-        budget_s: Seconds in which the best race here, run in turn until one is clear of the others; None: no race.
-        num_contenders: How many of the best race, beside plain 1F1B.
-        input_share: Share of B that I takes where the profile says B alone, and W the rest.
+        num_workers: Processes; None: one per core if that is quicker.
+        resume: File of the results so far, from which a stopped search continues.
+        budget_s: Seconds for a race of the best settings here, in turn until one is clear of the others; None: no race.
+        num_contenders: Number of the best settings in the race, beside plain 1F1B.
+        input_share: Share of B that I takes in a profile with B alone; W takes the rest.
 
     Raises:
         ArgumentError: No devices, an unknown word, or numbers that do not divide the batch or that the profile does not
-                cover.
-        ProfileError: A file is bad, or the model cannot be cut into so many stages.
-        ScheduleError: There is no such schedule.
+            cover.
+        ProfileError: A file is bad, or the model has fewer layers than stages.
+        ScheduleError: A schedule does not exist.
         RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
     """
     batch_size = require_at_least("batch_size", batch_size, 1)
@@ -181,24 +181,23 @@ def search_problem(
     """Evaluate `settings` and rank them.
 
     Args:
-        problem: What they have in common.
-        settings: What to choose from.
-        evaluator: Who ranks; ``measure`` needs a `judge`, which is asked for one setting after the other.
+        problem: The common parts of all settings.
+        settings: The candidates.
+        evaluator: The ranking; ``measure`` needs a `judge`, which evaluates one setting after the other.
         averages: Whether the answer may be a setting that is averaged elastically.
-        accounting: Which accounting AvgPipe's equations use.
-        num_workers: Processes; None: as many as cores, where that is quicker.
-        runner: Another way to go through them, in place of processes of this machine.
-        resume: File that keeps what is found.
-        judge: Who evaluates a setting, in place of the evaluator's own.
-        how: What the found times depend on, beside the problem; kept in `resume`.
-        num_paced: How many of those that come first, without and with another training, are to have a steady pace.
-        num_leading: How many of either training, and of those rejected, are to have seconds and bytes of their own: of
-            others it is known that they take and hold no less than they are said to; None: all, as a `judge` and a
-            file have it.
-        progress: Is told which share of the settings is done.
+        accounting: The accounting of AvgPipe's equations.
+        num_workers: Processes; None: one per core if that is quicker.
+        runner: Another way to evaluate all settings, in place of processes of this machine.
+        resume: File of the results so far.
+        judge: Evaluates a setting, in place of the evaluator.
+        how: Dependencies of the times beside the problem; kept in `resume`.
+        num_paced: Number of first settings, without and with another training, that get a steady-state time.
+        num_leading: Number of first settings of either training, and of rejected settings, that get exact seconds and
+            bytes; others get lower bounds. None: all, as with a `judge` or a file.
+        progress: Receives the finished share of the settings.
 
     Raises:
-        ArgumentError: None of them can be.
+        ArgumentError: None of the settings is possible.
         RankFailed: With ``measure``, if a rank failed, died or hung.
     """
     who = Evaluator(evaluator)
@@ -231,7 +230,7 @@ def search_problem(
 
 
 def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace | Inexact]:
-    """Return the steady paces of the settings of either training that come first; AvgPipe's equations know none."""
+    """Return the steady-state times of the first settings of either training; AvgPipe's equations have none."""
     if result.evaluator == Evaluator.AVGPIPE:
         return {}
     trainings: dict[str, list[SettingOutcome]] = {}

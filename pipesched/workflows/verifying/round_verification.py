@@ -2,7 +2,7 @@
 
     yardstick  profile  yardstick  runs  yardstick  profile  yardstick  runs  yardstick  profile  yardstick
                   └───────── mean ─────────────────────┘
-                              holds against the runs
+                        is compared with the runs
 
 A machine that gets slower or faster at a steady pace is as fast in the runs as in the mean of the profiles around them.
 """
@@ -31,7 +31,7 @@ from pipesched.workflows.verifying.verified_rounds import PRECISION, MachineDrif
 from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
 
 _REPEATS, _WARMUP = 3, 1
-"""How often a short profile runs each layer, and before."""
+"""Measured runs of each layer in a short profile, and warm-up runs before."""
 
 
 def verify_in_rounds(
@@ -51,15 +51,15 @@ def verify_in_rounds(
 
     Args:
         sources: Sources of the schedules.
-        model: The model that is profiled and run.
+        model: The model to profile and run.
         name: Name of the model, by which the ranks know it.
         size: Samples of a micro-batch.
-        conditions: Conditions of the prediction of a schedule from a profile. The first profile says how the model is
-            cut.
-        settings: How it is run.
+        conditions: Conditions of the prediction of a schedule from a profile. The first profile determines the cut of
+            the model.
+        settings: Settings of the runs.
         rounds: At least 2.
-        progress: Told now and then what fraction is done.
-        precision: What the machine may drift, or an interval be wide to either side, for a verdict on the profile.
+        progress: Receives the finished fraction now and then.
+        precision: Largest drift of the machine, or half-width of an interval, for a verdict on the profile.
         measured_how: Fields of `Measure`.
     """
     from pipesched.profiles.measuring import yardstick_s
@@ -106,13 +106,13 @@ def _held(run: ScheduleRun, conditions: Conditions) -> VerifiedSchedule:
 
 
 def _cut(source: ScheduleSource, conditions: Conditions) -> Conditions:
-    """Return the conditions with the layers of each stage as they are now, whatever later profiles say."""
+    """Return the conditions with the present layers of each stage, so that later profiles do not change them."""
     layers = [last - first for first, last in bounds_of(source, conditions)]
     return replace(conditions, partition=",".join(map(str, layers)))
 
 
 def _fractions(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:
-    """Yield for each of so many steps what tells the whole's progress from its own."""
+    """Yield a function for each of `count` steps that reports the progress of the whole from its own."""
     for index in range(count):
 
         def tick(fraction: float, index: int = index) -> None:

@@ -1,4 +1,4 @@
-"""Run a schedule of a model, predict it from a profile, and hold one against the other."""
+"""Run a schedule of a model, predict it from a profile, and compare the two."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
 def require_verifiable(
     schedules: Sequence[Schedule], model: Model, partition: str | None, cluster: ClusterArgument
 ) -> None:
-    """Refuse, before anything is measured, what would fail after it.
+    """Refuse, before any measurement, schedules that would fail after it.
 
     Raises:
         ArgumentError: There are too few devices.
         NotRunnableError: Lists cannot run to their end.
-        ProfileError: The model cannot be cut so.
+        ProfileError: The partition does not fit the model.
     """
     for schedule in schedules:
         require_runnable(schedule)
@@ -61,21 +61,21 @@ def profile_for_runs(
     repeats: int = 10,
     warmup: int = 3,
 ) -> Profile:
-    """Return the profile, or measure one while as many processes are busy as a run of `num_ranks` has.
+    """Return the profile, or measure one while other cores are as busy as in a run of `num_ranks` ranks.
 
     Args:
-        model: The model that is run.
+        model: The model of the run.
         microbatch_size: Samples.
         num_ranks: Ranks of the run.
-        profile: None: one is measured.
-        settings: How it is run.
-        progress: Told now and then what fraction is done.
+        profile: Profile, or None to measure one.
+        settings: Settings of the run.
+        progress: Receives the finished fraction now and then.
         repeats: Measured runs of each layer, of which the median counts.
         warmup: Runs before them.
 
     Raises:
-        ArgumentError: It is of another model, dtype or optimizer than the run.
-        ProfileError: The file is none, or the model fails.
+        ArgumentError: The profile is of another model, dtype or optimizer than the run.
+        ProfileError: The file is no profile, or the model fails.
     """
     if profile is None:
         return profile_layers(
@@ -111,7 +111,7 @@ class ScheduleRun:
 
     Attributes:
         measured: The iteration of median makespan.
-        loss: Loss of the run, as in `VerifiedSchedule`, which has the two fields after it as well.
+        loss: Loss of the run, as in `VerifiedSchedule`, which also has the next two fields.
     """
 
     source: ScheduleSource
@@ -129,14 +129,14 @@ def verify_source(
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     **measured_how: Any,
 ) -> VerifiedSchedule:
-    """Predict and run one schedule, and compare its losses with those of the whole model.
+    """Predict and run one schedule, and compare its losses with the losses of the whole model.
 
     Args:
         source: Source of the schedule.
         model: The model, or its name.
-        conditions: Conditions of the prediction, from a profile that says how the model is cut.
-        settings: How it is run.
-        progress: Told now and then what fraction of all ops is done.
+        conditions: Conditions of the prediction, from a profile that determines the cut of the model.
+        settings: Settings of the run.
+        progress: Receives the finished fraction of all ops now and then.
         measured_how: Fields of `Measure`.
     """
     prediction = predict_source(source, conditions)
@@ -172,7 +172,7 @@ def run_source(
 
 
 def bounds_of(source: ScheduleSource, conditions: Conditions) -> tuple[tuple[int, int], ...]:
-    """Return the layers of each stage, from the first to the one behind the last, as the profile says."""
+    """Return the half-open range of layers of each stage, as the profile cuts the model."""
     bounds = conditions.bounds_of(source)
     assert bounds is not None, "the model is measured"
     return bounds
@@ -193,7 +193,7 @@ def held_against(run: ScheduleRun, prediction: Prediction, conditions: Condition
 
 
 def relative_difference(value: float, expected: float) -> float:
-    """Return by how much `value` is off, relative to `expected`; infinite where one of them is no number any more."""
+    """Return the deviation of `value`, relative to `expected`; infinite if one of them is not a number."""
     if not (math.isfinite(value) and math.isfinite(expected)):
         return math.inf  # max() would pass over a NaN
     if value == expected:
@@ -202,11 +202,11 @@ def relative_difference(value: float, expected: float) -> float:
 
 
 def with_initial_weights(schedule: Schedule) -> list[bool]:
-    """Return of each micro-batch whether all its forwards read the initial weights, as the whole model does.
+    """Return for each micro-batch whether all its forwards read the initial weights, as the whole model does.
 
-    That whose backward is the first of all always does: no stage can have stepped before. Where there is a step between
-    the micro-batches, others have losses of their own. Weights that are predicted before the stage's first step are
-    the initial ones, as there is nothing yet to predict them from.
+    The micro-batch with the first backward of all always does, because no stage can have stepped before. With a step
+    between the micro-batches, others have losses of their own. Weights that are predicted before the first step of a
+    stage are the initial ones, because there is nothing yet to predict them from.
     """
     parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
     later = {part.microbatch for part in parts if part.version}

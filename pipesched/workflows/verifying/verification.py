@@ -1,4 +1,4 @@
-"""Profile a model, predict schedules of it, run them, and set prediction and measurement side by side."""
+"""Profile a model, predict schedules of it, run them, and compare prediction and measurement."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def verify(
     """Profile a model, predict schedules of it and run them, and compare times, memory and losses.
 
     Args:
-        model: A name as `profile` takes it, or a Model made of one; under torchrun any Model.
+        model: A name as `profile` takes it, or a Model made from one; under torchrun any Model.
         schedules: Each as `simulate` takes one.
         num_ranks: Ranks of the schedules given by name.
         num_microbatches: Micro-batches of the schedules given by name.
@@ -71,18 +71,18 @@ def verify(
         parameters: Parameters of the schedules given by name that have them.
         microbatch_size: Samples of a micro-batch.
         partition: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4`` or in a list.
-        profile: Profile of the model; None: it is measured first, while as many processes are busy as a run has.
-        cluster: Machines that the prediction is for; None: equal devices whose links take no time.
+        profile: Profile of the model; None: it is measured first, while other cores are as busy as in a run.
+        cluster: Machines of the prediction; None: equal devices whose links take no time.
         iterations: Measured runs of the lists, of which the median counts.
         warmup: Runs before them.
-        progress: Told now and then what fraction is done.
-        keywords: How the model is run: the fields of `RunSettings`.
+        progress: Receives the finished fraction now and then.
+        keywords: Settings of the runs: the fields of `RunSettings`.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         NotRunnableError: Lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, or a bad file.
-        ProfileError: There is no such model, it cannot be cut so, or a file is bad.
+        ProfileError: The model does not exist, the partition does not fit, or a file is bad.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
     asked = _Asked.read(
@@ -126,24 +126,24 @@ def verify_rounds(
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     **keywords: Unpack[RunKeywords],
 ) -> RoundsVerification:
-    """Profile a model and run schedules of it in turn, and say by how much predictions are off, as far as can be said.
+    """Profile a model and run schedules of it in turn, and report the error of predictions with its uncertainty.
 
     Args:
-        model: The model, as `verify` takes it; the arguments not listed here are those of `verify` too.
+        model: The model, as `verify` takes it; the arguments not listed here are as in `verify` too.
         schedules: Each as `simulate` takes one.
-        rounds: How often it is profiled and run, at least 2.
+        rounds: Rounds of a profile and runs, at least 2.
         num_ranks: Ranks of the schedules given by name.
         num_microbatches: Micro-batches of the schedules given by name.
         num_chunks: Stages per rank of the schedules given by name that take chunks.
         parameters: Parameters of the schedules given by name that have them.
         microbatch_size: Samples of a micro-batch.
         partition: ``balanced`` (None) by the first profile, ``uniform``, or layers per stage as in ``3,3,4``.
-        cluster: Machines that the prediction is for; None: equal devices whose links take no time.
+        cluster: Machines of the prediction; None: equal devices whose links take no time.
         iterations: Measured runs of the lists in a round, of which the median counts.
         warmup: Runs before them.
-        precision: No verdict on the profile where the machine drifted by more than this share.
-        progress: Told now and then what fraction is done.
-        keywords: How the model is run: the fields of `RunSettings`.
+        precision: Largest drift of the machine, as a share, for a verdict on the profile.
+        progress: Receives the finished fraction now and then.
+        keywords: Settings of the runs: the fields of `RunSettings`.
 
     Raises:
         As `verify` does.
@@ -167,11 +167,11 @@ def verify_rounds(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question to `verify`: the schedules, the model and how they are run.
+    """The arguments of `verify`: the schedules, the model and the settings of the runs.
 
     Attributes:
         name: Name of the model, for the processes that run it.
-        counts: How often it is run: fields of `Measure`.
+        counts: Numbers of iterations: fields of `Measure`.
     """
 
     model: Model
@@ -199,7 +199,7 @@ class _Asked:
         progress: Callable[[float], None],
         keywords: RunKeywords,
     ) -> _Asked:
-        """Read the arguments; refuse, before anything is measured, what would fail after it."""
+        """Read the arguments; refuse, before any measurement, arguments that would fail after it."""
         schedules = require_names("schedules", schedules)
         require_callable("progress", progress)
         partition = partition_text(given_partition)
@@ -232,7 +232,7 @@ class _Asked:
         return _Asked(built, name, settings, sources, microbatch_size, partition, cluster, counts)
 
     def conditions(self, profile: Profile, source: ScheduleSource) -> Conditions:  # noqa: ARG002 -- the same for all
-        """Return those of a prediction from `profile`."""
+        """Return the conditions of a prediction from `profile`."""
         return Conditions(
             costs=profile,
             cluster=self.cluster,

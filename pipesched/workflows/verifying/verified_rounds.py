@@ -1,4 +1,4 @@
-"""Schedules verified in rounds: errors in the median with an interval, and how far the machine drifted meanwhile."""
+"""Schedules verified in rounds: the median error with an interval, and the drift of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PRECISION = 0.05
-"""How much of the makespan a machine may drift, or rounds may differ, before nothing is said of the profile."""
+"""Largest drift of a machine, or deviation of rounds, as a share of the makespan, for a verdict on the profile."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,7 +44,7 @@ class ScheduleRounds:
         return median_interval([verified.makespan_error for verified in self.rounds])
 
     def part(self, *names: str) -> MedianInterval | None:
-        """Return the parts of that error with these names (as in `PARTS`), added up; None where it was not split."""
+        """Return the sum of the parts of the error with these names (as in `PARTS`), or None without a split."""
         rounds = [[verified.explanation.shares()[name] for name in names] for verified in self.rounds]
         known = [[share for share in shares if share is not None] for shares in rounds]
         if known != rounds:
@@ -52,12 +52,12 @@ class ScheduleRounds:
         return median_interval([sum(shares) for shares in known])
 
     def parts(self) -> dict[str, MedianInterval | None]:
-        """Return the error and each part of it, by name; None for a part where it was not split."""
+        """Return the error and each part of it, by name; None for a part without a split."""
         return {"error": self.error, **{name: self.part(name) for name in PARTS}}
 
     @property
     def model(self) -> MedianInterval | None:
-        """What is off given the seconds of the run's ops: hand-over and rest, which no drift of the machine changes."""
+        """The error given the seconds of the run's ops: hand-over and rest, which no drift of the machine changes."""
         return self.part("hand_over", "rest")
 
     @property
@@ -78,7 +78,7 @@ class ScheduleRounds:
 
 @dataclass(frozen=True, slots=True)
 class MachineDrift:
-    """How fast the machine was at each step.
+    """The speed of the machine at each step.
 
     Attributes:
         yardstick_s: The kernel's seconds before the first profile, and after it, each run and each other profile in
@@ -89,7 +89,7 @@ class MachineDrift:
 
     @property
     def of_rounds(self) -> tuple[float, ...]:
-        """How much slower, relatively, the machine was in the run of each round than in the profiles around it."""
+        """The slowdown of the machine in the run of each round against the profiles around it, relative."""
         profiles = [fmean(pair) for pair in zip(self.yardstick_s[::2], self.yardstick_s[1::2], strict=True)]
         runs = [fmean(pair) for pair in zip(self.yardstick_s[1:-1:2], self.yardstick_s[2::2], strict=True)]
         return tuple(run_s / fmean(around) - 1 for run_s, *around in zip(runs, profiles, profiles[1:], strict=False))
@@ -100,7 +100,7 @@ class MachineDrift:
         return median_interval(self.of_rounds)
 
     def sentence(self) -> str:
-        """Return how steady the machine was, for people."""
+        """Return the steadiness of the machine, for people."""
         least, most = min(self.yardstick_s), max(self.yardstick_s)
         return (
             f"machine: a fixed kernel took {readable_s(least)} to {readable_s(most)}, in the runs "
@@ -117,9 +117,9 @@ class RoundsVerification:
     """Several schedules of one model, each predicted and run in rounds.
 
     Attributes:
-        schedules: The schedules, in the order asked for.
-        machine: How far it drifted.
-        precision: What the machine may drift, or an interval be wide to either side, for a verdict on the profile.
+        schedules: The schedules, in the given order.
+        machine: The drift of the machine.
+        precision: Largest drift of the machine, or half-width of an interval, for a verdict on the profile.
     """
 
     schedules: tuple[ScheduleRounds, ...]
@@ -131,16 +131,16 @@ class RoundsVerification:
 
     @property
     def agrees(self) -> bool:
-        """Whether the losses of all runs are those of the model without a pipeline."""
+        """Whether the losses of all runs equal the losses of the model without a pipeline."""
         return all(verified.agrees for several in self.schedules for verified in several.rounds)
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each, of the rounds of median error."""
+        """Cautions about the seconds of the rounds of median error, a line each."""
         return notes_on_runs([several.middle for several in self.schedules])
 
     def verdict(self, several: ScheduleRounds) -> str:
-        """Return what can be said of a schedule's prediction, and what cannot because the machine drifted."""
+        """Return the verdict on the prediction of a schedule, as far as the drift of the machine allows one."""
         error, drift, model = several.error, self.machine.interval, several.model
         own = f"{_percents(model)} off with the seconds that the run itself took for each op; " if model else ""
         limit = f"more than {self.precision:.0%}"

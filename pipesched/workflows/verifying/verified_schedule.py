@@ -28,11 +28,11 @@ class VerifiedSchedule:
     Attributes:
         predicted: The Timeline that the profile predicts.
         measured: The iteration of median makespan.
-        comparison: Every quantity in both, and how far they are apart.
+        comparison: Every quantity in both, and their differences.
         explanation: Why the prediction is off.
         loss: Mean over the micro-batches whose forwards all read the initial weights.
         whole_loss: Loss of the model without a pipeline, on the same micro-batches.
-        loss_difference: Largest relative difference of the loss of a micro-batch; infinite where a loss is no number.
+        loss_difference: Largest relative difference of the loss of a micro-batch; infinite if a loss is not a number.
     """
 
     predicted: Timeline
@@ -61,7 +61,7 @@ class VerifiedSchedule:
 
     @property
     def agrees(self) -> bool:
-        """Whether the losses of the run are those of the model without a pipeline."""
+        """Whether the losses of the run equal the losses of the model without a pipeline."""
         return self.loss_difference <= LOSS_TOLERANCE
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class VerifiedSchedule:
 
 
 def notes_on_runs(schedules: Sequence[VerifiedSchedule]) -> list[str]:
-    """Return the notes on the runs of schedules; of several with their names."""
+    """Return the notes on the runs of schedules, with names if there are several."""
     whose = [f"{verified.name}: " if len(schedules) > 1 else "" for verified in schedules]
     return merged_notes(
         (verified.name, f"{name}{note}")
@@ -92,8 +92,8 @@ class Verification:
     """Several schedules of one model, each predicted and run.
 
     Attributes:
-        schedules: The schedules, in the order asked for.
-        profile: Profile that the schedules were predicted from.
+        schedules: The schedules, in the given order.
+        profile: Profile of the predictions.
     """
 
     schedules: tuple[VerifiedSchedule, ...]
@@ -104,12 +104,12 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether the losses of all runs are those of the model without a pipeline."""
+        """Whether the losses of all runs equal the losses of the model without a pipeline."""
         return all(verified.agrees for verified in self.schedules)
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each."""
+        """Cautions about the seconds, a line each."""
         runs = [verified.measured for verified in self.schedules]
         speed = other_speed(self.profile.provenance.yardstick, mean_yardstick(run.yardstick for run in runs))
         return [*speed, *notes_on_runs(self.schedules)]
@@ -118,7 +118,7 @@ class Verification:
         """Return the schedule `name`.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The schedule does not exist.
         """
         schedule = next((verified for verified in self.schedules if verified.name == name), None)
         if schedule is None:
@@ -127,7 +127,7 @@ class Verification:
         return schedule
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per schedule: both makespans [s], how far off and why, and the largest difference of a loss."""
+        """Return a row per schedule: both makespans [s], the error and its parts, and the largest loss difference."""
         import pandas as pd
 
         rows = [

@@ -1,4 +1,4 @@
-"""What a change of machines or schedule would bring to a run that was measured."""
+"""Predicted effects of a change of machines or schedule on a measured run."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Machines that differ in what is asked: slower devices and links, or quicker ones."""
+"""Changes of machines: slower or quicker devices and links."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class MachineChange:
 
     Attributes:
         healed: Slow devices that become as fast as their peers.
-        slow_devices: How many times as long everything takes on these.
-        slow_links: How many times as long messages take between these pairs of devices.
-        link: Latency and bandwidth of every link, in place of those that there are; and hand-over, if it says it.
+        slow_devices: Slowdown factor of these devices.
+        slow_links: Slowdown factor of messages between these pairs of devices.
+        link: Latency and bandwidth of every link, in place of the present ones; and hand-over, if given.
         bandwidth_factor: Factor on the bandwidth of every link.
         latency_factor: Factor on the latency of every link.
     """
@@ -32,10 +32,10 @@ class MachineChange:
     latency_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no change of machines.
+        """Refuse an invalid change of machines.
 
         Raises:
-            ArgumentError: It is none.
+            ArgumentError: The change is invalid.
         """
         for device in self.healed:
             require_at_least("heal", device, 0)
@@ -54,7 +54,7 @@ class MachineChange:
 
     @property
     def scales_links(self) -> bool:
-        """Whether links become so many times as wide, or as long."""
+        """Whether the bandwidth or latency of links is scaled."""
         return (self.bandwidth_factor, self.latency_factor) != (1.0, 1.0)
 
     def on(self, cluster: Cluster, *, is_of_runs: bool) -> Cluster:
@@ -62,11 +62,11 @@ class MachineChange:
 
         Args:
             cluster: The machines, as they are.
-            is_of_runs: Whether only runs say how long messages travel on it; then nobody knows what of it is due to
-                their bytes: all of it, for another bandwidth.
+            is_of_runs: Whether the times of messages come from runs only. Then the share of their bytes is unknown, and
+                another bandwidth scales the whole time.
 
         Raises:
-            ArgumentError: A device is not there, or a factor cannot be told from the other.
+            ArgumentError: A device does not exist, or two factors cannot be separated.
         """
         if is_of_runs and self.bandwidth_factor != 1.0 and self.latency_factor != 1.0:
             raise ArgumentError(
@@ -92,7 +92,7 @@ class MachineChange:
         return cluster
 
     def words(self) -> list[str]:
-        """Return what is changed, in a few words each."""
+        """Return the changes, in a few words each."""
         words = [f"device {device} as fast as its peers" for device in self.healed]
         words += [f"device {device} x{factor:g} slower" for device, factor in self.slow_devices.items()]
         words += [f"link {a}-{b} x{factor:g} slower" for (a, b), factor in self.slow_links.items()]
@@ -104,7 +104,7 @@ class MachineChange:
         return words + [f"{name} x{factor:g}" for name, factor in factors.items() if factor != 1.0]
 
     def notes(self, cluster: Cluster, *, is_of_runs: bool) -> list[str]:
-        """Return what is supposed of messages that nobody measured."""
+        """Return the assumptions on messages without a measurement."""
         if not is_of_runs or self.bandwidth_factor == 1.0:
             return []
         return [

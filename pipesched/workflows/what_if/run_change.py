@@ -1,4 +1,4 @@
-"""Ask of a measured run what another schedule, cut or machine would bring."""
+"""Predict the effect of another schedule, cut or machine on a measured run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pipesched.workflows.what_if.slow_devices import SlownessReading, SlownessRe
 from pipesched.workflows.what_if.what_if_result import OtherReading, WhatIf, changed_quantities
 
 _SAME = 5e-4
-"""Largest difference of two changes that counts as none."""
+"""Largest difference of two changes that counts as no difference."""
 
 
 def what_if(
@@ -71,42 +71,43 @@ def what_if(
     seed: int = 0,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> WhatIf:
-    """Predict what changes would bring, all of them at once, with the costs that a run had.
+    """Predict the effect of changes, all of them at once, with the costs of a run.
 
     Args:
-        run: A measured Timeline, or a file of one; of several the first is the run, and all say costs.
-        schedule: Another one, as `simulate` takes it; None: that of the run. Counts that are not given are the run's.
+        run: A measured Timeline, or a file of one. Of several runs, the first is changed, and all give costs.
+        schedule: Another one, as `simulate` takes it; None: the run's. Counts that are not given are the run's.
         num_ranks: Ranks of a schedule given by name.
-        num_microbatches: Micro-batches of a schedule given by name, or of the run's, each of as many samples as before.
+        num_microbatches: Micro-batches of a schedule given by name, or of the run's; each has the same samples as
+            before.
         num_chunks: Stages per rank of a schedule given by name.
         parameters: Parameters of a schedule given by name.
         recompute: Stages that keep only their input, or ``all``.
         partition: Other layers per stage, with `profile`: ``balanced``, ``uniform``, or as in ``3,3,4``.
         heal: Slow devices of the run that become as fast as their peers.
-        slow_devices: How many times as long everything takes on these devices.
-        slow_links: How many times as long messages take between these pairs of devices.
+        slow_devices: Slowdown factor of these devices.
+        slow_links: Slowdown factor of messages between these pairs of devices.
         link: Other latency and bandwidth of all links.
-        bandwidth_factor: How many times as wide links are.
-        latency_factor: How many times as long messages travel on them.
-        cluster: Machines of the run; None: equal devices, and messages as the runs saw them.
+        bandwidth_factor: Factor on the bandwidth of all links.
+        latency_factor: Factor on the latency of all links.
+        cluster: Machines of the run; None: equal devices, and messages as in the runs.
         profile: Profile of the runs' model, as for `costs_from_runs`.
-        run_partition: How the runs' layers were cut, with `profile`; None: balanced.
-        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest that was measured.
-        output_bytes: Bytes of a message, where there is no profile to say it.
-        warmup: The first ops of each kind of each stage that are left out, as for `costs_from_runs`.
-        input_share: Share of B that I is supposed to take where neither the runs nor a profile say it.
-        slowness: What is slow where a stage takes longer than its peers: its ``"layers"`` or its ``"device"``; None: as
-            the runs tell, or both in turn where they do not.
-        draws: How often the pair is predicted with seconds drawn of the measured ones, for the interval.
+        run_partition: Partition of the layers in the runs, with `profile`; None: balanced.
+        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest measured size.
+        output_bytes: Bytes of a message, without a profile.
+        warmup: Number of first ops of each kind and stage to ignore, as for `costs_from_runs`.
+        input_share: Share of B that I takes if neither the runs nor a profile give it.
+        slowness: Cause if a stage takes longer than its peers: its ``"layers"`` or its ``"device"``; None: as the runs
+            show, or both in turn if they do not.
+        draws: Predictions of the pair with seconds drawn from the measured ones, for the interval.
         seed: Seed of the draws.
-        progress: Told now and then what share of the draws is over.
+        progress: Receives the finished share of the draws now and then.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense, or nothing is changed.
         NotRunnableError: The lists cannot run to their end.
-        ScheduleError: A file is no Timeline, or there is no such schedule.
-        ProfileError: A Timeline is not measured, a file is bad, or costs do not say what an op takes.
-        SimulationError: It cannot be simulated.
+        ScheduleError: A file is no Timeline, or the schedule does not exist.
+        ProfileError: A Timeline is not measured, a file is bad, or costs lack the time of an op.
+        SimulationError: The lists cannot be simulated.
     """
     warmup = require_at_least("warmup", warmup, 0)
     draws = require_at_least("draws", draws, 1)
@@ -170,15 +171,15 @@ def answer(
     seed: int,
     progress: Callable[[float], None],
 ) -> WhatIf:
-    """Return what becomes of the run; raises as `what_if` does.
+    """Return the effect of the changes on the run; raises as `what_if` does.
 
     Args:
         question: The question, under the likely reading of the run.
-        readings: What may be slow in the run.
-        other: The question under the other reading; None where there is no other.
-        draws: How often the pair is predicted with drawn seconds.
+        readings: Possible causes of slowness in the run.
+        other: The question under the other reading, or None without one.
+        draws: Predictions of the pair with drawn seconds.
         seed: Seed of the draws.
-        progress: Told now and then what share of the draws is over.
+        progress: Receives the finished share of the draws now and then.
     """
     before, after = question.pair()
     quantities = changed_quantities(*map(metrics, (question.run, before, after)))
@@ -231,7 +232,7 @@ def name_of_run(lists: Schedule) -> str:
     """Return the name in the catalogue of the schedule that a run followed: one that gives the same lists.
 
     Raises:
-        ArgumentError: The schedule of its name has other lists, or the catalogue has none of that name.
+        ArgumentError: The schedule of this name has other lists, or the catalogue does not have it.
     """
     entry = lookup(lists.name)
     if entry is not None:
@@ -255,7 +256,7 @@ def _asked_lists(
     counts: Mapping[str, int | None],
     parameters: Mapping[str, ParameterValue] | None,
 ) -> Schedule:
-    """Return the lists that are asked for; those of the run where nothing is said."""
+    """Return the requested lists; by default, the lists of the run."""
     if schedule is None:
         if not parameters and all(count is None for count in counts.values()):
             return lists
@@ -289,10 +290,10 @@ def _layers(
 
 
 def _require_bytes(question: Question) -> None:
-    """Refuse a bandwidth that no message is known to need.
+    """Refuse a change of bandwidth if no message has known bytes.
 
     Raises:
-        ArgumentError: There is one.
+        ArgumentError: The bandwidth is refused.
     """
     change = question.change
     has_bandwidth = change.link is not None and change.link.bandwidth_bytes_per_s < float("inf")

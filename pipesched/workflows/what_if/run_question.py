@@ -1,10 +1,10 @@
-"""The question of a what-if: other lists, another cut, other machines; and the prediction before and after, as a pair.
+"""The question of a what-if: other lists, another cut, other machines; with predictions before and after, as a pair.
 
     run ──> samples ──> costs ──┬──> the run's lists, its machines ──> before ──┐
                                 └──> lists and machines as changed ──> after  ──┴──> change
 
-Both are predicted with the same costs, so what the machine did while the run was measured is in both. The samples are
-drawn anew, and the pair is predicted again with each draw: how far the changes lie apart is what the run leaves open.
+Both are predicted with the same costs, so the state of the machine during the run is in both. The samples are drawn
+again, and the pair is predicted with each draw: the spread of the changes is the uncertainty that the run leaves.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pipesched.workflows.simulating import Conditions
 from pipesched.workflows.what_if.machine_change import MachineChange
 
 _ALIKE = 2.0
-"""How many times what a profile says of a stage a run of its model takes, or the reverse, before a doubt is told."""
+"""Largest factor between the times of a stage in the run and in a profile, in either direction, without a note."""
 Cut = tuple[tuple[int, int], ...]
 """Half-open range of layers of every stage."""
 
@@ -47,9 +47,9 @@ class LayersOfRuns:
 
     Attributes:
         profile: Profile of the model.
-        bounds: How the runs were cut.
+        bounds: The cut of the runs.
         microbatch_size: Samples of their micro-batches.
-        partition: How the layers are to be cut; None: as they were, or balanced for another number of stages.
+        partition: The new partition; None: as in the runs, or balanced for another number of stages.
     """
 
     profile: Profile
@@ -58,10 +58,10 @@ class LayersOfRuns:
     partition: str | None
 
     def cut(self, costs: RunCosts, lists: Schedule) -> Cut | None:
-        """Return other layers of each stage of lists, cut by how long those of the runs took; None where they stay.
+        """Return other layers of each stage of lists, cut by the times of the runs, or None for an unchanged cut.
 
         Raises:
-            ProfileError: The layers cannot be cut so.
+            ProfileError: The partition does not fit.
         """
         if self.partition is None and lists.num_stages == len(self.bounds):
             return None
@@ -70,30 +70,30 @@ class LayersOfRuns:
         return conditions.bounds_of(ScheduleSource(lists))
 
     def costs_of(self, cut: Cut, costs: RunCosts) -> StageCosts:
-        """Return what stages of other layers cost, by how long those of the runs took."""
+        """Return the costs of stages of other layers, from the times of the runs."""
         return costs.as_costs(costs_of_stages(self._fitted(costs), cut, self.microbatch_size).stages)
 
     def _fitted(self, costs: RunCosts) -> Profile:
         return fitted_profile(self.profile, self.bounds, costs.measured_costs, self.microbatch_size)
 
 
-@dataclass(frozen=True)  # without slots: what is worked out once is kept beside the fields
+@dataclass(frozen=True)  # without slots, for cached properties
 class Question:
-    """All that a what-if is asked of.
+    """A what-if question with all its inputs.
 
     Attributes:
         run: The run, as it was measured.
         names: Names of the runs that the samples are of.
         samples: Samples that were measured in the runs.
-        warmup: The first ops of each kind of each stage that are left out, as for `samples_of`.
+        warmup: Number of first ops of each kind and stage to ignore, as for `samples_of`.
         before: The run's lists, lowered.
-        after: The lists that are asked for, lowered.
-        machines: Machines of the run; None: nothing but the runs says how messages go.
+        after: The requested lists, lowered.
+        machines: Machines of the run; None: messages are known from the runs alone.
         change: Change of the machines.
-        known: What a profile says of the run's stages; None: nothing.
-        layers: Layers behind the run's stages; None: nobody knows them.
-        input_share: Share of B that I is supposed to take, where nobody knows.
-        slow: How many times as long everything took on slow devices of the run, whose samples are without it.
+        known: Costs of the run's stages in a profile, or None without one.
+        layers: Layers behind the run's stages, or None if unknown.
+        input_share: Share of B that I takes, if it is unknown.
+        slow: Slowdown factor of slow devices of the run; the samples are without it.
     """
 
     run: Timeline
@@ -116,10 +116,10 @@ class Question:
 
     @cached_property
     def cut(self) -> Cut | None:
-        """Layers of each stage that is asked for, the same in all draws; None where they are the runs', or not known.
+        """Requested layers of each stage, the same in all draws, or None if they are the runs' or unknown.
 
         Raises:
-            ProfileError: The layers cannot be cut so.
+            ProfileError: The partition does not fit.
         """
         return None if self.layers is None else self.layers.cut(self.costs, self.after)
 
@@ -136,11 +136,11 @@ class Question:
         return replace(self, samples=samples, slow=slow, layers=layers)
 
     def pair(self) -> tuple[Timeline, Timeline]:
-        """Return the run and what is asked, both predicted, with memory where bytes are known.
+        """Return the predictions of the run and of the changed run, with memory if bytes are known.
 
         Raises:
             NotRunnableError: The lists cannot run to their end.
-            ProfileError: The costs do not say what an op takes.
+            ProfileError: The costs lack the time of an op.
             SimulationError: One cannot be simulated.
         """
         timelines = []
@@ -152,7 +152,7 @@ class Question:
         return before, after
 
     def drawn_makespans_s(self, draws: int, seed: int) -> Iterator[tuple[float, float]]:
-        """Yield the makespans of the pair [s], with as many seconds of each kind, drawn of those that were measured."""
+        """Yield the makespans of the pair [s], with as many seconds of each kind drawn from the measured ones."""
         import numpy as np
 
         rng = np.random.default_rng(seed)
@@ -172,7 +172,7 @@ class Question:
             yield before_s(*before), after_s(*after)
 
     def asked(self) -> list[str]:
-        """Return what is changed, in a few words each."""
+        """Return the changes, in a few words each."""
         words = [self.after.name] if self.after.name != self.before.name else []
         if self.after.num_microbatches != self.before.num_microbatches:
             words.append(f"{self.after.num_microbatches} micro-batches")
@@ -181,7 +181,7 @@ class Question:
         return [*words, *self.change.words()] or [self.after.name]
 
     def suppositions(self) -> list[str]:
-        """Return what is supposed, in a line each, because neither runs nor profile say it."""
+        """Return the assumptions where neither runs nor profile give a value, a line each."""
         costs, before, after = self.costs, self.before, self.after
         phases = {part.phase for row in after.ops for op in row for part in computes(op)}
         ops = {type(op) for row in (*before.ops, *after.ops) for op in row}
@@ -212,7 +212,7 @@ class Question:
         return [*lines, *self.change.notes(self._machines(costs), is_of_runs=self.machines is None)]
 
     def _of_other_model(self) -> list[str]:
-        """Return a line where the works of the run's stages are far from what the profile says of them."""
+        """Return a line if the times of the run's stages are far from the profile."""
         if self.layers is None or self.known is None:
             return []
         pairs = zip(self.costs.measured_costs, self.known, strict=True)
@@ -232,11 +232,11 @@ class Question:
 
     @property
     def _splits(self) -> bool:
-        """Whether B has to be split by a supposed share."""
+        """Whether B has to be split by an assumed share."""
         return self.known is None or any(cost.backward_input_s is None for cost in self.known)
 
     def _conditions(self, costs: RunCosts) -> tuple[tuple[StageCosts, Cluster], tuple[StageCosts, Cluster]]:
-        """Return costs and machines of the run, and of what is asked."""
+        """Return costs and machines of the run, and of the changed run."""
         machines = self._machines(costs)
         recut = None if self.layers is None or self.cut is None else self.layers.costs_of(self.cut, costs)
         still_slow = {device: factor for device, factor in self.slow.items() if device not in self.change.healed}
@@ -258,6 +258,6 @@ def _slowed(cluster: Cluster, slow: Mapping[int, float]) -> Cluster:
 
 
 def _makespan_by_costs(schedule: Schedule) -> Callable[[StageCosts, Cluster], float]:
-    """Return what makes a makespan [s] of costs and machines."""
+    """Return a function from costs and machines to a makespan [s]."""
     program = compile_lists(lower(schedule), USUAL_NETWORK, has_hand_over=True)
     return lambda costs, cluster: program.makespan_s(program_times(program, costs, cluster))

@@ -1,7 +1,7 @@
 """Why stages of a run took longer than their peers: their layers are slow, or their devices are.
 
-Costs go with a stage to other devices; a slow device keeps its speed. Two readings of one run give two answers wherever
-the question moves stages between devices.
+Costs move with a stage to other devices; a slow device keeps its speed. Two readings of one run give two answers if the
+question moves stages between devices.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SlownessReading:
-    """What is slow in the runs.
+    """The cause of slowness in the runs.
 
     Attributes:
-        slowness: What is slow where a stage differs from its peers.
-        slow: For each run, how many times as long everything takes on the devices that are slow.
+        slowness: The cause if a stage differs from its peers.
+        slow: Slowdown factor of each slow device, for each run.
     """
 
     slowness: Slowness
@@ -31,13 +31,13 @@ class SlownessReading:
 
 @dataclass(frozen=True, slots=True)
 class SlownessReadings:
-    """What may be slow in the runs.
+    """The possible causes of slowness in the runs.
 
     Attributes:
         likely: The reading that the answer takes.
-        other: The opposite one; None where no stage differs from its peers.
-        is_open: Whether neither the runs nor the caller tell which of the two holds.
-        words: The stages and devices that differ, and what is supposed of them, in a sentence.
+        other: The opposite one, or None if no stage differs from its peers.
+        is_open: Whether neither the runs nor the caller decide between the two.
+        words: The stages and devices that differ, and the assumption on them, in a sentence.
     """
 
     likely: SlownessReading
@@ -49,15 +49,15 @@ class SlownessReadings:
 def read_slowness(
     speeds: Sequence[DeviceSpeed], slowness: Slowness | None, healed: Collection[int]
 ) -> SlownessReadings:
-    """Return what may be slow.
+    """Return the possible causes of slowness.
 
     Args:
-        speeds: How fast the devices of the runs were.
-        slowness: What is slow, as the caller says; None: as the runs tell.
-        healed: Devices that are slow, as the caller says.
+        speeds: Speeds of the devices of the runs.
+        slowness: The cause, given by the caller; None: from the runs.
+        healed: Slow devices, given by the caller.
 
     Raises:
-        ArgumentError: A device that is to be healed is not there, or is not slower than its peers.
+        ArgumentError: A device to heal does not exist, or is not slower than its peers.
     """
     _require_slow(speeds, healed)
     always = [speed for speed in speeds if speed.device in healed]
@@ -95,7 +95,7 @@ def _words(speeds: Sequence[DeviceSpeed], slowness: Slowness | None, *, is_open:
 
 
 def _took(speed: DeviceSpeed) -> str:
-    """Return how long stages or a device took."""
+    """Return the times of stages or of a device, in words."""
     stages = f"stage{'s' * (len(speed.odd) > 1)} {', '.join(map(str, speed.odd))} on device {speed.device}"
     who = f"device {speed.device}" if speed.cause == "device" else stages
     factors = " and ".join(dict.fromkeys(f"{factor:.3g}" for factor in speed.odd.values() or speed.slow))

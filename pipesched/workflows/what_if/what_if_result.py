@@ -1,4 +1,4 @@
-"""The result of a what-if: the change of time, bubble and memory against a run that was measured."""
+"""The result of a what-if: the change of time, bubble and memory against a measured run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChangedQuantity:
-    """One quantity of a run, and what becomes of it.
+    """One quantity of a run, and its change.
 
     Attributes:
         name: Name of the quantity, as in tables; it ends in its unit.
-        measured: Value in the run; None where it was not measured.
-        before: Value predicted of the run, with the costs that it had.
-        after: Value predicted of what is asked, with the same costs.
+        measured: Value in the run, or None without a measurement.
+        before: Value predicted for the run, with its costs.
+        after: Value predicted for the changed run, with the same costs.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ChangedQuantity:
 
     @property
     def change(self) -> float | None:
-        """How much more there is after than before: relative to before, of a share the difference; None: not known."""
+        """The relative change from before to after, or the difference of a share; None if unknown."""
         if self.before is None or self.after is None:
             return None
         if self.is_share:
@@ -49,11 +49,11 @@ class ChangedQuantity:
 
 @dataclass(frozen=True, slots=True)
 class OtherReading:
-    """The change if the devices of a run are slow, where its layers may be.
+    """The change if the devices of a run are slow instead of its layers.
 
     Attributes:
         words: The stages that took longer than their peers.
-        change: How much longer a micro-batch takes, relative.
+        change: Relative change of the seconds of a micro-batch.
         drawn_changes: The change for each draw of the measured seconds, rising.
     """
 
@@ -68,17 +68,17 @@ class WhatIf:
 
     Attributes:
         run: The run, as it was measured.
-        before: The run, predicted with the costs that it had.
-        after: What is asked, predicted with the same costs.
+        before: The run, predicted with its costs.
+        after: The changed run, predicted with the same costs.
         quantities: Time, bubble and memory of all three.
         drawn_changes: Relative changes of the seconds of a micro-batch: one for each draw of the measured seconds,
             rising.
-        asked: What is changed, in a few words each.
-        suppositions: What is supposed because neither the run nor a profile says it.
-        profiled: How fast the machine was where the profile was measured; None: not known.
-        slowness: What is slow, ``"layers"`` or ``"device"``, where a stage took longer than its peers; None where no
-            stage did, or where it makes no difference.
-        other: The change if the device is slow, where the run does not tell; None where it does.
+        asked: The changes, in a few words each.
+        suppositions: Assumptions where neither the run nor a profile gives a value.
+        profiled: Speed of the machine during the profile, or None if unknown.
+        slowness: The cause, ``"layers"`` or ``"device"``, if a stage took longer than its peers; None if no stage did,
+            or if it makes no difference.
+        other: The change if the device is slow, or None if the run decides between the two.
     """
 
     run: Timeline
@@ -99,22 +99,22 @@ class WhatIf:
 
     @property
     def notes(self) -> list[str]:
-        """What keeps the seconds from being believed as they stand, a line each."""
+        """Cautions about the seconds, a line each."""
         return [*other_speed(self.profiled, self.run.yardstick, NOT_ONE_SPEED), *timeline_notes(self.run)]
 
     @property
     def change(self) -> float:
-        """How much longer a micro-batch takes, relative: -0.12 is 12 % less."""
+        """Relative change of the seconds of a micro-batch: -0.12 is 12 % less."""
         change = self.quantities[1].change
         assert change is not None, "a micro-batch takes time"
         return change
 
     @property
     def interval(self) -> tuple[float, float]:
-        """How far 80 % of the draws lie around the one in the middle, put around the change; of both readings.
+        """The range of 80 % of the draws around their median, shifted to the change; over both readings, if open.
 
-        Seconds that are drawn have the chance of the measured ones once more. The slowest of several like stages, which
-        a makespan waits for, is slower for it: all draws are off to one side.
+        Drawn seconds contain the noise of the measured ones a second time. The slowest of several like stages, which
+        determines the makespan, gets slower by it, so all draws are off to one side.
         """
         low, high = _interval(self.change, self.drawn_changes)
         if self.other is None:
@@ -124,7 +124,7 @@ class WhatIf:
 
     @property
     def model_error(self) -> float:
-        """How far the makespan that is predicted of the run is from the measured one, relative."""
+        """The relative error of the makespan that is predicted for the run."""
         return self.before.makespan_s / self.run.makespan_s - 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _interval(change: float, drawn: Sequence[float]) -> tuple[float, float]:
 
 
 def changed_quantities(measured: Metrics, before: Metrics, after: Metrics) -> tuple[ChangedQuantity, ...]:
-    """Return what is told of all three; the makespan first, then a micro-batch's share of it."""
+    """Return the quantities that all three have; the makespan first, then the time of a micro-batch."""
     asked: dict[str, Callable[[Metrics], float | None]] = {
         "makespan_s": lambda totals: totals.makespan_s,
         "micro-batch_s": lambda totals: 1 / totals.throughput,
