@@ -1,4 +1,4 @@
-"""The interface between a stage and what averages its weights with those of other pipelines."""
+"""The interface between a stage and the averager of its weights with the weights of other pipelines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class Averager(ABC):
-    """What draws the weights of one stage on one rank to those of other pipelines.
+    """Moves the weights of one stage on one rank towards the weights of other pipelines.
 
-    Where an answer is False, the caller gives up its turn and asks again.
+    If an answer is False, the caller gives up its turn and asks again.
     """
 
     @abstractmethod
@@ -20,11 +20,11 @@ class Averager(ABC):
 
     @abstractmethod
     def remember(self) -> None:
-        """Keep the weights as they are before a Step, the first since the last Average."""
+        """Keep the weights before a Step, the first since the last Average."""
 
     @abstractmethod
     def may_average(self) -> bool:
-        """Return whether all that an Average needs is there.
+        """Return whether all inputs of an Average are available.
 
         Raises:
             ExecutionError: There was no Step since the last Average.
@@ -36,7 +36,7 @@ class Averager(ABC):
 
     @abstractmethod
     def settle(self) -> bool:
-        """Let the weights be those that the run ends with; return whether they are."""
+        """Set the weights to the final weights of the run; return whether that is done."""
 
     @abstractmethod
     def resident_bytes(self) -> int:
@@ -46,7 +46,7 @@ class Averager(ABC):
     def held_reference(self) -> Sequence[Tensor]:
         """Return the reference between two runs of the lists, by parameter, with the updates of all pipelines.
 
-        Empty on all ranks but the first that averages the stage.
+        The reference is empty on all ranks but the first that averages the stage.
 
         Raises:
             ExecutionError: Some update is missing.

@@ -9,7 +9,7 @@ import torch
 
 
 class Event(Protocol):
-    """An event of one device; its methods are those of `torch.cuda.Event`."""
+    """An event of one device, with the methods of `torch.cuda.Event`."""
 
     def record(self) -> None:
         """Record the event behind the work launched so far on the device's current stream."""
@@ -30,7 +30,7 @@ class CudaEvent:
 
     Args:
         device: The GPU.
-        is_timed: Whether the event knows its time; one that does not is cheaper.
+        is_timed: Whether the event records its time; events without times are cheaper.
     """
 
     __slots__ = ("_event", "_index")
@@ -75,5 +75,5 @@ class EventPool:
         return event
 
     def free(self, events: Iterable[Event]) -> None:
-        """Take back events that nobody reads any more."""
+        """Take back events that are not read any more."""
         self._free.extend(events)

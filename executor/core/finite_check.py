@@ -13,12 +13,12 @@ from pipesched.schedules import Compute, Phase
 
 
 def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
-    """Return what refuses NaN and infinity in what `op` gives; a `Probe`.
+    """Return a `Probe` that refuses NaN and infinity in the results of `op`.
 
-    As every op is checked, the first that is refused is where they began. The host waits for a GPU once after each op.
+    Every op is checked, so the first refused op is the origin. The host waits for a GPU once after each op.
 
     Raises:
-        ExecutionError: In what is returned; names the tensor and what is in it.
+        ExecutionError: By the returned function; names the tensor and the invalid value.
     """
 
     def check(result: Tensor | None) -> None:
@@ -36,7 +36,7 @@ def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
 
 
 def _made(op: Compute, stage: Stage, result: Tensor | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield what `op` has made, with its name."""
+    """Yield the results of `op` with their names."""
     is_forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
     if result is not None and result.is_floating_point():
         yield ("the output" if is_forward else "the gradient of the input"), result.detach()

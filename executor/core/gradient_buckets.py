@@ -14,12 +14,12 @@ _BUCKET_BYTES = 25 * 2**20
 class Bucket:
     """The gradients of some parameters of one dtype.
 
-    The flat tensor ends with a flag per parameter: 1 where it has a gradient. Where no replica has one there is none
-    after the reduction either, so that the optimizer passes over the parameter as it does without replicas; where only
-    some have one, the others count as zero.
+    The flat tensor ends with a flag per parameter: 1 if it has a gradient. If no replica has a gradient of a parameter,
+    it has no gradient after the reduction either, and the optimizer skips it as without replicas. If only some replicas
+    have one, the missing gradients count as zero.
 
-    A replica that has every gradient knows the sums of the flags without reading them: none is zero. So the host waits
-    for a GPU only where this replica lacks a gradient.
+    A replica with every gradient does not read the sums of the flags: all are positive. So the host waits for a GPU
+    only if this replica lacks a gradient.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -27,10 +27,10 @@ class Bucket:
         self._has_all = False
 
     def flatten(self) -> Tensor:
-        """Take the gradients, and return them and flags, shape (elements of all parameters + number of parameters,).
+        """Take the gradients; return them and the flags, shape (elements of all parameters + number of parameters,).
 
-        The tensor is new, and the caller's to write to. Until `unflatten` the parameters have no gradients, so that
-        they are not held twice.
+        The caller owns the tensor, which is new. Until `unflatten` the parameters have no gradients, so that they are
+        not held twice.
         """
         has = [p.grad is not None for p in self._parameters]
         self._has_all = all(has)
@@ -43,7 +43,7 @@ class Bucket:
         return flat
 
     def unflatten(self, summed: Tensor) -> None:
-        """Take the gradients from `summed`, of which they stay views: from then on it is the optimizer's alone."""
+        """Set the gradients to views of `summed`; from then on only the optimizer may write to it."""
         sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
         *gradients, flags = summed.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         has = [True] * len(self._parameters) if self._has_all else flags.tolist()

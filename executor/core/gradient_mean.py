@@ -1,8 +1,8 @@
-"""The mean of gradients: a Step moves the weights by the mean over the micro-batches that came back since the last one.
+"""The mean of gradients: a Step uses the mean over the micro-batches whose backward ended since the last Step.
 
-`step_sizes` counts those micro-batches, of all replicas of the stage. The sum becomes their mean in one of two ways,
-with the same result but for rounding: a micro-batch's loss is scaled by its share, which costs no op of its own, or the
-Step divides. The first needs a share that is the same at every stage, and lists that are read before they run.
+`step_sizes` counts these micro-batches, over all replicas of the stage. The sum becomes their mean in one of two ways,
+with equal results up to rounding. Either the loss of a micro-batch is scaled by its share, which needs no extra op, or
+the Step divides. Scaling needs a share that is the same at every stage, and lists that are in memory.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pipesched.schedules import ENDS_MICROBATCH, Compute, Schedule, Step
 
 
 def step_sizes(schedule: Schedule, rank: int, stage: int) -> Iterator[int]:
-    """Yield, for each Step of `stage`, how many micro-batches have come back since the last one, to all replicas.
+    """Yield, for each Step of `stage`, the number of micro-batches, over all replicas, that ended since the last Step.
 
-    What no Step follows counts as if one did.
+    Micro-batches after the last Step count as one more Step.
     """
     replicas = schedule.reducers.get(stage, (rank,))
     sizes = (_own_sizes(stage_ops(schedule, replica, stage)) for replica in replicas)
@@ -40,9 +40,9 @@ def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
 
 
 def loss_scales(schedule: Schedule) -> dict[int, float] | None:
-    """Return each micro-batch's share of the mean of its Step; None where that differs from stage to stage.
+    """Return each micro-batch's share of the mean of its Step, or None if the share differs between stages.
 
-    It does with replicas that step in rounds.
+    It differs with replicas that step in rounds.
     """
     scales: dict[int, float] = {}
     for rank in range(schedule.num_ranks):
@@ -59,11 +59,11 @@ def loss_scales(schedule: Schedule) -> dict[int, float] | None:
 
 @final
 class GradientMean:
-    """Makes the gradients of one stage a mean.
+    """Turns the gradient sums of one stage into means.
 
     Args:
-        scales: What each micro-batch's loss counts; None: every Step divides.
-        sizes: Begins the sizes of the stage's Steps anew; not asked where losses are scaled.
+        scales: Factor on the loss of each micro-batch, or None if every Step divides.
+        sizes: Returns the sizes of the stage's Steps, from the first; unused with `scales`.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class GradientMean:
         self._left = self._sizes()
 
     def loss_scale(self, microbatch: int) -> float:
-        """Return the factor of a micro-batch's loss."""
+        """Return the factor on a micro-batch's loss."""
         return 1.0 if self._scales is None else self._scales[microbatch]
 
     def divide(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Divide the gradients that the next Step takes, in place, unless the losses were scaled."""
+        """Divide the gradients of the next Step, in place, unless the losses were scaled."""
         size = 1 if self._scales is not None else next(self._left)
         if size > 1:
             for parameter in parameters:

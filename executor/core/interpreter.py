@@ -47,10 +47,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A wait that a rank yields: it cannot go on with `op` before `message` has arrived.
+    """A wait that a rank yields: `op` cannot continue before `message` has arrived.
 
     Attributes:
-        message: The awaited message; None where the rank waits for the other replicas or pipelines.
+        message: The awaited message, or None for a wait for the other replicas or pipelines.
         reduce: The Reduce that it waits for, at a Step or at the end of the list.
         bucket: The number of the gradient bucket that it waits for, with `reduce`.
     """
@@ -76,18 +76,7 @@ Probe: TypeAlias = Callable[[Compute, Stage], Callable[[Tensor | None], None]]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank of a run: its op list, its stages and its transport.
-
-    Attributes:
-        ops: The rank's op list, lowered; it is read from the start at each run.
-        num_stages: Stages of the whole pipeline.
-        stages: The stages that the rank holds.
-        at: Told each op and its position in `ops`, before it.
-        probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
-        named: Returns an op as it is told of: its list may be a part of a longer run.
-        streams: Streams of the rank's device.
-        on_turn: Called when a turn of the rank begins, in a process with several ranks.
-    """
+    """Called before a computation with op and stage; the returned function is called with its result."""
 
     rank: int
     ops: Iterable[Op]
@@ -110,7 +99,7 @@ class Rank:
 
 
 def begin(rank: Rank) -> None:
-    """Make ready for running the list once more."""
+    """Prepare another run of the list."""
     rank.streams.synchronize()  # weights were built or loaded on other streams
     for stage in rank.stages.values():
         stage.watch(rank.recorder.note)
@@ -119,27 +108,28 @@ def begin(rank: Rank) -> None:
 
 
 def end(rank: Rank) -> None:
-    """Note that the list has been run."""
+    """Finish a run of the list."""
     rank.streams.synchronize()
     rank.recorder.end(_resident_bytes(rank))
 
 
 def _resident_bytes(rank: Rank) -> int:
-    """Return what the stages hold between two runs; 0 where nobody asks, as adding it up takes a while."""
+    """Return the bytes that the stages hold between two runs, or 0 without a meter, as the sum takes a while."""
     return sum(stage.resident_bytes() for stage in rank.stages.values()) if rank.recorder.has_meter else 0
 
 
 def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting | None]:
-    """Run one rank's list; it yields while it waits, and None behind each computation that is only launched.
+    """Run one rank's list; yield a `Waiting` while it waits, and None after each computation that is only launched.
 
-    A rank that launched all that it can would keep the devices of the others idle meanwhile.
-    A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
-    never wait: a computation waits for the messages that it needs (an Overlap for those of both its computations,
-    which then run one after the other). Reduce posts too: the stage's next Step, or the end of the list, waits for the
-    other replicas.
+    The yields keep other devices busy: a rank that launched all its ops at once would leave them idle. A driver with
+    one rank per process resumes at once; the local driver gives other ranks a turn.
+
+    Send and Recv post and never wait. A computation waits for the messages that it needs; an Overlap waits for the
+    messages of both its computations, which then run one after the other. Reduce also posts: the stage's next Step, or
+    the end of the list, waits for the other replicas.
 
     Raises:
-        RankFailed: An op failed, or the list cannot go on; with rank, op and micro-batch.
+        RankFailed: An op failed, or the list cannot continue; with rank, op and micro-batch.
         RunEnded: A listener ends the run.
     """
     tensors: dict[Message, Tensor] = {}
@@ -201,7 +191,7 @@ def _execute(  # noqa: C901 -- one arm per word
 
 
 def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message, Tensor]) -> Iterator[Message]:
-    """Yield the messages that `op` needs of other stages and that this rank has not made itself."""
+    """Yield the messages that `op` needs from other stages and that this rank has not made itself."""
     for part in computes(op):
         for message in needs_from_others(part, num_stages):
             if message not in tensors:
@@ -209,7 +199,7 @@ def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message,
 
 
 def _has_arrived(transport: Transport, message: Message, tensors: dict[Message, Tensor]) -> bool:
-    """Put `message` into `tensors` if it is there; a name for it in the program would keep it after its use."""
+    """Move `message` into `tensors` if it has arrived, without a local name, which would keep it after its use."""
     tensor = transport.take(message)
     if tensor is not None:
         tensors[message] = tensor
@@ -301,5 +291,5 @@ _SILENT = _Silent()
 
 
 def _profiled(op: Op) -> record_function | _Silent:
-    """Name `op` as PyTorch's runtime does, while somebody profiles (a name costs 6 us)."""
+    """Name `op` as PyTorch's runtime does, while a profiler runs (a name costs 6 us)."""
     return record_function(f"PP:{op}") if torch._C._autograd._profiler_enabled() else _SILENT  # noqa: SLF001 -- there is no public one

@@ -1,7 +1,7 @@
-"""Random numbers of the layers, as for dropout: every layer has its own for each micro-batch of each run of the list.
+"""Random numbers of the layers, such as dropout: every layer has its own for each micro-batch of each run of the list.
 
-They depend on seed, layer, run and micro-batch alone, not on the schedule, the cut into stages or the rank. So a
-pipeline draws what the whole model draws, R draws again what F drew, and nobody else's random numbers change.
+They depend only on seed, layer, run and micro-batch, not on the schedule, the cut into stages or the rank. So a
+pipeline draws the same numbers as the whole model, R repeats the numbers of F, and no other random numbers change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LayerGenerators:
-    """A guard that seeds torch's generators before each layer that draws random numbers, and leaves all others alone.
+    """Seeds torch's generators before each layer that draws random numbers, and skips all other layers.
 
     Args:
         layers: Layers of one stage, in order.
-        first: The number of the first of them in the model.
+        first: Number of the first layer in the model.
         seed: Seed of the run.
-        device: Where the layers compute; they may draw on the CPU besides.
-        is_repeated: Whether a forward may run twice (R). Then all layers are seeded, also one that only draws later.
+        device: Device of the layers; they may also draw on the CPU.
+        is_repeated: Whether a forward may run twice (R). Then all layers are seeded, including layers that draw only
+        later.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class LayerGenerators:
         self._current = -1
 
     def begin(self, *, goes_on: bool = False) -> None:
-        """Start the op list anew: the same micro-batch draws other numbers now, unless the run goes on with others."""
+        """Start the op list anew; micro-batches then draw other numbers, unless the list continues the run."""
         if self._run < 0 or not goes_on:
             self._run += 1
 
     def of(self, microbatch: int) -> AbstractContextManager[None]:
-        """Let the layers draw what belongs to `microbatch`; afterwards the generators are as they were."""
+        """Let the layers draw the numbers of `microbatch`; afterwards restore the generators."""
         return self._drawing(microbatch) if self._hooks else _NOTHING
 
     @contextmanager
@@ -78,7 +79,7 @@ class LayerGenerators:
             self._entered = (index, self._states())
 
     def _look(self) -> None:
-        """Note the layer that was entered last if it drew nothing."""
+        """Record that the last entered layer drew nothing, if so."""
         if self._entered is not None:
             index, seeded = self._entered
             if all(torch.equal(a, b) for a, b in zip(self._states(), seeded, strict=True)):
@@ -95,7 +96,7 @@ class LayerGenerators:
 
 
 def draw_seed(seed: int, layer: int, run: int, microbatch: int) -> int:
-    """Return what the generators are seeded with: a hash, so that neighbours share nothing."""
+    """Return the seed of the generators: a hash, so that neighbours are independent."""
     text = f"micro-batch {microbatch} of run {run} in layer {layer} of seed {seed}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 

@@ -25,7 +25,7 @@ class Allocator(Protocol):
 
 
 class _MallInfo(ctypes.Structure):
-    """The counts that glibc keeps of its heap: its ``struct mallinfo2``."""
+    """The counts of glibc's heap: ``struct mallinfo2``."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -46,7 +46,7 @@ class _MallInfo(ctypes.Structure):
 
 @final
 class Heap:
-    """The heap of malloc, where torch's CPU tensors come from on Linux; its peak is the most that was noted."""
+    """The heap of malloc, the source of torch's CPU tensors on Linux; its peak is the maximum of the notes."""
 
     def __init__(self) -> None:
         self._mallinfo = ctypes.CDLL(None).mallinfo2
@@ -69,7 +69,7 @@ class Heap:
 class CudaAllocator:
     """PyTorch's caching allocator of one GPU, which keeps an exact peak: `torch.cuda.max_memory_allocated`.
 
-    A tensor counts until Python frees it, whatever its streams still have to do with it.
+    A tensor counts until Python frees it, even if its streams still use it.
 
     Args:
         device: The GPU.
@@ -95,12 +95,12 @@ class CudaAllocator:
 class Meter:
     """The bytes that one rank holds: allocations less frees since the meter was made, in the rank's own turns.
 
-    Ranks that share a process take turns on one thread. An op goes on over several turns where it waits for others:
+    Ranks that share a process take turns on one thread. An op spans several turns if it waits for others:
 
         rank 0   |F1 ..|           |.. F1, F2 ..|
         rank 1           |F0, F1 ..|              |..
 
-    A rank that is alone in its process needs no turns: all that is allocated is its own.
+    A rank alone in its process needs no turns: all allocations are its own.
 
     Args:
         allocator: Allocator of the rank's device.
@@ -151,7 +151,7 @@ class Meter:
         self._allocator.restart()
 
     def note(self) -> None:
-        """Look at the bytes inside an op, where nothing else sees its peak."""
+        """Record the bytes inside an op, for allocators without an exact peak."""
         self._allocator.note()
 
     def end_op(self) -> tuple[int, int]:
@@ -169,7 +169,7 @@ class Meter:
 
 
 def make_meter(device: torch.device) -> Meter | None:
-    """Return the meter for `device`; None where the allocator cannot be asked."""
+    """Return the meter for `device`, or None if its allocator cannot be read."""
     if device.type == "cuda":
         return Meter(CudaAllocator(device))
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallinfo2"):

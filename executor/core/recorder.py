@@ -10,9 +10,9 @@ from pipesched.executor.core.clock import Clock
 from pipesched.executor.core.memory_meter import Meter
 
 _LETTING_GO_S, _LOOK_S = 0.1, 0.001
-"""How long threads of libraries may take to let go of what a list was over with, and how often one looks [s]."""
+"""Time that threads of libraries may take to free tensors of a finished list, and time between two checks [s]."""
 _SMALL_BYTES, _OP_BYTES = 64 * 1024, 128
-"""What may be added to what is not the ranks', and nobody waits for: always, and for the marks and losses of an op."""
+"""Growth of other memory that is accepted at once: fixed, and per op for its marks and loss [bytes]."""
 
 
 class Recorder:
@@ -20,11 +20,13 @@ class Recorder:
 
     Args:
         clock: Makes the marks.
-        meter: Counts the bytes; None: nobody asks.
-        keeps: False: the ops are counted, and no more is kept of them, however many they are; the clock is not used.
+        meter: Counts the bytes, or None for no bytes.
+        keeps: Whether marks are kept. Otherwise ops are only counted, so that a run may have any length, and the clock
+        is
+            unused.
 
     Attributes:
-        mark: Returns a mark of this instant; the clock's own, as it is called three times per op.
+        mark: Returns a mark of this instant; the clock's own method, as it is called three times per op.
     """
 
     def __init__(self, clock: Clock, meter: Meter | None = None, *, keeps: bool = True) -> None:
@@ -36,7 +38,7 @@ class Recorder:
 
     @property
     def has_meter(self) -> bool:
-        """Whether bytes are asked; what is resident need not be added up where they are not."""
+        """Whether bytes are counted; if not, callers need not sum resident bytes."""
         return self._meter is not None
 
     def begin(self, resident_bytes: int) -> None:
@@ -56,11 +58,12 @@ class Recorder:
             self._meter.begin_op()
 
     def end(self, resident_bytes: int) -> None:
-        """Note that the list is over: `resident_bytes` of weights, optimizer state and the like are all that is held.
+        """End the list: `resident_bytes`, the weights, optimizer state and the like, are all bytes that stages hold.
 
-        The rest of what is allocated is not the ranks'. It is told apart at the end, as some of it is only made on the
-        way: kernels that are compiled at their first use, buffers that libraries keep. A thread of gloo may still hold
-        the gradients of the last Reduce then: where there is more than at the beginning, it is given time to let go.
+        The other allocated bytes do not belong to the ranks. They are measured at the end, because some are only made
+        during the run: kernels compiled at their first use, buffers of libraries. A thread of gloo may still hold the
+        gradients of the last Reduce. If more is allocated than at the beginning, the recorder waits a moment for such
+        threads.
         """
         if self._keeps:
             self._clock.end()
@@ -75,20 +78,20 @@ class Recorder:
         self._others_bytes = others_bytes
 
     def __len__(self) -> int:
-        """Return how many ops are over."""
+        """Return the number of finished ops."""
         return self._count
 
     def turn(self) -> AbstractContextManager[None]:
-        """Bracket a turn of the rank, where several ranks of a process take turns: the changes in it are its own."""
+        """Return the context of a turn of the rank among the ranks of a process: its allocations are the rank's."""
         return nullcontext() if self._meter is None else self._meter.turn()
 
     def note(self) -> None:
-        """Note the bytes held now, inside the op that is going on; a stage calls it where that is most."""
+        """Record the bytes held now, inside the current op; a stage calls it at its peaks."""
         if self._meter is not None and self._keeps:
             self._meter.note()
 
     def add(self, posted: int, start: int, end: int) -> None:
-        """Note one op: when it was reached, when its work began, when it ended."""
+        """Record one op: when it was reached, when its work began, when it ended."""
         self._count += 1
         if not self._keeps:
             return
@@ -99,7 +102,7 @@ class Recorder:
             self._most.append(most)
 
     def extend(self, index: int, end: int) -> None:
-        """Note that the op at `index` was over only then: of one that posts, and whose end others wait for."""
+        """Set a later end of the op at `index`, for an op that only posts."""
         if self._keeps:
             posted, start, _ = self._marks[index]
             self._marks[index] = (posted, start, end)
@@ -114,7 +117,7 @@ class Recorder:
         return self._of_ranks(self._held)
 
     def most_bytes(self) -> list[int]:
-        """Return the peak of every op: exact on a GPU, on a CPU the most of the notes in it and the bytes after it."""
+        """Return the peak of every op: exact on a GPU, on a CPU the maximum of its notes and the bytes after it."""
         return self._of_ranks(self._most)
 
     def _of_ranks(self, held: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Questions about op lists that the executor asks: stages of a rank, channels, replicas."""
+"""Queries of the executor about op lists: stages of a rank, channels, replicas."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class _Member:
 
 
 def stage_ops(schedule: Schedule, rank: int, stage: int) -> Iterator[Compute | Step]:
-    """Yield what `rank` computes of `stage`, and its Steps."""
+    """Yield the computations of `rank` on `stage`, and its Steps."""
     return _of_stage(schedule.lists[rank], stage)
 
 
 def is_flushed(schedule: Schedule, rank: int, stage: int) -> bool:
-    """Whether `rank` steps `stage` at the end of a batch that is repeated: then all ops read the newest weights."""
+    """Return whether `rank` steps `stage` at the end of a repeated batch; then all ops read the newest weights."""
     ops = schedule.lists[rank]
     if not isinstance(ops, GeneratedOps) or ops.batch is None:
         return False

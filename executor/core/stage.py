@@ -1,4 +1,4 @@
-"""One stage of the model: its layers, and what its micro-batches keep between forward and backward."""
+"""One stage of the model: its layers, and the tensors of its micro-batches between forward and backward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """A function that maps (output, target) of one micro-batch to its mean loss, a scalar."""
 
 OnLoss: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], None]
-"""A listener that is told micro-batch, output, target and loss after each forward of the last stage."""
+"""Called with micro-batch, output, target and loss after each forward of the last stage."""
 
 _BACKWARD_TAKES_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -37,28 +37,28 @@ _Left = TypeVar("_Left")
 
 
 class Stage(ABC):
-    """The interface of a stage: what an interpreter can ask of it."""
+    """The interface of a stage for the interpreter."""
 
     @abstractmethod
     def begin(self) -> None:
         """Start the op list anew."""
 
     def watch(self, note: Callable[[], None]) -> None:  # noqa: B027 -- most stages hold nothing inside an op
-        """Call `note` where most is held inside an op."""
+        """Call `note` at the memory peaks inside an op."""
 
     @abstractmethod
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
-        """Run `op` and return the tensor that it gives.
+        """Run `op` and return its output tensor.
 
         Args:
-            op: What to run.
+            op: The computation.
             received: The stage's input for an F, the gradient of its output for a B or I (None on the last stage).
-            target: What the loss compares with, for an F of the last stage.
+            target: The target of the loss, for an F of the last stage.
         """
 
     @abstractmethod
     def gradients(self) -> Iterable[Bucket]:
-        """Return the gradients as they are summed over the stage's replicas."""
+        """Return the gradients in buckets, as they are summed over the stage's replicas."""
 
     @abstractmethod
     def step(self) -> None:
@@ -66,15 +66,15 @@ class Stage(ABC):
 
     @abstractmethod
     def average(self) -> None:
-        """Draw the weights to the reference model."""
+        """Move the weights towards the reference model."""
 
     def is_ready(self, op: Step | Average) -> bool:  # noqa: ARG002 -- most stages have no one to wait for
-        """Return whether `op` need not wait for other pipelines; False where the caller should give up its turn."""
+        """Return whether `op` can run without waiting for other pipelines; if False, the caller gives up its turn."""
         return True
 
     @abstractmethod
     def settle(self) -> None:
-        """Take the weights of the reference model, where there is one, with the updates of all pipelines."""
+        """Take the weights of the reference model, if there is one, with the updates of all pipelines."""
 
     def resident_bytes(self) -> int:
         """Return the bytes of weights, gradients and optimizer state held now."""
@@ -87,7 +87,7 @@ class Stage(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """What a forward keeps for the backward: autograd starts from the output; None where the stage learns nothing."""
+    """The state of a forward for the backward: autograd starts from the output; None if the stage learns nothing."""
 
     x: Tensor
     output: Tensor | GradientEdge | None
@@ -95,7 +95,7 @@ class _Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What the input-gradient pass (I) leaves for `W` on the first stage: all of the backward."""
+    """The state from the input-gradient pass (I) to W on the first stage: the whole backward."""
 
     output: Tensor | GradientEdge | None
     gradient: Tensor | None
@@ -107,19 +107,19 @@ class ModuleStage(Stage):
     Args:
         module: The layers; one tensor in, one tensor out.
         weights: The versions of the module's parameters.
-        optimizer: Optimizer of the module's parameters; None when it has none.
+        optimizer: Optimizer of the module's parameters, or None without parameters.
         loss: Loss function, on the last stage.
-        mean: Makes the gradients of a Step those of the mean over its micro-batches.
+        mean: Turns the gradients of a Step into the mean over its micro-batches.
         needs_input_gradient: False on the first stage.
-        draws: The random numbers of the layers; None where the generators may run on from op to op.
+        draws: The random numbers of the layers; None to leave torch's generators alone.
         recomputed: Micro-batches whose forward is run again by an R before the backward.
-        on_loss: Told of each loss, which is not kept then.
-        on_step: Told the version that each Step has made.
+        on_loss: Called with each loss, which is then not kept.
+        on_step: Called with the version that each Step has made.
 
     Attributes:
-        averager: Draws the weights to a reference model; None where they are alone.
-        first_reference: What the reference begins with, by parameter; None: the weights themselves.
-        first_microbatch: The number in the run of the micro-batch that is number 0 of the list.
+        averager: Moves the weights towards a reference model, or None without one.
+        first_reference: Initial reference by parameter (default: the weights themselves).
+        first_microbatch: The number in the run of micro-batch 0 of the list.
         parameters: The parameters that learn.
     """
 
@@ -169,7 +169,7 @@ class ModuleStage(Stage):
         self.weights.note = note
 
     def follow(self, weights: Weights, mean: GradientMean, recomputed: Container[int]) -> None:
-        """Continue with other lists, which are read from `begin` on."""
+        """Continue with other lists, from the next `begin`."""
         self.weights = weights
         self._mean = mean
         self._recomputed = recomputed
@@ -226,7 +226,7 @@ class ModuleStage(Stage):
 
     @property
     def last_loss(self) -> Tensor | None:
-        """The loss of the last forward; None where the stage is not the last one."""
+        """The loss of the last forward, or None on other stages than the last."""
         return self._a_loss
 
     def losses(self) -> dict[int, float]:
@@ -249,7 +249,7 @@ class ModuleStage(Stage):
         return None
 
     def _forward_once(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Keep nothing but the input, for the R that will come."""
+        """Run a forward that keeps only its input, for the R that follows."""
         before = x._version  # noqa: SLF001 -- as autograd looks at it
         states = self._states.now()
         with torch.no_grad():
@@ -260,7 +260,7 @@ class ModuleStage(Stage):
         return made
 
     def _recompute(self, op: Compute) -> Tensor:
-        """Return what was computed again, for those who look at it: no message is made of it."""
+        """Recompute a forward; return its output for probes, which no message carries."""
         x, target, states = _pop(self._inputs, op, "forward")
         with in_states(states):
             _, y = self._run(op, x, target)
@@ -268,7 +268,7 @@ class ModuleStage(Stage):
         return y.detach()
 
     def _run(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the stage's output and what its backward starts from: the output, or the loss on the last stage."""
+        """Return the stage's output and the start of its backward: the output, or the loss on the last stage."""
         if self._needs_input_gradient:
             x.requires_grad_()
         number = self.first_microbatch + op.microbatch
@@ -317,7 +317,7 @@ class ModuleStage(Stage):
             run_weight_pass(half, self.parameters)
 
     def _seeded(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
-        """Return the gradient that the backward starts from: on the last stage the micro-batch's share of the mean."""
+        """Return the gradient at the start of the backward; on the last stage the micro-batch's share of the mean."""
         if self._loss is None:
             return gradient
         assert self._a_loss is not None, "the forward left one"
@@ -337,7 +337,7 @@ def _run_backward(output: Tensor | GradientEdge | None, gradient: Tensor | None)
 
 
 def _graph_of(y: Tensor) -> Tensor | GradientEdge | None:
-    """Return what a backward starts from: the graph without the output, which may be freed once it was sent."""
+    """Return the start of a backward: the graph without the output, which may be freed once it was sent."""
     if not y.requires_grad:
         return None  # a first stage without parameters has nothing to learn
     return get_gradient_edge(y) if _BACKWARD_TAKES_EDGES else y

@@ -44,15 +44,25 @@ def build_stages(
     on_loss: OnLoss | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> dict[int, Stage]:
-    """Build the stages that `rank` computes, with the weights that the whole model has for `seed`.
+    """Build the stages that `rank` computes, with the weights of the whole model for `seed`.
 
     So the replicas of a stage begin alike.
 
     Args:
+        schedule: The schedule.
+        rank: The rank.
+        model: The model.
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
-        prediction: How weights are predicted where an op looks ahead; None: as the schedule's traits say.
-        on_loss: Told micro-batch, output, target and loss after each forward of the last stage, which keeps none then.
-        on_step: Told stage and version after each Step.
+        optimizer: Name of the optimizer.
+        lr: Learning rate.
+        seed: Seed of weights and random layers.
+        dtype: Type of weights and activations.
+        device: Device of the stages.
+        prediction: Rule of weight prediction for ops that look ahead (default: by the schedule's traits).
+        on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
+        no
+            losses.
+        on_step: Called with stage and version after each Step.
 
     Raises:
         ExecutionError: The stages are not a cut of the model, an op looks ahead without a rule of prediction, or the
@@ -92,7 +102,7 @@ def build_stages(
 
 
 def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int) -> None:
-    """Let the `stages` of `rank` go on with other lists of the same run; they keep all else."""
+    """Let the `stages` of `rank` continue with other lists of the same run; all other state is unchanged."""
     scales = _scales(schedule)
     for index, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
@@ -102,16 +112,16 @@ def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int) -> None:
 
 
 def count_from(stages: Mapping[int, Stage], first: int) -> None:
-    """Let `stages` take micro-batch 0 of their lists for micro-batch `first` of the run."""
+    """Number micro-batch 0 of the lists of `stages` as micro-batch `first` of the run."""
     for stage in stages.values():
         assert isinstance(stage, ModuleStage), "what trains has weights"
         stage.first_microbatch = first
 
 
 def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
-    """Return what `rank` computes of `stage`; of a list that is made while it is read, up to the first Step.
+    """Return the computations of `rank` on `stage`, of a generated list only up to the first Step.
 
-    What such a list is made of shows by then: it goes on as it begins.
+    All kinds of ops of a generated list occur by then, as it repeats.
     """
     parts = []
     for op in stage_ops(schedule, rank, stage):
@@ -132,7 +142,7 @@ def _recomputed(schedule: Schedule, parts: Sequence[Compute]) -> frozenset[int] 
 
 
 def _uses(schedule: Schedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:
-    """Return what begins the stage's readings of weights anew; None where none comes after a Step of its batch."""
+    """Return a function that starts the stage's weight reads anew, or None if no op follows a Step of its batch."""
     if is_flushed(schedule, rank, stage):
         return None
     if not schedule.is_held:
@@ -173,8 +183,14 @@ def make_batch(
     """Draw the data of one run and cut it into micro-batches; floating-point data gets `dtype`.
 
     Args:
+        model: The model.
+        num_microbatches: Number of micro-batches.
+        microbatch_size: Samples per micro-batch.
+        seed: Seed of the data.
+        dtype: Type of floating-point data.
+        device: Device of the data.
         reads: Whether inputs, and whether targets, are read on `device`: on the ranks of the first stage, and of the
-            last stage. Data that nobody reads stay away from the device, and are empty.
+            last stage. Unread data stay away from the device, and are empty.
     """
     if not any(reads):
         return Batch((), ())

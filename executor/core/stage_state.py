@@ -1,11 +1,11 @@
-"""The state of a stage between two runs of lists, as tensors by name: what a checkpoint holds of it.
+"""The state of a stage between two runs of lists, as tensors by name, for checkpoints.
 
     weights.NAME             parameter or buffer NAME, as ``torch.nn.Sequential`` of all the model's layers names it
-    optimizer.NAME.KEPT      what the optimizer keeps of parameter NAME
-    predictor.KEPT.I         what the predictor keeps beside it, of parameter I of the stage
+    optimizer.NAME.KEPT      state KEPT of the optimizer for parameter NAME
+    predictor.KEPT.I         other state KEPT of the predictor, for parameter I of the stage
     reference.I              parameter I of the reference model; with the first rank that averages the stage
 
-Nothing is in flight there: no micro-batch, no gradient, and the weights have one version. Names are those of the whole
+Between two runs no micro-batch and no gradient is in flight, and the weights have one version. Names refer to the whole
 model, so that weights and optimizer can be dealt to other stages.
 """
 
@@ -28,11 +28,11 @@ _LONGEST_NUMBER = 10
 
 
 class StateError(ExecutionError):
-    """A tensor of a state is not as the stage needs it.
+    """A tensor of a state does not fit the stage.
 
     Args:
-        name: Of the tensor.
-        problem: What was got, and what was expected.
+        name: Name of the tensor.
+        problem: The actual and the expected tensor.
     """
 
     def __init__(self, name: str, problem: str) -> None:
@@ -41,21 +41,21 @@ class StateError(ExecutionError):
 
 
 class _Expected(NamedTuple):
-    """A tensor as it is expected, and what it is there with, all or none; None: it has to be there."""
+    """An expected tensor and its group; tensors of a group are all present or all absent. Group None: required."""
 
     tensor: Tensor
     group: str | None
 
 
 def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
-    """Return copies of all that decides how `stage` goes on, on the CPU.
+    """Return copies, on the CPU, of all state that affects the further run of `stage`.
 
     Args:
         stage: The stage.
         first_layer: The number of its first layer in the model.
 
     Raises:
-        ExecutionError: It is in the middle of something, or its layers keep what is no tensor.
+        ExecutionError: The stage is in the middle of a computation, or its layers keep state other than tensors.
     """
     if any(parameter.grad is not None for parameter in stage.parameters):
         raise ExecutionError("got gradients that no Step has taken, expected none between two runs of the lists")
@@ -73,7 +73,7 @@ def stage_state(stage: ModuleStage, first_layer: int) -> dict[str, Tensor]:
 
 
 def shifted_name(name: str, by: int) -> str:
-    """Return the name of a tensor whose layer has another number, by so much more: ``3.weight`` for ``0.weight``."""
+    """Return the name of a tensor with its layer number increased by `by`: ``3.weight`` for ``0.weight``."""
     layer, _, rest = name.partition(".")
     return f"{int(layer) + by}.{rest}"
 
@@ -87,16 +87,16 @@ def _copied(name: str, value: object) -> Tensor:
 def load_stage_state(
     stage: ModuleStage, first_layer: int, state: Mapping[str, Tensor], *, has_reference: bool = False
 ) -> None:
-    """Let `stage` go on from `state`, which `stage_state` has given, of this stage or of all that have its layers.
+    """Load `state`, from `stage_state` of this stage or of all stages that have its layers.
 
     Args:
         stage: The stage.
         first_layer: The number of its first layer in the model.
         state: The state; layers that the stage does not have are left out.
-        has_reference: Whether the reference model of the stage is among it.
+        has_reference: Whether it contains the reference model of the stage.
 
     Raises:
-        StateError: A tensor is not there, is none of the stage's, or has another shape or type; nothing is loaded.
+        StateError: A tensor is missing, unexpected, or has another shape or type; nothing is loaded.
     """
     own = {name: tensor for name, tensor in state.items() if not _is_elsewhere(name, stage, first_layer)}
     _require_expected(own, _expected_state(stage, first_layer, has_reference=has_reference))
@@ -127,9 +127,9 @@ def _is_elsewhere(name: str, stage: ModuleStage, first_layer: int) -> bool:
 
 
 def _expected_state(stage: ModuleStage, first_layer: int, *, has_reference: bool) -> dict[str, _Expected]:
-    """Return what the state of `stage` may have, when all of its parameters have had gradients.
+    """Return the state that `stage` may have, once all of its parameters have had gradients.
 
-    A twin without memory takes a step, so that what an optimizer keeps is asked of PyTorch itself.
+    A twin without memory takes a step, so that PyTorch itself defines the state of the optimizer.
     """
     weights = stage.module.state_dict()
     tensors = {f"weights.{shifted_name(name, first_layer)}": tensor for name, tensor in weights.items()}
@@ -155,7 +155,7 @@ def _expected_state(stage: ModuleStage, first_layer: int, *, has_reference: bool
 
 
 def _without_memory(parameter: nn.Parameter) -> nn.Parameter:
-    """Return a parameter of the same shape and type that holds nothing, with a gradient if it learns."""
+    """Return a parameter of the same shape and type without memory, with a gradient if it learns."""
     twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
     if parameter.requires_grad:
         twin.grad = torch.empty_like(twin)
@@ -163,10 +163,10 @@ def _without_memory(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _require_expected(state: Mapping[str, Tensor], expected: Mapping[str, _Expected]) -> None:
-    """Refuse a state with other tensors than expected; one that a parameter has none of is not missed.
+    """Refuse a state with other tensors than expected; a group may be absent as a whole.
 
     Raises:
-        StateError: The first that is otherwise.
+        StateError: Names the first tensor that differs.
     """
     begun = {expected[name].group for name in state if name in expected}
     for name, tensor in state.items():

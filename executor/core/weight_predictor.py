@@ -1,21 +1,21 @@
 """Predict the weights of a stage some steps ahead, for ops that read predicted weights.
 
-Predicted weights are W - lr s delta, where delta is the direction that the optimizer would step in, judged by its
+Predicted weights are W - lr s delta, where delta is the direction of the optimizer's next step, estimated from its
 present state:
 
-    momentum   SGD: the momentum buffer, its last gradient where it has no momentum. Adam, AdamW: the first moment as
+    momentum   SGD: the momentum buffer, or its last gradient without momentum. Adam, AdamW: the first moment as
                it stands, which is SpecTrain's v <- u v + (1 - u) g; of other optimizers v with u = 0.9. PipeOptim's
                Eq. 6 says only that SpecTrain takes the smoothed gradient, of SGD with momentum
     adam       m_hat / (sqrt(v_hat) + eps), both bias-corrected as the optimizer last computed them; two moments of
-               our own where the optimizer has none (XPipe; Eq. 6 prints m and v swapped)
+               our own for optimizers without them (XPipe; Eq. 6 prints m and v swapped)
     optimizer  SGD as under momentum, Adam and AdamW as under adam (PipeOptim, Table I)
     code       PipeOptim's published code: with a momentum u, u buffer + (1 - dampening) last gradient, which is in the
                buffer already; all else as under optimizer
-    zero       the optimizer itself, run s times on a copy with gradients of zero: with decay and all it does
+    zero       the optimizer itself, run s times on a copy with gradients of zero: with its decay and all its rules
     constant   the same with the last gradients again
 
-A gradient is what the optimizer makes of it first: with the decay of the weights, where the optimizer adds that.
-Before a stage's first Step there is no state, and the prediction is the weights as they are.
+A gradient includes the changes that the optimizer makes first, such as adding the decay of the weights. Before a
+stage's first Step there is no state, and the prediction is the present weights.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ class _Moments:
 
 @final
 class Predictor:
-    """A predictor of where `optimizer` will take its parameters.
+    """Predicts the parameters of `optimizer` some steps ahead.
 
     Args:
         rule: The prediction rule.
-        lr_ahead: The learning rate k steps from now over the present one; None when it does not change. Only ``zero``
-            and ``constant``, which go step by step, look at it.
+        lr_ahead: Returns the learning rate k steps from now over the present one; None for a constant rate. Only
+        ``zero``
+            and ``constant``, which go step by step, use it.
 
     Raises:
-        ExecutionError: The rule does not know this optimizer, or either is none.
+        ExecutionError: The rule does not support this optimizer, or an argument has the wrong type.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Predictor:
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Take note of the gradients that the optimizer is about to step with; call it before each of its steps."""
+        """Record the gradients of the optimizer's next step; call it before each of its steps."""
         for group, parameter in self._parameters():
             gradient = parameter.grad
             if gradient is None:
@@ -107,7 +108,7 @@ class Predictor:
 
     @torch.no_grad()
     def move(self, copies: Mapping[Tensor, Tensor], steps: int) -> None:
-        """Move `copies` of the present weights, by parameter, to where they are guessed to be in `steps` steps."""
+        """Move `copies` of the present weights, by parameter, to their predicted values in `steps` steps."""
         if self._rule in (PredictionRule.ZERO, PredictionRule.CONSTANT):
             self._step(copies, steps)
             return
@@ -117,13 +118,13 @@ class Predictor:
                 copies[parameter].sub_(delta, alpha=float(group["lr"]) * steps)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield what is held beside the optimizer's state."""
+        """Yield the tensors held beside the optimizer's state."""
         yield from self._gradients.values()
         for moments in self._moments.values():
             yield from (moments.first, moments.second)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what decides what is predicted next, beside the optimizer: by name and number of the parameter."""
+        """Return the state of further predictions, beside the optimizer's, by name and number of the parameter."""
         numbers = {parameter: number for number, (_, parameter) in enumerate(self._parameters())}
         state = {f"gradient.{numbers[parameter]}": gradient for parameter, gradient in self._gradients.items()}
         for parameter, moments in self._moments.items():
@@ -133,10 +134,10 @@ class Predictor:
         return state | {f"seen.{numbers[parameter]}": torch.tensor(data=True) for parameter in self._seen}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state`, which the predictor of the same parameters has given.
+        """Load `state` from a predictor of the same parameters.
 
         Raises:
-            LookupError: It is that of others.
+            LookupError: The state is of other parameters.
         """
         for number, (_, parameter) in enumerate(self._parameters()):
             here = {
@@ -152,7 +153,7 @@ class Predictor:
                 self._moments[parameter] = _Moments(here["first"], here["second"], int(here["num_steps"]))
 
     def twin(self, optimizer: Optimizer) -> Predictor:
-        """Return a predictor by the same rule, of a twin of the optimizer, that has observed nothing."""
+        """Return a predictor by the same rule, of a twin of the optimizer, without state."""
         return Predictor(optimizer, self._rule, self._lr_ahead)
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
@@ -180,13 +181,13 @@ class Predictor:
         )
 
     def _taken(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> Tensor:
-        """Return the gradient as SGD takes it; as it is where the optimizer itself is run."""
+        """Return the gradient as SGD uses it, or unchanged if the optimizer itself is run."""
         if self._rule is PredictionRule.CONSTANT or not group["weight_decay"]:
             return gradient.clone()
         return gradient.add(parameter, alpha=group["weight_decay"])
 
     def _delta(self, group: dict[str, Any], parameter: Tensor) -> Tensor | None:
-        """Return the direction of the next step; None for a parameter that never had a gradient."""
+        """Return the direction of the next step, or None for a parameter that never had a gradient."""
         if self._keeps_moments():
             own = self._moments.get(parameter)
             if own is None:
@@ -233,7 +234,7 @@ class Predictor:
 
 
 def twin_of(optimizer: Optimizer, copies: Mapping[Tensor, Tensor]) -> Optimizer:
-    """Return an optimizer of the same kind and settings for `copies` of its parameters, which has taken no step."""
+    """Return an optimizer of the same kind and settings for `copies` of its parameters, without steps."""
     twin = object.__new__(type(optimizer))
     # a learning-rate scheduler puts a `step` of its own on the object, bound to the original
     twin.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})

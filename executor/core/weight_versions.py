@@ -1,13 +1,13 @@
-"""The version store: keeps each version of one stage's weights for as long as an op will read it.
+"""The version store: keeps each version of one stage's weights until its last read.
 
-The module's own parameters are the newest version. An older one is kept, as a copy of the parameters' storages,
-from the Step that replaces it until its last reader in the op list is done; nothing is copied that nobody reads.
-Weights predicted ahead are made from the newest version just before their op, and dropped just after it.
+The module's own parameters are the newest version. An older version is a copy of the parameters' storages. It is kept
+from the Step that replaces it until its last reader in the op list is done. Versions without readers are not copied.
+Predicted weights are made from the newest version just before their op, and dropped just after it.
 
-A backward that must read other weights than its forward, or the same ones when they are no longer the newest, gets
-them through ``torch.autograd.graph.saved_tensors_hooks``: what autograd saves of a parameter (views of it too) is kept
-as a place in a storage, and looked up in the weights that the backward's own op names. Where nothing changes between
-the forward and its backward autograd is left alone.
+A backward may read other weights than its forward, or weights that are no longer the newest. It gets them through
+``torch.autograd.graph.saved_tensors_hooks``: a parameter, or view of one, that autograd saves is kept as a place in a
+storage, and looked up in the weights that the backward's own op names. If nothing changes between the forward and its
+backward, the hooks are not used.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pipesched.schedules import Compute
 from pipesched.schedules.weights import Agreement, Use, looks_ahead
 
 _Storages: TypeAlias = Mapping[int, UntypedStorage]
-"""All of a version, by the address of the newest version's storage."""
+"""All storages of a version, by the address of the newest version's storage."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class _StorageView:
-    """A view of a parameter, without saying of which version."""
+    """A view of a parameter in any version."""
 
     storage: int
     dtype: torch.dtype
@@ -45,16 +45,17 @@ class _StorageView:
 
 
 class Weights:
-    """Keeps the versions of `module`'s parameters that are still to be read.
+    """Keeps each version of `module`'s parameters until its last read.
 
     Args:
         module: The stage's layers.
-        uses: Begins anew the readings of the stage's list, as from `versions.uses`; None where every op of the stage
-            reads the version that its last Step has made, and no Step stands between a forward and its backward.
-        predictor: Predictor of the stage's optimizer; None where no op looks ahead.
+        uses: Starts the reads of the stage's list anew, as from `versions.uses`; None if every op of the stage reads
+        the
+            version made by its last Step, and no Step stands between a forward and its backward.
+        predictor: Predictor of the stage's optimizer, or None if no op looks ahead.
 
     Attributes:
-        note: Called inside a Step, and inside an op on predicted weights, where most is held.
+        note: Called inside a Step, and inside an op on predicted weights, at the memory peaks.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Weights:
         return (*sorted(self._stash), self.version)
 
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Make the next version, keeping the present one if it is still to be read."""
+        """Make the next version; keep the present one if it is still to be read."""
         if self._next is not None and self.version in self._next.held:
             self._stash[self.version] = self._copies()
         if optimizer is not None:
@@ -96,11 +97,11 @@ class Weights:
         self.version += 1
 
     def forward(self, op: Compute) -> AbstractContextManager[None]:
-        """Let the module compute with the weights that `op` names, and remember its parameters by view."""
+        """Let the module compute with the weights that `op` names, and save its parameters as views."""
         return self._forward(op) if self._is_versioned(op) else _NOTHING
 
     def backward(self, op: Compute) -> AbstractContextManager[None]:
-        """Let autograd find the weights that `op` names where the forward used a parameter."""
+        """Let autograd use the weights that `op` names for saved parameters."""
         return self._backward(op) if self._is_versioned(op) else _NOTHING
 
     def _is_versioned(self, op: Compute) -> bool:
@@ -130,7 +131,7 @@ class Weights:
         self._advance()
 
     def _is_plain(self, op: Compute) -> bool:
-        """Whether all ops of the micro-batch read the newest version, with no Step between them."""
+        """Return whether all ops of the micro-batch read the newest version, with no Step between them."""
         use = self._next
         if use is None or use.op != op:
             expected = "no more op of this stage" if use is None else str(use.op)
@@ -138,7 +139,7 @@ class Weights:
         return use.agreement is Agreement.SAME and use.staleness == 0 and not looks_ahead(op)
 
     def _advance(self) -> None:
-        """The op is over: drop the versions that it was the last to read."""
+        """Drop the versions whose last read was the finished op."""
         self._next = next(self._uses, None)
         held = () if self._next is None else self._next.held
         for version in [version for version in self._stash if version not in held]:
@@ -146,7 +147,7 @@ class Weights:
 
     @contextmanager
     def _named(self, op: Compute) -> Iterator[_Storages]:
-        """Find the weights that `op` reads."""
+        """Yield the weights that `op` reads."""
         if not looks_ahead(op) or not self._parameters:
             if op.version != self.version and op.version not in self._stash:
                 raise self._missing(op)
@@ -177,7 +178,7 @@ class Weights:
 
     @contextmanager
     def _under(self, storages: _Storages) -> Iterator[None]:
-        """Put `storages` under the parameters for a while."""
+        """Use `storages` as the parameters inside the block."""
         if storages is self._storages:
             yield
             return
