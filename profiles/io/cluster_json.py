@@ -1,8 +1,8 @@
 """A cluster as JSON: ``{"format": "pipesched-cluster", "version": 1, "devices": [...], "intra": {...}, ...}``.
 
-A bandwidth of null is unlimited, a memory of null too; `inter` of null is as `intra`. A link may say what messages cost
-the ranks at its ends, and a device what going from op to op does; else nothing. ``"nics": [[0, 1], [2, 3]]``:
-devices 0 and 1 share a network interface for what leaves and enters their node, 2 and 3 another.
+A bandwidth or a memory of null is unlimited; `inter` of null is as `intra`. A link may have the overhead of its
+messages on the ranks at its ends, and a device the overhead between ops (default: 0). ``"nics": [[0, 1], [2, 3]]``:
+devices 0 and 1 share a network interface for all traffic with other nodes, 2 and 3 another.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _RANK_COSTS = ("send_s", "send_s_per_byte", "post_s", "receive_s", "receive_s_pe
 
 
 class _Link(Record):
-    """A link as a file has it.
+    """A link in a file.
 
     Attributes:
-        bandwidth_bytes_per_s: Bandwidth of the link, for all messages together; None: unlimited.
+        bandwidth_bytes_per_s: Bandwidth of the link, for all messages together; null for unlimited.
     """
 
     becomes: ClassVar[type] = Link
@@ -70,7 +70,7 @@ class _Device(Record):
 
 
 class ClusterRecord(Record):
-    """A cluster as a file, or a plan, has it."""
+    """A cluster in a file or a plan."""
 
     becomes: ClassVar[type] = Cluster
 
@@ -85,10 +85,12 @@ class ClusterRecord(Record):
     origin: Text = ""
 
     def cluster(self, file: str, advice: str) -> Cluster:
-        """Return the cluster, whose parts fit together.
+        """Return the cluster, whose parts are consistent.
 
         Raises:
-            ProfileError: They do not; names `file`, the place, what was got and expected, and the advice.
+            ProfileError: The parts are inconsistent; names `file`, the place, the actual and the expected value, and
+            the
+                advice.
         """
         require_no_faults(file, _inconsistencies(self), advice)
         return Cluster(
@@ -108,21 +110,21 @@ def read_cluster(text: str, file: str) -> Cluster:
     """Return the cluster in `text`.
 
     Raises:
-        ProfileError: It is none; names `file`, the place, what was got and expected.
+        ProfileError: The text is no cluster; names `file`, the place, the actual and the expected value.
     """
     return parse_record(ClusterRecord, text, file, _ADVICE).cluster(file, _ADVICE)
 
 
 def cluster_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `read_cluster` reads."""
+    """Return the JSON Schema of the files of `read_cluster`."""
     return record_schema(ClusterRecord)
 
 
 def cluster_text(cluster: Cluster, file: str) -> str:
-    """Return `cluster` as JSON that `read_cluster` reads again.
+    """Return `cluster` as JSON for `read_cluster`.
 
     Raises:
-        ProfileError: It holds numbers that no cluster may, such as NaN.
+        ProfileError: The cluster has invalid numbers, such as NaN.
     """
     text = json.dumps(cluster_fields(cluster), indent=1) + "\n"
     read_cluster(text, file)

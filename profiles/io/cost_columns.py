@@ -1,4 +1,4 @@
-"""The columns of a cost table: how people name them, in which units, and what a cell may say."""
+"""The columns of a cost table: accepted names, units, and valid cells."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NAMES = {
     "predict_s": ("predict",),
     "average_s": ("average",),
 }
-"""What people call the seconds of an op."""
+"""Accepted names for the seconds of an op."""
 _UNITS = {"": 1, "_s": 1, "_ms": 10**3, "_us": 10**6}
-"""How many of a unit are a second, by the end of a column's name."""
+"""Units per second, by the end of a column's name."""
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
 _MAY_BE_EMPTY = (*BACKWARDS, "predict_s", "recompute_s", "saved_for_weight_bytes")
 COST_COLUMNS = ("forward_s", *BACKWARDS, *(name for name in _NAMES if name not in ("forward_s", *BACKWARDS)), *_BYTES,
                 "overlap")  # fmt: skip
-"""What a row says of a layer, or of a stage."""
+"""The columns of a layer or a stage."""
 _SHOWN_COLUMNS = 3
 OTHER_NAMES = "fwd, bwd or f, b, i, w, r for these, and _ms or _us for _s, will do"
 MAX_ROWS = 100_000
@@ -41,9 +41,9 @@ class Column(NamedTuple):
     """One column.
 
     Attributes:
-        name: What it says, as our fields are called.
-        written: What it is called in the file.
-        unit: The end of its name that says its unit; empty where there is none.
+        name: Field that the column stands for.
+        written: Name of the column in the file.
+        unit: Suffix of its name with the unit, or empty without one.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Column(NamedTuple):
 
     @property
     def per_second(self) -> int:
-        """How many of its unit are a second."""
+        """Units per second."""
         return _UNITS[self.unit]
 
 
@@ -60,19 +60,19 @@ _SECONDS = {f"{word}{unit}": (name, unit) for name, words in _NAMES.items() for 
 
 
 def column_of(written: str) -> Column:
-    """Return what a column of this heading says, as ``forward_s``, ``Fwd (ms)`` or ``b_us``; it may be unknown."""
+    """Return the column with this heading, such as ``forward_s``, ``Fwd (ms)`` or ``b_us``; it may be unknown."""
     plain = re.sub(r"[\s_()\[\]-]+", "_", written.replace("µ", "u").replace("μ", "u")).strip("_").lower()
     name, unit = _SECONDS.get(plain, (plain, ""))
     return Column(name, written, unit)
 
 
 def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Sequence[str]) -> list[str]:
-    """Return what is wrong with the columns of a table.
+    """Return the faults in the columns of a table.
 
     Args:
-        columns: The columns, as they stand in the file.
-        known: The columns that it may have.
-        needed: The columns that it must have, beside a backward.
+        columns: The columns, in the order of the file.
+        known: The accepted columns.
+        needed: The required columns, besides a backward.
     """
     written = [column.written for column in columns]
     separator = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in written[0]), None)
@@ -128,7 +128,7 @@ def _unknown_faults(written: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _unit_faults(columns: Sequence[Column]) -> list[str]:
-    """Return the columns that say no unit beside one that is in parts of a second: they may be meant in those too."""
+    """Return the columns without a unit beside a column in parts of a second: their unit is ambiguous."""
     other = next((column for column in columns if column.per_second > 1), None)
     if other is None:
         return []
@@ -141,7 +141,7 @@ def _unit_faults(columns: Sequence[Column]) -> list[str]:
 
 
 def cell_limits(name: str) -> dict[str, Any]:
-    """Return what a cell of a column may say, seconds in s, as JSON Schema says it."""
+    """Return the limits of a cell of a column as JSON Schema, with seconds in s."""
     match name:
         case "layer":
             return {"type": "string"}
@@ -157,7 +157,7 @@ def cell_limits(name: str) -> dict[str, Any]:
 
 
 def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
-    """Return what is in `cell`, seconds in s; None with a fault added, or where it may be left empty."""
+    """Return the value of `cell`, seconds in s, or None if it may be empty; add a fault if it is invalid."""
     if not cell and column.name in _MAY_BE_EMPTY:
         return None
     limits = cell_limits(column.name)
@@ -189,7 +189,7 @@ def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
 
 
 def _in_bytes(column: Column, cell: str) -> str:
-    """Return the number of bytes that a cell with a unit says, as ``16MiB``; any other cell as it is."""
+    """Return the bytes in a cell with a unit, such as ``16MiB``; return other cells unchanged."""
     size = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]{0,19})?)\s*((?:[kKMGT]i?)?B)", cell)
     if size is None or column.name not in _BYTES:
         return cell
@@ -197,7 +197,7 @@ def _in_bytes(column: Column, cell: str) -> str:
 
 
 def unitless(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the columns of seconds, as they are called in the file, where none of them says a unit."""
+    """Return the names in the file of the columns of seconds, if none of them has a unit."""
     seconds = [column for column in columns if column.name in _NAMES]
     return () if any(column.unit for column in seconds) else tuple(column.written for column in seconds)
 

@@ -1,4 +1,4 @@
-"""Costs of stages, or of layers, from a CSV file that a person wrote.
+"""Costs of stages, or of layers, from a CSV file that a user wrote.
 
 One row per stage, in any order, or per layer, from the first to the last, under a header of these columns::
 
@@ -6,11 +6,11 @@ One row per stage, in any order, or per layer, from the first to the last, under
     output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, optimizer_bytes, step_s, copy_s, predict_s,
     average_s, recompute_s, utilisation, overlap
 
-The backward is given whole, or split, or both. Byte columns, step_s, copy_s and average_s that are absent are 0,
-utilisation is 1, and absent or left empty saved_for_weight_bytes is as saved_bytes, predict_s as copy_s, recompute_s as
-forward_s. overlap is one number for all rows: 0 if absent, else the same in every row. layer, a name, may be left out;
-utilisation is of stages alone. Bytes may have a unit, as 16MiB. What else columns of seconds may be called is in
-`profiles.io.cost_columns`.
+The backward is given whole, or split, or both. Missing columns have defaults. Byte columns, step_s, copy_s and
+average_s are 0, and utilisation is 1. Missing or empty saved_for_weight_bytes is saved_bytes, predict_s is copy_s,
+recompute_s is forward_s. overlap is one number for all rows: 0 if absent, else the same in every row. layer, a name, is
+optional; utilisation is for stages only. Bytes may have a unit, such as 16MiB. Other accepted names for columns of
+seconds are in `profiles.io.cost_columns`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.loading import read_profile_text
 
 _MAX_LAYERS = 2_000
-"""A balanced partition looks at every pair of them."""
+"""Limit of layers: a balanced partition visits every pair of them."""
 
 _MAX_DIGITS = 19
-"""Digits of a number that names a layer; a longer name is text."""
+"""Longest number, in digits, that names a layer; a longer name is text."""
 
 
 class _Row(NamedTuple):
@@ -58,7 +58,7 @@ def load_stage_costs(path: str | Path) -> StageCosts:
     """Read stage costs.
 
     Raises:
-        ProfileError: The file cannot be read or is not of this form; names row (the header is row 1) and column.
+        ProfileError: The file cannot be read or is invalid; names row (the header is row 1) and column.
     """
     return _stage_costs(_read(path, "stage", "stage,forward_s,backward_s"))
 
@@ -67,16 +67,16 @@ def load_layer_costs(path: str | Path) -> LayerCosts:
     """Read layer costs.
 
     Raises:
-        ProfileError: The file cannot be read or is not of this form; names row (the header is row 1) and column.
+        ProfileError: The file cannot be read or is invalid; names row (the header is row 1) and column.
     """
     return _layer_costs(_read(path, "layer", "forward_s,backward_s"))
 
 
 def load_cost_table(path: str | Path) -> StageCosts | LayerCosts:
-    """Read stage costs, where there is a column ``stage``, else layer costs.
+    """Read stage costs if the table has a column ``stage``, else layer costs.
 
     Raises:
-        ProfileError: The file cannot be read or is of neither form; names row (the header is row 1) and column.
+        ProfileError: The file cannot be read or is invalid; names row (the header is row 1) and column.
     """
     table = _read(path, "stage or layer", "forward_s,backward_s")
     return _stage_costs(table) if any(column.name == "stage" for column in table.columns) else _layer_costs(table)
@@ -143,7 +143,7 @@ def _layer_costs(table: _Table) -> LayerCosts:
 
 
 def _rows(table: _Table, known: Sequence[str], needed: Sequence[str]) -> tuple[list[_Row], list[str]]:
-    """Return what the rows say by our names, and what is wrong with those that are left out.
+    """Return the valid rows by field name, and the faults of the other rows.
 
     Raises:
         ProfileError: The header is wrong.
@@ -155,7 +155,7 @@ def _rows(table: _Table, known: Sequence[str], needed: Sequence[str]) -> tuple[l
 
 
 def _row(number: int, columns: Sequence[Column], cells: Sequence[str], faults: list[str]) -> _Row | None:
-    """Return what a row says; None with what is wrong with it added to `faults`."""
+    """Return the values of a row; if it is invalid, add its faults to `faults` and return None."""
     if len(cells) != len(columns):
         faults.append(
             f"row {number}: got {len(cells)} cells, expected {len(columns)} as in the header; check the commas"
@@ -175,7 +175,7 @@ def _row(number: int, columns: Sequence[Column], cells: Sequence[str], faults: l
 
 
 def _overlap(rows: Sequence[_Row], faults: list[str]) -> float:
-    """Take the overlap out of the rows, and return it; add to `faults` where they do not have the same."""
+    """Remove the overlap from the rows, and return it; add to `faults` if the rows differ."""
     overlaps = [(number, values.pop("overlap", 0.0)) for number, values in rows]
     first = overlaps[0][1] if overlaps else 0.0
     faults += [

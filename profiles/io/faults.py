@@ -1,4 +1,4 @@
-"""Faults of an input: how strictly it is read, and how they are told in one line."""
+"""Faults of an input: the strictness of reading, and messages in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict
 
 STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
-"""How pydantic reads what comes from outside: no type is guessed, no field is unknown, no number is infinite."""
+"""Pydantic settings for external input: no type conversion, no unknown fields, no infinite numbers."""
 
 _SHOWN = 3
 _WORDS = {
@@ -26,21 +26,26 @@ _WORDS = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-"""The words of pydantic, and ours for them."""
+"""Words of pydantic's messages, and their replacements."""
 
 
 def in_our_words(message: str) -> str:
-    """Return a message of pydantic in the words of all others, on one line."""
+    """Return a message of pydantic on one line, in the words of our messages."""
     for pydantics, words in _WORDS.items():
         message = message.replace(pydantics, words)
     return " ".join(re.sub(r", unable to parse string as an? \w+", "", message).split())
 
 
 def require_no_faults(origin: str, faults: Sequence[str], advice: str = "") -> None:
-    """Return where nothing is wrong with what comes from `origin`, a file or what it is called.
+    """Return if there are no faults.
+
+    Args:
+        origin: The file, or another name of the input.
+        faults: The faults.
+        advice: Advice at the end of the message, or empty.
 
     Raises:
-        ProfileError: There are faults; in one line, with the advice, if there is one.
+        ProfileError: There are faults; in one line.
     """
     if faults:
         raise ProfileError(f"{origin}: {one_line(faults)}{advice and f'; {advice}'}")

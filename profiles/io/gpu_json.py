@@ -1,4 +1,4 @@
-"""A GPU as JSON: the figures of its data sheet, as the files in `data/gpus` have them."""
+"""A GPU as JSON: the figures of its data sheet, as in the files of `data/gpus`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def read_gpu(text: str, file: str, name: str) -> Gpu:
     """Return the GPU in `text`, called `name`.
 
     Raises:
-        ProfileError: It is none; names `file`, the place, what was got and expected.
+        ProfileError: The text is no GPU; names `file`, the place, the actual and the expected value.
     """
     return Gpu(name, **dict(parse_record(_Gpu, text, file, "see profiles/data/gpus/h100.json")))

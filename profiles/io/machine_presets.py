@@ -14,7 +14,7 @@ _DATA = Path(__file__).parents[1] / "data"
 
 
 def machine_names() -> tuple[str, ...]:
-    """Return the machines that there are."""
+    """Return the names of the machines."""
     return _names("machines")
 
 
@@ -26,7 +26,7 @@ def load_machine(name: str | Path) -> Cluster:
             cluster of one node (.json).
 
     Raises:
-        ProfileError: There is none of this name, or the file is no such cluster.
+        ProfileError: There is no machine of this name, or the file is not a cluster of one node.
     """
     if isinstance(name, str | Path) and suffix_of(name) == ".json":
         node = load_cluster(name)
@@ -44,18 +44,18 @@ def load_machine(name: str | Path) -> Cluster:
 
 
 def gpu_names() -> tuple[str, ...]:
-    """Return the GPUs that there are."""
+    """Return the names of the GPUs."""
     return _names("gpus")
 
 
 def load_gpu(name: str | Path) -> Gpu:
-    """Return what the data sheet of a GPU says.
+    """Return a GPU with the figures of its data sheet.
 
     Args:
-        name: One of `gpu_names`, or a file (.json) like those of `data/gpus`, whose stem is the name of the GPU.
+        name: One of `gpu_names`, or a file (.json) like the files in `data/gpus`, whose stem is the name of the GPU.
 
     Raises:
-        ProfileError: There is none of this name, or the file is bad.
+        ProfileError: There is no GPU of this name, or the file is invalid.
     """
     from pipesched.profiles.io.gpu_json import read_gpu
 

@@ -1,4 +1,4 @@
-"""The arguments behind a model's name, as in ``gpt:layers=4,width=64``, read by the signature of what makes it."""
+"""The arguments after a model's name, as in ``gpt:layers=4,width=64``, typed by the signature of its factory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 def _bool(text: str) -> bool:
-    """Return what a word says, in any case."""
+    """Return the value of a word, in any case."""
     if text.lower() not in _BOOLS:
         raise ValueError(text)
     return _BOOLS[text.lower()]
@@ -29,11 +29,11 @@ _ALSO_CALLED = {
     "seq_length": "context",
     "vocab_size": "vocab",
 }
-"""What other projects call arguments of ours."""
+"""Names of other projects for arguments of ours."""
 
 _READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _bool}
 _ANY = ("int", "float", "str")
-"""Tried one after the other where nobody says what a value is."""
+"""Types tried in order for a value without a known type."""
 
 
 def read_arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[str, Any]:
@@ -41,11 +41,11 @@ def read_arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[st
 
     Args:
         text: The whole name of the model, for messages.
-        factory: What takes them.
-        rest: The part of the name that says them: ``key=value,key=value``, or nothing.
+        factory: The function or class that takes the arguments.
+        rest: The part of the name with the arguments: ``key=value,key=value``, or empty.
 
     Raises:
-        ProfileError: It takes no such argument, one is missing, comes twice, or is not of its type.
+        ProfileError: An argument is unknown, missing, repeated, or has the wrong type.
     """
     parameters = inspect.signature(factory).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -82,7 +82,7 @@ def _read_value(text: str, key: str, value: str, parameter: inspect.Parameter | 
 
 
 def _kind(parameter: inspect.Parameter) -> str:
-    """Return the name of the type that is annotated, with or without None; if that cannot be read, of the default."""
+    """Return the name of the annotated type, without None; if it is not supported, the type of the default."""
     annotation = parameter.annotation
     annotated = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     match = re.fullmatch(r"(?:typing\.)?Optional\[(\w+)\]|(?:None \| )?(\w+)(?: \| None)?", annotated)

@@ -1,4 +1,4 @@
-"""The name of a model that a file gives: nothing that is read from a file is imported."""
+"""The name of a model in a file: names that are read from files are not imported."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if it is yours"
 
 
 _GRAPH, _LAYERS = "graph ", "layers "
-"""Before the file, in the name that stands for a model of which only costs are known."""
+"""Prefixes of the file in the name of a model of which only costs are known."""
 
 
 def graph_model(file: str) -> str:
-    """Return the name of what a graph of PipeDream's profiler is of."""
+    """Return the model name for a graph of PipeDream's profiler."""
     return f"{_GRAPH}{file}"
 
 
 def costs_model(origin: str) -> str:
-    """Return the name of what costs of layers are of; `origin` is their file, or a few words."""
+    """Return the model name for costs of layers; `origin` is their file, or a few words."""
     return f"{_LAYERS}{origin}"
 
 
 def costs_file_of(model: str) -> str | None:
-    """Return the name of the file that the costs of `model` were read from; None of one that has more than costs."""
+    """Return the name of the file with the costs of `model`, or None for a model with more than costs."""
     prefix = next((prefix for prefix in (_GRAPH, _LAYERS) if model.startswith(prefix)), None)
     return None if prefix is None else Path(model.removeprefix(prefix)).name
 
 
 @final
 class NameFromFile(str):
-    """The name of a model as a file says it: equal to the same name that a user types, but not to be imported.
+    """The name of a model from a file: equal to the same name typed by a user, but not to be imported.
 
-    The readers of profiles, plans and jobs return it, so that nobody who is handed a name has to know where it is
-    from: `resolve_model` and what starts processes refuse it unless it is built in, or `trusted`.
+    The readers of profiles, plans and jobs return it, so that the origin of a name is always known. `resolve_model` and
+    the functions that start processes refuse it unless it is built in, or `trusted`.
 
     Attributes:
-        file: The file that says the name.
+        file: The file that contains the name.
     """
 
     __slots__ = ("file",)
@@ -49,7 +49,7 @@ class NameFromFile(str):
     file: str
 
     def __new__(cls, name: str, file: str) -> NameFromFile:
-        """Return `name` as `file` says it."""
+        """Return `name` with its file."""
         made = super().__new__(cls, name)
         made.file = file
         return made
@@ -59,25 +59,25 @@ class NameFromFile(str):
 
 
 def trusted(name: str) -> str:
-    """Return `name` as if the user had typed it: only for who has asked the user."""
+    """Return `name` as if the user had typed it; use it only after asking the user."""
     return str(name)
 
 
 def is_built_in(name: str) -> bool:
-    """Return whether a model of that name comes with pipesched, whatever its arguments."""
+    """Return whether a model of that name is part of pipesched, whatever its arguments."""
     return name.partition(":")[0] in BUILT_IN
 
 
 def imports_of(name: str) -> str | None:
-    """Return the file that would have something imported by this name; None where the user has typed it."""
+    """Return the file whose name would cause an import, or None for built-in names and names typed by the user."""
     return name.file if isinstance(name, NameFromFile) and not is_built_in(name) else None
 
 
 def require_trusted(name: str) -> None:
-    """Refuse a name from a file that would have something imported.
+    """Refuse a name from a file that would cause an import.
 
     Raises:
-        ProfileError: It is one.
+        ProfileError: The name would cause an import.
     """
     file = imports_of(name)
     if file is not None:

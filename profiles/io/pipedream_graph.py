@@ -5,9 +5,9 @@ parameter_size=93184.0
     <tab>node1 -- node2
 
 Times are milliseconds; an activation of several tensors is ``[6291456.0; 131072.0]``. The layers of the profile are in
-an order in which each node comes after those it needs, a branch right before the node that joins it, the longest branch
-first. Whatever is made before a cut and used behind it crosses the cut. The profile keeps the edges: partitioning puts
-the layers in another order where a cut through the branches is better.
+topological order: a branch stands right before the node that joins it, the longest branch first. Every output that is
+made before a cut and used behind it crosses the cut. The profile keeps the edges: partitioning reorders the layers if a
+cut through the branches is better.
 
     0 ─┬─ 1 ── 2 ─┬─ 4        chain 0 1 2 3 4; a cut behind 2 sends the outputs of 0 and 2
        └──── 3 ───┘
@@ -55,11 +55,11 @@ class _Node:
 def read_pipedream_graph(text: str, file: str) -> Profile:
     """Return the graph in `text` as a profile of a chain, of one micro-batch size.
 
-    The file does not say how many samples its mini-batch had: it counts as a micro-batch of 1. Every output is taken to
-    be kept from forward to backward, as PipeDream's optimizer does; of an optimizer the file says nothing.
+    The file does not contain the size of its mini-batch: it counts as a micro-batch of 1. Every output is assumed to be
+    kept from forward to backward, as in PipeDream's optimizer. The file has no state of a training optimizer.
 
     Raises:
-        ProfileError: It is none, or cyclic; names `file` and line.
+        ProfileError: The text is no graph, or a cyclic one; names `file` and line.
     """
     nodes, sources = _parse(text, file)
     order = _chain(nodes, sources, file)
@@ -97,7 +97,7 @@ def staged_graph(text: str, file: str, stages: Sequence[int]) -> str:
     """Return the graph in `text` with the stage of each layer of its profile; inputs are in the first.
 
     Raises:
-        ProfileError: It is none, or has another number of layers.
+        ProfileError: The text is no graph, or has another number of layers.
     """
     layers = [layer.name.split()[0] for layer in read_pipedream_graph(text, file).layers]
     if len(layers) != len(stages):
@@ -112,7 +112,7 @@ def staged_graph(text: str, file: str, stages: Sequence[int]) -> str:
 
 
 def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]]:
-    """Return the nodes by name, and what each needs."""
+    """Return the nodes by name, and the inputs of each."""
     nodes: dict[str, _Node] = {}
     edges: list[tuple[int, str, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -184,7 +184,7 @@ def _chain(nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], fil
 
 
 def _depth_first(ends: Sequence[str], needed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield each node after all that it needs, in the order in which `needed` names them; some more than once."""
+    """Yield each node after all its inputs, in the order of `needed`; some nodes more than once."""
     seen: set[str] = set()
     stack = [(name, False) for name in reversed(ends)]
     while stack:
@@ -200,7 +200,7 @@ def _depth_first(ends: Sequence[str], needed: Mapping[str, Sequence[str]]) -> It
 def _given_stages(
     order: Sequence[str], nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], file: str
 ) -> dict[str, int]:
-    """Return the stage of each node from 0, without gaps; empty where the file gives none."""
+    """Return the stage of each node from 0, without gaps; empty if the file has no stages."""
     given = {name: stage for name in order if (stage := nodes[name].stage) is not None}
     if 0 < len(given) < len(order):
         raise ProfileError(

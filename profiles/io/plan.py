@@ -1,4 +1,4 @@
-"""A plan: how to train a model on the machines it was made for, as `simulator.planner` finds it and a run takes it."""
+"""A plan: how to train a model on given machines, made by `simulator.planner` and executed by a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 PlanFormat: TypeAlias = Literal["pipesched-plan"]
-"""What the JSON of a plan says that it is."""
+"""The ``format`` field of a plan in JSON."""
 
 PLAN_FORMAT: str = get_args(PlanFormat)[0]
 
@@ -25,10 +25,10 @@ class Predicted:
     Attributes:
         seconds: Predicted seconds of an optimizer step.
         throughput: Samples per second.
-        memory_bytes: The most that each device holds; empty if that is not known.
-        bubble_fraction: Share of all device time in which a device idles; None if that was not asked.
-        communication_fraction: Share of all device time in which one waits for a transfer or a sum of gradients; None
-            if that was not asked.
+        memory_bytes: Peak memory of each device; empty if unknown.
+        bubble_fraction: Idle share of all device time, or None if not computed.
+        communication_fraction: Share of all device time spent waiting for a transfer or a sum of gradients, or None if
+            not computed.
     """
 
     seconds: float
@@ -40,21 +40,21 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that a run must be told.
+    """All settings of a run.
 
     Attributes:
         model: The model's name, as `profiles.models.model_lookup.resolve_model` takes it.
-        schedule_spec: The schedule, its copies and where they are.
+        schedule_spec: The schedule, its copies and their places.
         partition: Layers of each stage.
         microbatch_size: Samples.
         batch_size: Samples of an optimizer step, over all copies.
         compression: Compression of the messages between stages.
-        predicted: The prediction by whoever made the plan.
+        predicted: The prediction of the planner.
         origin: The profile and cluster that it was made from, in a few words.
         execution: How the layers of that profile are computed.
-        dtype: Data type of that profile's weights and activations, as it says it; empty if that is not known.
-        yardstick: How fast the machine was where that profile was measured; None where that is not known.
-        cluster: The machines that it was made for; None where they are not kept, as in a file of version 1.
+        dtype: Data type of that profile's weights and activations, or empty if unknown.
+        yardstick: Speed of the machine of that profile, or None if unknown.
+        cluster: The cluster that it was made for; None in a file of version 1.
     """
 
     model: str
@@ -79,7 +79,7 @@ class Plan:
         """Return the training run of `num_steps` steps.
 
         Raises:
-            ProfileError: The plan is of another number of stages or samples than its schedule.
+            ProfileError: The plan has another number of stages or samples than its schedule.
             ScheduleError: There is no such schedule.
         """
         run = self.schedule_spec.run(num_steps)

@@ -73,7 +73,7 @@ class _Plan(Record):
 
 
 class _Setting(BaseModel):
-    """A row of the settings that the tuner has evaluated, of which only the plan is read."""
+    """A row of the settings of the tuner, of which only the plan is read."""
 
     plan: _Plan | None = None
 
@@ -89,10 +89,10 @@ def _chosen(text: str, file: str) -> _Plan:
 
 
 def read_plan(text: str, file: str) -> Plan:
-    """Return the plan in `text`, or the chosen one of the settings that the tuner has written.
+    """Return the plan in `text`, or the chosen one of the settings of the tuner.
 
     Raises:
-        ProfileError: It is none; names `file`, the place, what was got and expected.
+        ProfileError: The text is no plan; names `file`, the place, the actual and the expected value.
     """
     is_list = text.lstrip().startswith("[")
     record = _chosen(text, file) if is_list else parse_record(_Plan, text, file, _ADVICE)
@@ -111,15 +111,15 @@ def read_plan(text: str, file: str) -> Plan:
 
 
 def plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `read_plan` reads."""
+    """Return the JSON Schema of the files of `read_plan`."""
     return record_schema(_Plan)
 
 
 def plan_text(plan: Plan, file: str) -> str:
-    """Return `plan` as JSON that `read_plan` reads again.
+    """Return `plan` as JSON for `read_plan`.
 
     Raises:
-        ProfileError: It holds numbers that no plan may, such as NaN.
+        ProfileError: The plan has invalid numbers, such as NaN.
     """
     fields = {"format": PLAN_FORMAT, "version": 2, **asdict(replace(plan, cluster=None))}
     fields["cluster"] = None if plan.cluster is None else cluster_fields(plan.cluster)

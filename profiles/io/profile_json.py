@@ -1,10 +1,10 @@
 """A profile as JSON: ``{"format": "pipesched-profile", "version": 8, "model": ..., "layers": [...], ...}``.
 
-Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
-of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs. Version 4
-has how the seconds vary (``variation``), version 5 what processes that share a core cost each other (``sharing``),
-version 6 how the layers are computed (``execution``), version 7 how fast the machine was (``yardstick``), version 8
-in each measurement how long a GPU's host launches (``launch_s``) and what a backward works in (``working_bytes``).
+Version 2 adds the split into I and W to each measurement (``split``). Version 3 adds copies of weights to each layer
+(``work``), and the kind of the device; earlier versions were measured on CPUs. Version 4 adds the variation of the
+seconds (``variation``), version 5 the price of sharing a core (``sharing``), version 6 the execution of the layers
+(``execution``), version 7 the speed of the machine (``yardstick``). Version 8 adds to each measurement the launch time
+of a GPU's host (``launch_s``) and the working memory of a backward (``working_bytes``).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def read_profile(text: str, file: str) -> Profile:
     """Return the profile in `text`.
 
     Raises:
-        ProfileError: It is none; names `file`, the place, what was got and expected.
+        ProfileError: The text is no profile; names `file`, the place, the actual and the expected value.
     """
     record = parse_record(_Profile, text, file, _ADVICE)
     fields = record.provenance.model_dump()
@@ -145,15 +145,15 @@ def read_profile(text: str, file: str) -> Profile:
 
 
 def profile_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `read_profile` reads."""
+    """Return the JSON Schema of the files of `read_profile`."""
     return record_schema(_Profile)
 
 
 def profile_text(profile: Profile, file: str) -> str:
-    """Return `profile` as JSON that `read_profile` reads again.
+    """Return `profile` as JSON for `read_profile`.
 
     Raises:
-        ProfileError: It holds numbers that no profile may, such as NaN.
+        ProfileError: The profile has invalid numbers, such as NaN.
     """
     fields = asdict(replace(profile, graph=None))
     del fields["graph"]  # a file has a chain
@@ -176,7 +176,7 @@ def _measurement(record: _Measurement) -> LayerMeasurement:
 
 
 def _version_faults(record: _Profile) -> list[str]:
-    """Return where there is what came with a later version, or nothing said of what its own has."""
+    """Return the fields that belong to a later version, and the missing fields of its own version."""
     named: list[tuple[str, Record, str, int]] = []
     for index, layer in enumerate(record.layers):
         named.append((f"layers.{index}", layer, "work", 3))
@@ -199,7 +199,7 @@ def _version_faults(record: _Profile) -> list[str]:
 
 
 def _falling(record: _Profile) -> list[str]:
-    """Return which deciles, and which numbers of processes, fall."""
+    """Return a fault for each field with falling deciles or numbers of processes."""
     prices = record.sharing or ()
     faults = [] if record.variation is None else record.variation.faults("variation")
     faults += falling({f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)})
@@ -210,7 +210,7 @@ def _falling(record: _Profile) -> list[str]:
 
 
 def _inconsistencies(profile: Profile) -> list[str]:
-    """Return what is wrong between fields that are each well formed."""
+    """Return the inconsistencies between fields that are each well formed."""
     faults = []
     sizes = list(profile.microbatch_sizes)
     if sizes != sorted(set(sizes)):

@@ -1,4 +1,4 @@
-"""JSON Schema of the files that records read, with the sentences and units of the classes that they become."""
+"""JSON Schema of files, with descriptions and units from the docstrings of the classes that they are read as."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pipesched.profiles.io.validation import record_adapter
 from pipesched.schedules.formats import attribute_docs, first_sentence
 
 _HEAD = {
-    "format": "What the file is.",
-    "version": "The version of its form.",
-    "kind": "What kind it is.",
+    "format": "Format of the file.",
+    "version": "Version of the format.",
+    "kind": "Kind of the record.",
 }
 _COLUMNS = {
     "stage": "Number of the stage, from 0; rows may stand in any order.",
     "layer": "Name of the layer, or its number; rows stand in the order of the layers.",
-    "overlap": "How much of the shorter op of an Overlap hides behind the longer, 0 to 1; the same in every row.",
+    "overlap": "Share of the shorter op of an Overlap that hides behind the longer, 0 to 1; the same in every row.",
 }
 
 
 class _Described(GenerateJsonSchema):
-    """Schemas with what docstrings say; a record speaks for the class that it `becomes`."""
+    """Schemas with descriptions from docstrings; a record has the docstring of the class that it `becomes`."""
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         return _described(super().model_schema(schema), schema["cls"])
@@ -37,15 +37,15 @@ class _Described(GenerateJsonSchema):
 
 
 def record_schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of what `parse_record` reads as `kind`; what fields say together is not in it."""
+    """Return the JSON Schema of the files that `parse_record` reads as `kind`, without conditions between fields."""
     return record_adapter(kind).json_schema(schema_generator=_Described)
 
 
 def cost_table_schema(rows: str) -> dict[str, Any]:
-    """Return the JSON Schema of a table of costs: a list of rows, in seconds, with null for a cell that is empty.
+    """Return the JSON Schema of a table of costs: a list of rows, in seconds, with null for an empty cell.
 
     Args:
-        rows: What a row is of: ``stage`` or ``layer``.
+        rows: Kind of the rows: ``stage`` or ``layer``.
     """
     docs = attribute_docs(StageCost) | _COLUMNS
     names = [rows, *COST_COLUMNS, *(["utilisation"] if rows == "stage" else [])]

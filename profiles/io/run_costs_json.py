@@ -7,8 +7,8 @@
      "variation": {"passes": [11 factors, rising], "works": [11 factors, rising]},
      "yardstick": {"device": "cpu", "num_busy": 2, "kernel_s": 0.0003}}
 
-Version 1 does not say how the seconds vary (``variation``), version 2 not how fast the machine was (``yardstick``). The
-sixth decile is the median. ``profiled`` has the fields of a stage's costs: what a profile said of its bytes.
+Version 2 adds the variation of the seconds (``variation``), version 3 the speed of the machine (``yardstick``). The
+sixth decile is the median. ``profiled`` has the fields of a stage's costs, for its bytes from a profile.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read_run_costs(text: str, file: str) -> RunCosts:
     """Return the costs in `text`.
 
     Raises:
-        ProfileError: It has none; names `file`, the place, what was got and expected.
+        ProfileError: The text has no costs; names `file`, the place, the actual and the expected value.
     """
     record = parse_record(_RunCosts, text, file, _ADVICE)
     require_no_faults(file, _faults(record), _ADVICE)
@@ -107,15 +107,15 @@ def read_run_costs(text: str, file: str) -> RunCosts:
 
 
 def run_costs_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `read_run_costs` reads."""
+    """Return the JSON Schema of the files of `read_run_costs`."""
     return record_schema(_RunCosts)
 
 
 def run_costs_text(costs: RunCosts, file: str) -> str:
-    """Return `costs` as JSON that `read_run_costs` reads again.
+    """Return `costs` as JSON for `read_run_costs`.
 
     Raises:
-        ProfileError: They hold numbers that no file may, such as NaN.
+        ProfileError: The costs have invalid numbers, such as NaN.
     """
     fields = asdict(costs)
     for supposed in ("assumed_input_share", "splits_stages"):
@@ -131,7 +131,7 @@ def _stage(record: _Stage) -> RunStage:
 
 
 def _faults(record: _RunCosts) -> list[str]:
-    """Return what is wrong with fields that are each well formed."""
+    """Return the faults of fields that are each well formed."""
     faults = [
         f"stages.{index}.work: got no F, expected one in every stage"
         for index, stage in enumerate(record.stages)

@@ -1,4 +1,4 @@
-"""Validation of JSON files: strict records, and pydantic's findings told in one line."""
+"""Validation of JSON files: strict records, and pydantic's faults in one line."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
 from pipesched.schedules import shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
-"""Seconds, so few that no square of a sum of them is infinite."""
+"""Seconds, limited so that the square of a sum is finite."""
 Bytes = Annotated[int, Field(ge=0, lt=BYTES_LIMIT)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=2000)]
 
 
 class Record(BaseModel):
-    """A JSON object: no type is guessed, no field is unknown, no number is infinite.
+    """A JSON object, read without type conversion, unknown fields and infinite numbers.
 
-    A record that has ``becomes``, the class that it is read for, has its fields explained there.
+    If a record has ``becomes``, the class that it is read as, that class documents its fields.
     """
 
     model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
@@ -36,7 +36,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def record_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return what reads `kind`; it is made once, which takes longer than reading a line."""
+    """Return the cached adapter for `kind`; making one takes longer than reading a line."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
@@ -46,7 +46,7 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
     """Return `text` as a record, or as a dataclass whose ``__pydantic_config__`` is `STRICT`.
 
     Raises:
-        ProfileError: It is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
+        ProfileError: The text is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
     """
     try:
         record: _R = record_adapter(kind).validate_json(text)
@@ -63,7 +63,7 @@ _GOT = {
 
 
 def _told(error: ValidationError, text: str) -> list[str]:
-    """Return a fault for each place, with all that would do there."""
+    """Return a fault for each place, with all accepted values."""
     details = error.errors(include_url=False)
     if any(detail["type"] == "json_invalid" for detail in details):
         return [f"got {' '.join(details[0]['msg'].split())}, expected JSON"]
@@ -85,7 +85,7 @@ def _told(error: ValidationError, text: str) -> list[str]:
 
 
 def _place(detail: ErrorDetails, document: Any) -> tuple[str, ...]:
-    """Return where in the document it is: without pydantic's names for the alternatives of a union."""
+    """Return the place in the document, without pydantic's names for the alternatives of a union."""
     place = []
     last = len(detail["loc"]) - 1
     for index, part in enumerate(detail["loc"]):
@@ -128,5 +128,5 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _unquoted(limits: Mapping[str, str]) -> str:
-    """Return the name of the field that tells the alternatives of a union apart."""
+    """Return the name of the field that distinguishes the alternatives of a union."""
     return limits["discriminator"].strip("'")

@@ -1,4 +1,4 @@
-"""How seconds vary, as files of profiles and of costs from runs have it."""
+"""The variation of seconds in files of profiles and of costs from runs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class VariationRecord(Record):
     works: Factors
 
     def variation(self) -> Variation:
-        """Return what the file says."""
+        """Return the variation in the file."""
         return Variation(self.passes, self.works)
 
     def faults(self, place: str) -> list[str]:
-        """Return which deciles fall."""
+        """Return a fault for each field with falling deciles."""
         return falling({f"{place}.{name}": factors for name, factors in self})
 
 
 def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
-    """Return which of some deciles, each with its place in the file, fall."""
+    """Return a fault for each field with falling deciles; the keys are places in the file."""
     return [
         f"{place}: got factors that fall, expected them rising"
         for place, factors in deciles.items()

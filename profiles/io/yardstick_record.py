@@ -1,4 +1,4 @@
-"""How fast a machine was beside a measurement, as files of profiles and plans have it."""
+"""The speed of a machine beside a measurement, in files of profiles and plans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipesched.schedules import Yardstick
 
 
 class YardstickRecord(Record):
-    """What a fixed kernel took just before and just after the measurement."""
+    """The time of a fixed kernel just before and just after the measurement."""
 
     becomes: ClassVar[type] = Yardstick
 
