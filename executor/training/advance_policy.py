@@ -4,9 +4,9 @@
     batches      -|b b b b  -|b b b b  -|b b b b    b b b b b  ..
                             faster     not faster: step back, and stay
 
-It begins as 1F1B, and lets the forwards run further ahead by one while that is faster and memory allows. A batch alone
-is a poor measure: so each advance is kept for a few, the first of which is not counted (its lists begin with an empty
-pipeline), and the median of the others must be shorter by more than a hundredth.
+The policy begins as 1F1B, and lets the forwards run one further ahead while that is faster and memory allows. A single
+batch is a poor measure, so each advance is kept for a few batches. The first is not counted, because its lists begin
+with an empty pipeline. The median of the others must be shorter by more than a hundredth.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from statistics import median
 from typing import final
 
 BATCHES = 6
-"""The batches that each advance is tried for."""
+"""Batches per trial of an advance."""
 
 _LEAST_GAIN = 0.01
-"""Relative; what is shorter by less is not faster."""
+"""Relative gain below which a trial is not faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What an advance was found to take.
+    """The measurement of an advance.
 
     Attributes:
         seconds: The median of its batches.
-        peak_bytes: Held on the fullest device; None where nobody counted.
+        peak_bytes: Peak memory of the fullest device, or None if not measured.
     """
 
     advance: int
@@ -39,10 +39,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceTrials:
-    """The trials of a run that seeks its advance, and what it has come to.
+    """The trials of a run that searches for its advance, and the result.
 
     Attributes:
-        advance: The last one it ran with.
+        advance: The last advance of the run.
         trials: The trials, in order.
     """
 
@@ -52,16 +52,16 @@ class AdvanceTrials:
 
 @final
 class AdvancePolicy:
-    """Says how far ahead to run next.
+    """Decides how far ahead to run next.
 
     Args:
-        most: Further ahead no rank can be.
-        limit_bytes: Bytes that every device may hold; None for no limit.
+        most: Largest possible advance.
+        limit_bytes: Memory limit of every device; None for no limit.
 
     Attributes:
-        advance: The one to run with.
-        is_settled: Whether it stays.
-        trials: All so far, in order.
+        advance: The advance to run with.
+        is_settled: Whether the advance is final.
+        trials: All trials so far, in order.
     """
 
     def __init__(self, most: int, limit_bytes: int | None = None) -> None:
@@ -74,15 +74,15 @@ class AdvancePolicy:
 
     @property
     def advance_trials(self) -> AdvanceTrials:
-        """The trials so far, and the advance that is the present one."""
+        """The trials so far, and the present advance."""
         return AdvanceTrials(self.advance, tuple(self.trials))
 
     def judge(self, batches_s: Sequence[float], peak_bytes: int | None = None) -> None:
-        """Take what the present advance took, and decide on the next.
+        """Record the measurement of the present advance, and choose the next.
 
         Args:
             batches_s: Seconds of each batch but the first [s].
-            peak_bytes: Held on the fullest device.
+            peak_bytes: Peak memory of the fullest device.
         """
         trial = Trial(self.advance, median(batches_s), peak_bytes)
         self.trials.append(trial)
@@ -99,7 +99,7 @@ class AdvancePolicy:
         return self._limit_bytes is None or peak_bytes is None or peak_bytes <= self._limit_bytes
 
     def _next_peak_bytes(self) -> int | None:
-        """Return what one more will hold, if it adds as much as the last one did; at least what is held now."""
+        """Return the estimated peak of the next advance: it adds as much as the last one did, but at least 0."""
         *before, now = (trial.peak_bytes for trial in self.trials)
         if now is None or not before or before[-1] is None:
             return now

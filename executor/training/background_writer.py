@@ -1,4 +1,4 @@
-"""The background writer writes a checkpoint while training goes on: one at a time, of what was copied at its step."""
+"""The background writer writes a checkpoint during training: one at a time, from the copy made at its step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import final
 class BackgroundWriter:
     """Writes in a thread.
 
-    What goes wrong there is raised where the run next asks: before the next write, after a pass of its lists, or at
-    its end. Whoever leaves its block waits for what is being written, but for an interrupt.
+    An error is raised when the run next checks: before the next write, after a pass of its lists, or at its end.
+    Leaving the block waits for the write, except after an interrupt.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ class BackgroundWriter:
             self._thread.join()
 
     def start(self, write: Callable[[], None]) -> None:
-        """Begin to write; whatever was being written before is waited for.
+        """Begin to write, after the write before has ended.
 
         Raises:
-            ExecutionError: That could not be written.
+            ExecutionError: The write before has failed.
         """
         self.wait()
         # nobody who interrupts the run waits for a daemon: half a checkpoint is none
@@ -43,17 +43,17 @@ class BackgroundWriter:
         self._thread.start()
 
     def check(self) -> None:
-        """Go on, unless the last write has failed.
+        """Raise the error of the last write, if it has failed.
 
         Raises:
-            ExecutionError: It has.
+            ExecutionError: The last write has failed.
         """
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def wait(self) -> None:
-        """Wait until nothing is being written.
+        """Wait for the end of the current write.
 
         Raises:
             ExecutionError: The last write has failed.

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint hold: the state of a rank's stages, and the scores of all steps, as safetensors."""
+"""The contents of a checkpoint's files: the states of a rank's stages, and the scores of all steps, as safetensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def copy_states(rank: int, stages: Mapping[int, Stage], bounds: Sequence[tuple[i
         bounds: Half-open range of layers of every stage.
 
     Raises:
-        ExecutionError: A stage is in the middle of something.
+        ExecutionError: A stage is in the middle of a computation.
     """
     states = {}
     for number, stage in stages.items():
@@ -53,7 +53,7 @@ def copy_states(rank: int, stages: Mapping[int, Stage], bounds: Sequence[tuple[i
 
 
 def write_states(checkpoint: Path, states: StageStates) -> dict[str, FileDigest]:
-    """Write states of stages, a file each; return what each holds.
+    """Write states of stages, a file each; return the digests of the files.
 
     Raises:
         ExecutionError: A file cannot be written.
@@ -71,7 +71,7 @@ def load_stages(
     is_dealt: bool = False,
     references: Container[int] = (),
 ) -> None:
-    """Let the stages of `rank` go on from a checkpoint.
+    """Load the stages of `rank` from a checkpoint.
 
     Args:
         checkpoint: Folder of the checkpoint.
@@ -79,12 +79,11 @@ def load_stages(
         rank: The rank.
         stages: Its stages.
         bounds: Half-open range of layers of every stage.
-        is_dealt: Whether the layers may have been those of other stages.
+        is_dealt: Whether the checkpoint may have another cut into stages.
         references: Stages whose reference model is with this rank.
 
     Raises:
-        ExecutionError: A file is damaged, or its tensors are not those that the stage needs; with the first that is
-            otherwise.
+        ExecutionError: A file is damaged, or its tensors do not fit the stage; names the first tensor that differs.
     """
     for number, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
@@ -99,10 +98,10 @@ def load_stages(
 
 
 def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list[str]:
-    """Return a file for each stage that had some of these layers; replicas have the same in theirs.
+    """Return a file for each stage with some of these layers; the files of replicas are equal.
 
     Raises:
-        ExecutionError: The index says of other stages than it has files.
+        ExecutionError: The stages in the index do not match its files.
     """
     files: dict[int, str] = {}
     for name in sorted(index.files, reverse=True):  # that of the lowest rank stays
@@ -119,7 +118,7 @@ def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list
 
 
 def write_scores(checkpoint: Path, steps: ScoreTable) -> dict[str, FileDigest]:
-    """Write the scores of all steps so far: (loss, accuracy) as float64, shape (steps, 2); NaN stands for none.
+    """Write the scores of all steps so far: (loss, accuracy) as float64, shape (steps, 2); NaN for a missing value.
 
     Raises:
         ExecutionError: The file cannot be written.
@@ -133,7 +132,7 @@ def read_scores(checkpoint: Path, index: CheckpointIndex) -> ScoreTable:
     """Return the scores of all steps before a checkpoint.
 
     Raises:
-        ExecutionError: The file is damaged, or does not have as many.
+        ExecutionError: The file is damaged, or has another number of steps.
     """
     table = _loaded(checkpoint, index, LOSSES).get("scores")
     if table is None or table.shape != (index.steps, 2) or table.dtype != float64:

@@ -1,10 +1,11 @@
-"""A checkpoint as a folder: its files, and the index that says what run it is of.
+"""A checkpoint as a folder: its files, and the index with the run that it belongs to.
 
-    FOLDER/step00000100/rank0-stage0.safetensors    what a rank holds of a stage, a file each
+    FOLDER/step00000100/rank0-stage0.safetensors    the state of a stage on a rank, a file each
                         losses.safetensors          the scores of all steps so far
                         index.json                  written last: the steps, the run, and the digest of every file
 
-What has no index is no checkpoint: its writing was interrupted. An index whose files are not as it says is damaged.
+A folder without an index is no checkpoint: its writing was interrupted. A checkpoint is damaged if its files do not
+match its index.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from pipesched.schedules.formats import read_bytes, read_text, whole_file
 DEALT = {
     "schedule", "num_ranks", "num_microbatches", "num_chunks", "parameters", "recompute", "width", "partition"
 }  # fmt: skip
-"""What may change where a run goes on, if the mean gradient of a batch is all that a step depends on."""
+"""Fields that may change at a resume if a step depends only on the mean gradient of its batch."""
 LOSSES = "losses.safetensors"
 INDEX = "index.json"
 STEPS = re.compile(r"step(\d{8,})")
-"""How the folder of a checkpoint is called."""
+"""Name of the folder of a checkpoint."""
 _FileName: TypeAlias = Annotated[
     str, Field(pattern=r"^(losses|rank(0|[1-9][0-9]{0,8})-stage(0|[1-9][0-9]{0,8}))\.safetensors$")
 ]
@@ -40,7 +41,7 @@ _Partition: TypeAlias = Annotated[str, Field(pattern="^[1-9][0-9]{0,8}(,[1-9][0-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDigest:
-    """What a file of a checkpoint holds.
+    """The size and digest of a file of a checkpoint.
 
     Attributes:
         num_bytes: Bytes.
@@ -55,7 +56,7 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """All that a step of a training run depends on, in words; ``none`` where the run has none.
+    """All settings that affect a step of a training run, as text; ``none`` for unused settings.
 
     Attributes:
         model: Name of the model.
@@ -72,7 +73,7 @@ class RunIdentity:
         lr: Learning rate.
         seed: Seed of weights, samples and dropout.
         dtype: Type of weights and activations.
-        prediction: Rule by which weights are predicted.
+        prediction: Rule of weight prediction.
         compression: Compression of messages.
         averaging: Form of averaging.
     """
@@ -100,14 +101,16 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointIndex:
-    """What a checkpoint is of, and its files.
+    """The run of a checkpoint, and its files.
 
     Attributes:
         steps: Optimizer steps that the run has taken.
         every: Steps from one checkpoint of the run to the next.
-        keep: Checkpoints of the run that are kept.
-        run: All that a step depends on.
-        is_synchronous: Whether its schedule has a flush after each step, and one model: so it may go on with another.
+        keep: Number of checkpoints of the run to keep.
+        run: All settings that affect a step.
+        is_synchronous: Whether its schedule has a flush after each step, and one model, so that it may resume with
+        another
+            schedule.
         files: The files beside this one, by name.
         digest: SHA-256 of all the above, in hexadecimal digits.
     """
@@ -131,15 +134,15 @@ def checkpoint_schema() -> dict[str, Any]:
 
 
 def checkpoint_folder(folder: Path, steps: int) -> Path:
-    """Return the folder of the checkpoint after so many steps."""
+    """Return the folder of the checkpoint after `steps` steps."""
     return folder / f"step{steps:08d}"
 
 
 def write_index(checkpoint: Path, index: CheckpointIndex) -> None:
-    """Let a folder be a checkpoint: all of its files are on the disk.
+    """Write the index of a checkpoint, after all of its files are on the disk.
 
     Raises:
-        ExecutionError: It cannot be written.
+        ExecutionError: The index cannot be written.
     """
     write_lasting(checkpoint / INDEX, index_text(replace(index, digest=_digest(index))).encode())
 
@@ -149,7 +152,7 @@ def _digest(index: CheckpointIndex) -> str:
 
 
 def index_text(index: CheckpointIndex) -> str:
-    """Return an index as JSON that `index_from_json` reads again."""
+    """Return an index as JSON for `index_from_json`."""
     return json.dumps(asdict(index), indent=1) + "\n"
 
 
@@ -158,19 +161,19 @@ def index_from_json(text: str, origin: str) -> CheckpointIndex:
 
     Args:
         text: JSON.
-        origin: Where it is from, for what is wrong with it.
+        origin: Source of the text, for error messages.
 
     Raises:
-        ProfileError: It is none; with the faults.
+        ProfileError: The text is no index; lists the faults.
     """
     return parse_record(CheckpointIndex, text, origin, "it is damaged")
 
 
 def write_lasting(path: Path, data: bytes) -> FileDigest:
-    """Write a file of a checkpoint, so that it is there whatever happens to the machine; the whole of it, or nothing.
+    """Write a file of a checkpoint durably and atomically.
 
     Raises:
-        ExecutionError: It cannot be written.
+        ExecutionError: The file cannot be written.
     """
     try:
         with whole_file(path, makes_folder=True, is_lasting=True) as temporary:
@@ -181,10 +184,10 @@ def write_lasting(path: Path, data: bytes) -> FileDigest:
 
 
 def read_index(checkpoint: Path) -> CheckpointIndex:
-    """Return what a checkpoint is of; its files are not looked at.
+    """Return the index of a checkpoint, without checking its files.
 
     Raises:
-        ExecutionError: It is none, or its index is damaged; with the file.
+        ExecutionError: It is no checkpoint, or its index is damaged; with the file.
     """
     try:
         index = index_from_json(read_text(checkpoint / INDEX), str(checkpoint / INDEX))
@@ -209,10 +212,10 @@ def read_index(checkpoint: Path) -> CheckpointIndex:
 
 
 def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
-    """Return what a file of a checkpoint holds.
+    """Return the bytes of a file of a checkpoint.
 
     Raises:
-        ExecutionError: The checkpoint has no such file, or another; with the file.
+        ExecutionError: The file is missing or does not match the index; with the file.
     """
     digest, path = index.files.get(name), checkpoint / name
     if digest is None:
@@ -236,16 +239,16 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
 
 
 def require_same_run(checkpoint: Path, index: CheckpointIndex, run: RunIdentity, *, is_synchronous: bool) -> bool:
-    """Refuse a checkpoint of another run; return whether its layers have to be dealt anew.
+    """Refuse a checkpoint of another run; return whether its layers must be dealt to other stages.
 
     Args:
         checkpoint: Folder of the checkpoint.
         index: Its index.
-        run: All that a step of this run depends on.
+        run: All settings that affect a step of this run.
         is_synchronous: Whether this run's schedule has a flush after each step, and one model.
 
     Raises:
-        ExecutionError: It is of another; with what differs.
+        ExecutionError: The checkpoint is of another run; names the fields that differ.
     """
     own, its = asdict(run), asdict(index.run)
     names = [name for name, value in own.items() if value != its[name]]

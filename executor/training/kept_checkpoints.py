@@ -1,4 +1,4 @@
-"""The checkpoints in a folder: which there are, which are whole, and which are kept."""
+"""The checkpoints in a folder: search, verification and removal."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.training.checkpoint_index import INDEX, STEPS, CheckpointIndex, read_file, read_index
 
 NO_OTHER = "no other is whole"
-"""What is said where a checkpoint is damaged, and there is no good one."""
+"""Part of the message about a damaged checkpoint if there is no other one."""
 _OURS = re.compile(r"\.?([a-z0-9-]+\.safetensors|index\.json)(\.[0-9a-f]{8}\.tmp)?")
-"""What may be removed: files of a checkpoint, also under the names that they are written under."""
+"""Names of files that may be removed: files of a checkpoint, also under their temporary names."""
 
 
 def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
-    """Return the checkpoint in `path`, or the newest of those in it, all of whose files are as they were written.
+    """Return the checkpoint in `path`, or the newest one in it, after verifying its files.
 
     Raises:
-        ExecutionError: There is none, or it is damaged: with the file, and the newest that is not.
+        ExecutionError: There is no checkpoint, or it is damaged: with the file, and the newest undamaged checkpoint.
     """
     newest = path if has_index(path) else next(iter(_whole_ones(path)[::-1]), None)
     if newest is None:
@@ -36,23 +36,23 @@ def find_checkpoint(path: Path) -> tuple[Path, CheckpointIndex]:
 
 
 def newest_good(folder: Path) -> Path:
-    """Return the newest checkpoint in `folder` that is whole, whatever has become of newer ones.
+    """Return the newest undamaged checkpoint in `folder`.
 
     Raises:
-        ExecutionError: None is; with what is wrong with the newest.
+        ExecutionError: No checkpoint is undamaged; with the faults of the newest.
     """
     good = next(filter(_is_good, _whole_ones(folder)[::-1]), None)
     return find_checkpoint(folder)[0] if good is None else good
 
 
 def last_good(damaged: Path, fits: Callable[[Path], bool] = lambda checkpoint: True) -> Path | None:  # noqa: ARG005
-    """Return the newest other checkpoint that is whole and that fits; None if there is none."""
+    """Return the newest other checkpoint that is undamaged and fits, or None."""
     others = [other for other in _whole_ones(damaged.parent)[::-1] if other != damaged]
     return next((other for other in others if _is_good(other) and fits(other)), None)
 
 
 def resume_advice(good: Path) -> str:
-    """Return what to try where a checkpoint is of no use, and another is."""
+    """Return the advice to resume from another checkpoint."""
     return f"the last good one is {good}; try `resume={good}`"
 
 
@@ -72,19 +72,19 @@ def _is_good(checkpoint: Path) -> bool:
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Return whether there is any checkpoint in a folder, damaged or not."""
+    """Return whether a folder has any checkpoint, damaged or not."""
     return bool(_whole_ones(folder))
 
 
 def require_no_checkpoints(folder: Path, start: Path | None) -> None:
-    """Refuse to begin a run in a folder that has checkpoints of another; those of one that goes on there may be there.
+    """Refuse to begin a run in a folder with checkpoints of another run; a run that resumes from the folder may use it.
 
     Args:
-        folder: Where the run writes checkpoints; it need not be there.
-        start: The checkpoint that the run goes on from; None: from the beginning.
+        folder: Folder for the checkpoints of the run; it need not exist.
+        start: The checkpoint to resume from; None to start from the beginning.
 
     Raises:
-        ExecutionError: It has, or it cannot be made.
+        ExecutionError: The folder has checkpoints of another run, or cannot be made.
     """
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -100,9 +100,9 @@ def require_no_checkpoints(folder: Path, start: Path | None) -> None:
 
 
 def clear_after(folder: Path, steps: int) -> None:
-    """Make the folder of checkpoints, and remove from it what a run that goes on after `steps` will write anew.
+    """Make the folder of checkpoints, and remove from it all that a run resumed after `steps` will write again.
 
-    That is what has no index, and what is of later steps.
+    That is: checkpoints of later steps, and folders without an index.
 
     Raises:
         ExecutionError: The folder cannot be made.
@@ -123,13 +123,13 @@ def _not_made(folder: Path, error: OSError) -> ExecutionError:
 
 
 def keep_newest(folder: Path, keep: int) -> None:
-    """Remove all checkpoints but so many of the last steps."""
+    """Remove all but the `keep` newest checkpoints."""
     for checkpoint in _whole_ones(folder)[:-keep]:
         _remove(checkpoint)
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove the files of a checkpoint, and its folder if nobody has put anything else there; of a link it alone."""
+    """Remove the files of a checkpoint, and its folder if it is then empty; remove only the link if it is one."""
     with suppress(OSError):
         if checkpoint.is_symlink():
             checkpoint.unlink()
@@ -147,11 +147,11 @@ def _whole_ones(folder: Path) -> list[Path]:
 
 
 def has_index(checkpoint: Path) -> bool:
-    """Return whether a folder is a checkpoint, whatever its index is: a file, or what cannot be read."""
+    """Return whether a folder has the index of a checkpoint, which may be unreadable."""
     return os.path.lexists(checkpoint / INDEX)
 
 
 def _all(folder: Path) -> list[tuple[int, Path]]:
-    """Return (steps, folder) of what was begun to be written to a folder, in order."""
+    """Return (steps, folder) of all checkpoints in a folder, complete or not, in order."""
     entries = folder.iterdir() if folder.is_dir() else ()
     return sorted((int(name[1]), entry) for entry in entries if (name := STEPS.fullmatch(entry.name)))

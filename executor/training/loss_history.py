@@ -16,16 +16,16 @@ from pipesched.executor.training.score_reader import ScoreReader
 from pipesched.executor.training.scores import Scores, ScoreTable, mean
 
 DIVERGED = 10.0
-"""A loss above so many times the first one is not coming back: the run has diverged."""
+"""Factor over the first loss above which the run counts as diverged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Where a run was lost.
+    """The point at which a run diverged.
 
     Attributes:
-        step: The first of such a loss; behind the last where only the final weights show it.
-        loss: The loss, which is not finite, or `DIVERGED` times above the first.
+        step: The first diverged step, or the number of steps if only the final weights diverged.
+        loss: The loss, which is not finite, or above `DIVERGED` times the first.
     """
 
     step: int
@@ -34,17 +34,17 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of a training run: its scores, and why it ended.
+    """The result of a training run: its scores, and the reason of an early end.
 
     Attributes:
-        steps: The scores of every step, before its update, as far as the run came.
-        diverged: Why it ended early; None if it did not.
-        held_out: The scores of the final weights on samples kept from training; None if there are none, or the run
-            diverged.
-        ahead: How far ahead the forwards came to run; None where that was not sought.
-        looks: The held-out scores on the way, by the number of steps taken; empty where nobody looked.
-        is_paused: Whether it ended early because that was asked for, after a checkpoint.
-        failures: What ranks failed of, where it was started again from a checkpoint.
+        steps: The scores of every completed step, before its update.
+        diverged: The point at which the run diverged, or None.
+        held_out: The scores of the final weights on held-out samples; None without such samples, or if the run
+        diverged.
+        ahead: The trials of the search for the advance, or None without a search.
+        looks: The held-out scores during the run, by the number of steps taken; empty if not requested.
+        is_paused: Whether the run ended early on request, after a checkpoint.
+        failures: Failures of ranks after which the run restarted from a checkpoint.
     """
 
     steps: Sequence[Scores]
@@ -61,20 +61,20 @@ class RunDiverged(RunEnded):
 
 
 OnStep: TypeAlias = Callable[[int, Scores], None]
-"""Told a step and its scores as soon as they are known; may raise to end the run."""
+"""Called with a step and its scores as soon as they are known; may raise to end the run."""
 
 
 class LossHistory:
-    """Takes the scores of micro-batches as they come, and makes steps of them, in order.
+    """Takes the scores of micro-batches as they arrive, and makes steps of them, in order.
 
     Args:
         microbatches_per_step: Micro-batches of each step.
-        on_step: Told of each step.
-        is_finite_checked: Whether the op that gives a loss that is not finite fails, and the run goes on until it does.
+        on_step: Called after each step.
+        is_finite_checked: Whether the op with a non-finite loss fails by itself; the history then does not end the run.
         copy: Begins to copy the scores of a micro-batch to the host.
 
     Attributes:
-        diverged: Where the run was lost; None so far.
+        diverged: The point at which the run diverged, or None so far.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LossHistory:
         self.diverged: Diverged | None = None
 
     def add(self, microbatch: int, scores: Scores) -> None:
-        """Take note of one micro-batch.
+        """Record the scores of one micro-batch.
 
         Raises:
             RunDiverged: The loss of its step has diverged.
@@ -106,7 +106,7 @@ class LossHistory:
             self._stop_if_diverged()
 
     def restore(self, steps: Sequence[Scores]) -> None:
-        """Begin after the scores of `steps`; each is told of as if it came now."""
+        """Begin after the scores of `steps`; report each step as if it were new."""
         for scores in steps:
             self._take(scores)
 
@@ -116,23 +116,23 @@ class LossHistory:
         return self._steps
 
     def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
-        """Take note of one forward of the last stage, and of all forwards whose scores have arrived.
+        """Record one forward of the last stage, and all forwards whose scores have arrived.
 
         Raises:
-            RunDiverged: A loss that has arrived shows it; on a GPU some forwards later.
+            RunDiverged: A loss that has arrived has diverged; on a GPU some forwards later.
         """
         self._reader.listen(microbatch, output, target, loss)
 
     def catch_up(self) -> None:
-        """Wait for the scores that are under way.
+        """Wait for the scores that are still being copied.
 
         Raises:
-            RunDiverged: One of them shows it.
+            RunDiverged: A loss has diverged.
         """
         self._reader.finish()
 
     def end(self, held_out: Scores | None = None) -> Trained:
-        """Return what the run gave, with the scores of the final weights on held-out samples; no step comes after."""
+        """Return the result of the run, with the scores of the final weights on held-out samples; no step follows."""
         if self.diverged is None and held_out is not None and not math.isfinite(held_out.loss):
             self.diverged = Diverged(len(self._steps), held_out.loss)
         return Trained(self._steps, self.diverged, held_out if self.diverged is None else None)
@@ -152,7 +152,7 @@ class LossHistory:
 
 
 def step_line(scheme: str, step: int, scores: Scores, batch_size: int) -> dict[str, str | int | float | None]:
-    """Return what a log says of a step; None stands for a loss that is not finite, for JSON knows none."""
+    """Return the log line of a step; None in place of a loss that is not finite, which JSON lacks."""
     loss = scores.loss if math.isfinite(scores.loss) else None
     line: dict[str, str | int | float | None] = {"scheme": scheme, "step": step, "samples": (step + 1) * batch_size}
     line["loss"] = loss

@@ -1,4 +1,4 @@
-"""The score reader: it reads the scores of micro-batches when they are there, and keeps no op waiting for them."""
+"""The score reader reads the scores of micro-batches when they have arrived, without delaying ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ScoreReader:
     """Scores on their way to the host, in the order of their forwards.
 
     Args:
-        tell: Told micro-batch and scores when they have arrived; may raise to end the run.
+        tell: Called with micro-batch and scores when they have arrived; may raise to end the run.
         copy: Begins to copy a tensor to the host.
     """
 

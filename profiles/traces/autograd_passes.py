@@ -1,13 +1,13 @@
-"""Passes of a runtime that names none, told by autograd: which forward ops its backward functions come back to.
+"""Unnamed passes of a runtime, found by autograd: the forward op of each of its backward functions.
 
-The profiler draws an arrow from each op of a forward pass to the function of its backward. Put in order of time, and
-cut where a message is posted, starts and ends of these arrows make runs:
+The profiler draws an arrow from each op of a forward pass to the function of its backward. Starts and ends of these
+arrows are put in order of time. They are cut into runs where a message is posted:
 
     F F F | F F F | b b b   F F F | b b b   b b b          | a message is posted
     run 0   run 1   to 0    run 2   to 1    to 2
 
-Where the arrows lead from each run of starts to just one run of ends, and from different ones to different ones, these
-runs are the passes; that is so for PyTorch's 1F1B. Where they do not, nobody can tell, and it is said so.
+If the arrows lead from each run of starts to exactly one run of ends, and from different runs to different runs, the
+runs are the passes. That is so for PyTorch's 1F1B. Otherwise the passes are unknown, and reading fails.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ class _Run:
     """Starts of arrows, or their ends, with no message posted in between.
 
     Attributes:
-        arrows: Ids of the arrows.
+        phase: Forward for starts, backward for ends.
+        first_ns: Time of the first arrow.
         last_ns: Time of the last arrow.
         until_ns: When the next run begins, or the next message is posted.
+        arrows: Ids of the arrows.
     """
 
     phase: Phase
@@ -44,7 +46,7 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
     """Return the forward and backward passes of a step, in order of time; the stage is the rank's only one.
 
     Raises:
-        ProfileError: They cannot be told from each other surely.
+        ProfileError: The passes are ambiguous.
     """
     runs = _runs(trace, window)
     forwards = [run for run in runs if run.phase is Phase.FORWARD]
@@ -64,7 +66,7 @@ def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
 
 
 def named_ranges(trace: RankTrace) -> str:
-    """Return what a trace has, for a message: its passes, and the first few other names, the most frequent first."""
+    """Return the contents of a trace for a message: its passes, and the most frequent other names."""
     names = [f"{name[:_LONGEST_NAME]!a} {count} times" for name, count in trace.other_names.most_common(_SHOWN_NAMES)]
     more = len(trace.other_names) - len(names)
     text = ", ".join(names) + (f" and {more} more" if more > 0 else "")
@@ -95,7 +97,7 @@ def _runs(trace: RankTrace, window: Interval) -> list[_Run]:
 
 
 def _time(trace: RankTrace, run: _Run) -> Interval:
-    """Return from the first to the last op of a run; functions of autograd begin before what the arrows point to."""
+    """Return the time from the first to the last op of a run; functions of autograd begin before the arrows' ends."""
     if run.phase is Phase.FORWARD:
         ops = list(trace.forward_ops.within(Interval(run.first_ns, run.last_ns + 1)))
     else:

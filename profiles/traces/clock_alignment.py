@@ -4,9 +4,9 @@
                    │      │                  w(1 -> 0) = the same of all messages 1 -> 0
     rank 1         └─> arrived  sent         -w(1 -> 0) <= offset of 1 - offset of 0 <= w(0 -> 1)
 
-With d(i -> j), the shortest way from i to j by these w, rank j is within [-d(j -> 0), d(0 -> j)] of rank 0. The
+With d(i -> j), the shortest path from i to j by these w, rank j is within [-d(j -> 0), d(0 -> j)] of rank 0. The
 middles of these intervals break no message's order: they are the average of two solutions, the upper and the lower
-ends. Half the width is what is not known: half the latency there and back of the quickest messages.
+ends. The uncertainty is half the width: half the round-trip latency of the quickest messages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ _Edges = Mapping[tuple[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """When one message was under way, each end by the clock of its own rank.
+    """The times of one message, each end by the clock of its own rank.
 
     Attributes:
-        sent_ns: A time no later than when the message left [ns].
-        arrived_ns: A time no earlier than when the message was there [ns].
+        sender: Rank of the sender.
+        receiver: Rank of the receiver.
+        sent_ns: A time no later than the departure [ns].
+        arrived_ns: A time no earlier than the arrival [ns].
     """
 
     sender: int
@@ -37,13 +39,14 @@ class MessageTimes:
 
 @dataclass(frozen=True, slots=True)
 class ClockAlignment:
-    """What the clocks of ranks show more than that of rank 0.
+    """The offsets of the ranks' clocks to the clock of rank 0.
 
     Attributes:
         offsets_ns: Per rank, subtracted from its times [ns].
-        uncertainties_ns: Per rank, how far the offset may be off on either side [ns].
-        contradiction_ns: How much longer every message had to be taken for, so that none arrives before it was sent
-            [ns]; 0 where clocks run at one speed.
+        uncertainties_ns: Per rank, the largest error of the offset on either side [ns].
+        contradiction_ns: Time added to every message so that none arrives before it was sent [ns]; 0 if clocks run at
+        one
+            speed.
     """
 
     offsets_ns: tuple[int, ...]
@@ -52,7 +55,7 @@ class ClockAlignment:
 
 
 def align_clocks(num_ranks: int, messages: Iterable[MessageTimes]) -> ClockAlignment:
-    """Return the offset of every rank's clock to that of rank 0.
+    """Return the offset of every rank's clock to the clock of rank 0.
 
     Raises:
         ProfileError: A rank has no messages to or from the others, even through third ranks.
@@ -78,7 +81,7 @@ def align_clocks(num_ranks: int, messages: Iterable[MessageTimes]) -> ClockAlign
 
 
 def _distances(num_ranks: int, edges: _Edges) -> list[float]:
-    """Return the length of the shortest way from rank 0 to every rank; infinite where there is none."""
+    """Return the length of the shortest path from rank 0 to every rank; infinite without a path."""
     distances: list[float] = [0, *[math.inf] * (num_ranks - 1)]
     for _ in range(num_ranks):
         before = list(distances)
@@ -90,7 +93,7 @@ def _distances(num_ranks: int, edges: _Edges) -> list[float]:
 
 
 def _least_mean_of_circles(num_ranks: int, edges: _Edges) -> float:
-    """Return the least mean width of the edges of a circle (Karp, 1978); infinite where there is none."""
+    """Return the least mean width of the edges of a circle (Karp, 1978); infinite without a circle."""
     ways: list[list[float]] = [[0] * num_ranks]  # ways[k][j]: the shortest walk of k edges that ends in j
     for _ in range(num_ranks):
         last, longer = ways[-1], [math.inf] * num_ranks

@@ -1,7 +1,7 @@
-"""The ranks of one pipeline among all: tensor-parallel ranks do the same passes as others, data-parallel ones too.
+"""The ranks of one pipeline among all ranks: tensor-parallel and data-parallel ranks repeat passes of others.
 
-The process groups that torch.profiler has written say which ranks are one pipeline. Else ranks with the same passes are
-copies: by their names, or, where names do not say stages, by their times.
+The process groups in a trace of torch.profiler define the ranks of a pipeline. Without them, ranks with the same passes
+are copies: by their names, or, if names do not contain stages, by their times.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pipesched.profiles.traces.rank_trace import RankTrace
 from pipesched.profiles.traces.step_cuts import Pass, passes_of
 
 _SAME_TIME = 0.9
-"""The least share of two passes' time in which both run, if they are the same pass on two ranks."""
+"""Least share of two passes' time in which both run, if they are the same pass on two ranks."""
 
 
 def pipeline_ranks(traces: Sequence[RankTrace], noun: str) -> tuple[list[RankTrace], str | None]:
-    """Return the ranks of one pipeline, and a sentence about the others; None if there are none.
+    """Return the ranks of one pipeline, and a sentence about the others, or None without others.
 
     Args:
         traces: The ranks, in order.

@@ -1,8 +1,8 @@
 """The events of a Chrome trace, one after the other: a file of any length, plain or gzip, in little memory.
 
-A trace is an object whose ``traceEvents`` is a long list, or such a list alone. The standard decoder reads an event at
-a time from a window of the text: 70 MB/s, where ijson reads 48 MB/s and would need a second pass for the fields behind
-the events.
+A trace is an object with a long list ``traceEvents``, or only such a list. The standard decoder reads an event at a
+time from a window of the text: 70 MB/s. ijson reads 48 MB/s and would need a second pass for the fields after the
+events.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pipesched.schedules.formats import open_to_read
 
 _WINDOW = 1 << 20
 _LONGEST_VALUE = 1 << 24
-"""Characters of one event or field; what is longer is no trace."""
+"""Longest event or field in characters; longer ones are not from a trace."""
 
 _GZIP = b"\x1f\x8b"
 _LONGEST_US = 4e15
-"""Microseconds since 1970 are 1.8e15; two of them are still 64 bits of nanoseconds."""
+"""Largest time: microseconds since 1970 are 1.8e15, and two of them fit into 64 bits of nanoseconds."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _EVERY = 4096  # events between two looks at the progress
@@ -43,15 +43,15 @@ def read_events(
     fields: TraceFields,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> Iterator[TraceEvent]:
-    """Yield the events of a trace; what else it says is in `fields` in the end.
+    """Yield the events of a trace; at the end all other fields are in `fields`.
 
     Args:
         path: Path of the file, plain or gzip, whatever its name.
         fields: Gets every other field of the object.
-        progress: Told the fraction of the file that has been read.
+        progress: Called with the fraction of the file that has been read.
 
     Raises:
-        ProfileError: It cannot be read, is cut off, or is no trace.
+        ProfileError: The file cannot be read, is cut off, or is no trace.
     """
     try:
         size = max(1, path.stat().st_size)
@@ -72,7 +72,7 @@ def read_events(
 
 
 def event_arguments(event: TraceEvent) -> TraceEvent:
-    """Return what the ``args`` of an event say; nothing where it has none."""
+    """Return the ``args`` of an event, or an empty object without any."""
     arguments = event.get("args")
     return arguments if isinstance(arguments, dict) else {}
 
@@ -81,7 +81,7 @@ def event_ns(file: str, event: TraceEvent, key: str) -> int:
     """Return a time of an event in whole nanoseconds.
 
     Raises:
-        ProfileError: It is no number, or out of range.
+        ProfileError: The time is no number, or out of range.
     """
     value = event.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_LONGEST_US < value < _LONGEST_US:
@@ -91,7 +91,7 @@ def event_ns(file: str, event: TraceEvent, key: str) -> int:
 
 
 def event_fault(file: str, event: TraceEvent, key: str, expected: str) -> ProfileError:
-    """Return the error for a field of an event that is not as expected."""
+    """Return the error for an invalid field of an event."""
     place = "" if key == "ts" else f" at {shown(event.get('ts'))}"
     return ProfileError(
         f"{file}: event {shown(event.get('name'))}{place}: {key}: got {shown(event.get(key))}, expected {expected}; "
@@ -101,7 +101,7 @@ def event_fault(file: str, event: TraceEvent, key: str, expected: str) -> Profil
 
 @final
 class _TraceText:
-    """A window of the text, and what has been read of it."""
+    """A window of the text, and its position in the file."""
 
     def __init__(self, text: io.TextIOBase, file: str) -> None:
         self._text, self._file = text, file
@@ -179,7 +179,7 @@ class _TraceText:
             return value
 
     def _take(self, expected: str) -> str:
-        """Return the next character, which is one of `expected`, and go on behind it."""
+        """Return the next character, which is one of `expected`, and move behind it."""
         got = self._next()
         if got not in expected:
             self._fail(got, " or ".join(map(repr, expected)))
@@ -187,7 +187,7 @@ class _TraceText:
         return got
 
     def _next(self) -> str:
-        """Return the next character that is no space."""
+        """Return the next character other than space."""
         if self._is_over():
             self._fail("", "more of it")
         return self._window[self._at]
@@ -207,7 +207,7 @@ class _TraceText:
                 return True
 
     def _more(self) -> bool:
-        """Read on; whether there was more. What was read is dropped."""
+        """Drop the text that was read, and read more; return whether there was more."""
         text = self._text.read(_WINDOW)
         self._before += self._at
         self._window, self._at = self._window[self._at :] + text, 0

@@ -1,8 +1,8 @@
-"""Make a Timeline of what all ranks did in one step: op lists from their passes, one clock from their messages.
+"""Make a Timeline of one step of all ranks: op lists from their passes, one clock from their messages.
 
-The lists are lowered as ours are, so that a Timeline of PyTorch's runtime can be compared with a prediction. The k-th
-Send of a channel meets its k-th Recv. What was not seen of a message is taken from the passes: it was sent when the
-pass that makes it was over, and there when the pass that needs it began.
+The lists are lowered like ours, so that a Timeline of PyTorch's runtime can be compared with a prediction. The k-th
+Send of a channel meets its k-th Recv. Unrecorded times of a message follow from the passes: it was sent at the end of
+the pass that makes it, and had arrived at the start of the pass that needs it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.semantics import ListedOp, listed, transfers
 
 _MOST_APART_NS = 3600 * 10**9
-"""Clocks that are further apart are of different runs: no time zone is in a trace."""
+"""Largest difference of clocks of one run; time zones are not in traces [ns]."""
 
 _MOST_APART_ON_HOST_NS = 10**9
-"""The same bound for ranks on one host, which have one clock."""
+"""The same bound for ranks on one host, which have one clock [ns]."""
 
 _MOST_CONTRADICTION = 0.01
-"""The share of the makespan by which messages may contradict each other, as clocks drift."""
+"""Largest contradiction between messages, due to drifting clocks, as a share of the makespan."""
 
 _LEAST_CONTRADICTION_NS = 200_000
 _MOST_EARLY_NS = 20_000
-"""By so much a message may be there before it was sent on one clock: a profiler reads it around the calls."""
+"""Time by which a message may arrive before it was sent on one clock: a profiler reads it around the calls [ns]."""
 
 _MOST_MISSING = 10
-"""The most passes that are searched for missing ones, as a multiple of the passes that are there."""
+"""Largest number of passes to search for missing ones, as a multiple of the passes in the traces."""
 
 _SHOWN_NAMES = 4
 _DIGITS = re.compile(r"\d+")
@@ -64,11 +64,11 @@ class ImportedTimeline:
 
     Attributes:
         files: The trace of each rank.
-        step: The number of the step, where steps are numbered.
-        schedule: The schedule that the traces show, without communication.
+        step: The number of the step, if steps are numbered.
+        schedule: The schedule in the traces, without communication.
         timeline: Measured, on the clock of rank 0.
-        clocks: How the clocks of the ranks were aligned.
-        is_counted: Stages and micro-batches were counted, a stage for each rank, as names do not say either.
+        clocks: The alignment of the ranks' clocks.
+        is_counted: Whether stages and micro-batches were counted, with one stage per rank, as names contain neither.
         notes: Sentences on the choice of ranks, names and step.
     """
 
@@ -92,14 +92,14 @@ def imported_timeline(
     """Return the Timeline of a step.
 
     Args:
-        ranks: What each rank did.
+        ranks: The passes of each rank.
         step: The number of the step.
-        has_one_clock: The clocks of all ranks are one; else they are aligned by messages.
-        name: Name of the schedule; None: as the catalogue names one with these passes.
-        rank_to_device: None: a device for each rank.
+        has_one_clock: Whether all ranks have one clock; else clocks are aligned by messages.
+        name: Name of the schedule (default: the name in the catalogue of a schedule with these passes).
+        rank_to_device: The device of every rank (default: a device for each rank).
 
     Raises:
-        ProfileError: Passes are missing or there twice, the clocks cannot be aligned, or they are not one.
+        ProfileError: Passes are missing or repeated, the clocks cannot be aligned, or they are not one.
     """
     schedule = _schedule(ranks, name, rank_to_device)
     lowered = lower(schedule)
@@ -134,7 +134,7 @@ def imported_timeline(
 def _makers_and_users(
     ranks: Sequence[RankPasses], num_stages: int
 ) -> tuple[dict[Message, TimedPass], dict[Message, TimedPass]]:
-    """Return the pass that makes each message, and the one that needs it."""
+    """Return the pass that makes each message, and the pass that needs it."""
     parts = [(part, timed) for trace in ranks for timed in trace.passes for part in computes(timed.op)]
     makers = {message: timed for part, timed in parts if (message := gives(part)) is not None}
     users = {message: timed for part, timed in parts for message in needs_from_others(part, num_stages)}
@@ -147,14 +147,14 @@ def _sent_ns(sender: RankPasses, message: Message, makers: Mapping[Message, Time
 
 
 def _arrived_ns(receiver: RankPasses, message: Message, users: Mapping[Message, TimedPass]) -> int:
-    """Return when the message was surely there: when the rank had it, or began what needs it."""
+    """Return a time when the message had arrived: the end of its receive, or the start of the pass that needs it."""
     needed_ns = users[message].time.start_ns
     seen = receiver.recvs.get(message)
     return needed_ns if seen is None else min(seen.end_ns, needed_ns)
 
 
 def _schedule(ranks: Sequence[RankPasses], name: str | None, rank_to_device: tuple[int, ...] | None) -> Schedule:
-    """Return the op lists, named as the catalogue names them if it has them."""
+    """Return the op lists, with their name in the catalogue if they are in it."""
     parts = [part for trace in ranks for timed in trace.passes for part in computes(timed.op)]
     num_stages = 1 + max((part.stage for part in parts), default=-1)
     num_microbatches = 1 + max((part.microbatch for part in parts), default=-1)
@@ -171,7 +171,7 @@ def _schedule(ranks: Sequence[RankPasses], name: str | None, rank_to_device: tup
 
 
 def _recognized(schedule: Schedule) -> Schedule:
-    """Return the schedule by the name that the catalogue has for its passes, if it has one."""
+    """Return the schedule with the catalogue's name for its passes, if there is one."""
     num_chunks = schedule.num_stages // schedule.num_ranks
     for entry in CATALOGUE.values():
         takes_chunks = entry.traits.takes_chunks and num_chunks > 1
@@ -192,7 +192,7 @@ def _passes(schedule: Schedule) -> list[list[Op]]:
 
 
 def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
-    """Return the error for passes that are no whole step of one pipeline, with the names of their ranges."""
+    """Return the error for passes that are not a whole step of one pipeline, with the names of their ranges."""
     names = Counter(_DIGITS.sub("*", timed.name) for trace in ranks for timed in trace.passes)
     texts = [f"{name!a} {count} times" for name, count in names.most_common(_SHOWN_NAMES)]
     more = f", and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
@@ -204,7 +204,7 @@ def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
 
 
 def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
-    """Refuse clocks so far apart that the traces are of different runs, though each is whole."""
+    """Refuse clocks so far apart that the traces are of different runs, even if each is complete."""
     first = ranks[0]
     for trace, offset_ns, uncertainty_ns in zip(ranks, clocks.offsets_ns, clocks.uncertainties_ns, strict=True):
         is_one_host = trace.host is not None and trace.host == first.host
@@ -217,10 +217,10 @@ def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
 
 
 def _require_in_order(ranks: Sequence[RankPasses], messages: Sequence[MessageTimes]) -> None:
-    """Refuse clocks that are not one: a message is there before it was sent.
+    """Refuse clocks that are not one: a message arrives before it was sent.
 
-    By less than half of the time there and back of the quickest messages, which no difference of clocks changes, nobody
-    can tell it from how times are noted.
+    A deviation up to half the round-trip time of the quickest messages, which clock offsets do not affect, may be due
+    to the profiler, and is accepted.
     """
     least_ns: dict[tuple[int, int], int] = {}
     for message in messages:
@@ -268,9 +268,9 @@ def _timeline(
 def _reached(
     rank: int, row: Sequence[Op], passes: RankPasses, second: Callable[[int, int], float], now_s: float
 ) -> list[Span]:
-    """Return the spans of a list, one reached after the other; when Sends and Recvs are over is not in them yet.
+    """Return the spans of a list, one reached after the other; the ends of Sends and Recvs are set later.
 
-    A post that was seen at another place of the list is reached where the list has it, as near as can be.
+    A post recorded at another place than in the list is moved as near to its place as possible.
     """
     works = deque(passes.passes)
     spans = []

@@ -27,7 +27,7 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 _GPU_WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LAUNCHES = {"cuda_runtime", "cuda_driver"}
 _NO_RANGES = {"gpu_user_annotation", "cuda_sync", "overhead", "Trace", "fwdbwd", "ac2g"}
-"""Categories of Kineto whose slices repeat others, or are none of the program's."""
+"""Categories of Kineto whose slices repeat other slices, or do not belong to the program."""
 
 _LABELS = {"process_name", "process_labels", "thread_name"}
 _MESSAGE_KERNEL = "SendRecv"  # NCCL's kernels for sends and receives have it in their names
@@ -39,15 +39,15 @@ def read_kineto(
     patterns: RangePatterns,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> list[RankTrace]:
-    """Return the trace of each rank in a file: of one as torch.profiler writes it, of all in a merged one.
+    """Return the trace of each rank in a file: one rank in a file of torch.profiler, all ranks in a merged file.
 
     Args:
         path: Path of the file, plain or gzip.
-        patterns: Say which ranges are passes.
-        progress: Told the fraction of the file that has been read.
+        patterns: Patterns of the names of passes.
+        progress: Called with the fraction of the file that has been read.
 
     Raises:
-        ProfileError: It cannot be read, is cut off, or is no trace.
+        ProfileError: The file cannot be read, is cut off, or is no trace.
     """
     fields, lanes = TraceFields(), TraceLanes(str(path))
     for event in whole_slices(read_events(path, fields, progress), str(path)):

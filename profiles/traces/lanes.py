@@ -1,6 +1,6 @@
 """The lanes of a trace, a process and a thread each, and the ranks that they belong to.
 
-A merged trace has a pid or a tid for each rank. Ranks are told apart by the rank in an event's arguments, by the
+A merged trace has a pid or a tid for each rank. Ranks are distinguished by the rank in an event's arguments, by the
 names of processes and threads ("rank 3", or PiPPy's pid "3(host/4711)"), by pids, and last by tids:
 
     pid 0, tid 0   F B           pid 0, tid 0   F F F         one rank: the forwards of stage 0 and their backwards
@@ -27,7 +27,9 @@ class TraceLane(NamedTuple):
     """A lane of a trace.
 
     Attributes:
-        rank: Rank that the arguments of its events say.
+        rank: Rank in the arguments of its events, or None.
+        pid: Process id.
+        tid: Thread id.
     """
 
     rank: int | None
@@ -56,7 +58,7 @@ class TraceLanes:
         self._labels[pid, tid] = name
 
     def rank(self, lane: TraceLane) -> int | None:
-        """Return the rank that a lane says; None if it says none."""
+        """Return the rank of a lane, or None if the trace does not contain it."""
         if lane.rank is not None:
             return lane.rank
         texts = (self._labels.get((lane.pid, lane.tid)), self._labels.get((lane.pid, None)), lane.pid)
@@ -65,15 +67,15 @@ class TraceLanes:
 
 
 def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: int | None) -> list[RankTrace]:
-    """Return the traces of the ranks of a file, those that say their rank in its order.
+    """Return the traces of the ranks of a file; numbered ranks are in order.
 
     Args:
         lanes: TraceLanes of the file.
-        family: Return whose runtime names its ranges so.
+        family: Returns the runtime that names ranges in this way.
         own_rank: Rank that torch.profiler has written for the whole file.
 
     Raises:
-        ProfileError: Kernels of several ranks cannot be told apart.
+        ProfileError: Kernels of several ranks cannot be distinguished.
     """
     names = family_of((named.name for trace in lanes.traces.values() for named in trace.ranges), family)
     for trace in lanes.traces.values():
@@ -99,7 +101,7 @@ def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: i
 
 
 def _members(lanes: TraceLanes, own_rank: int | None) -> dict[Hashable, list[TraceLane]]:
-    """Return the lanes with passes of each rank, in order; without any, those with forward ops."""
+    """Return the lanes with passes of each rank, in order; without any, the lanes with forward ops."""
     traces = lanes.traces
     with_passes = [lane for lane, trace in traces.items() if any(map(_kinds, trace.ranges))]
     with_passes = with_passes or [lane for lane, trace in traces.items() if trace.flow_starts_ns]
@@ -132,14 +134,14 @@ def _threads(own: Sequence[TraceLane], traces: Mapping[TraceLane, RankTrace]) ->
 
 
 def _belong_together(first: RankTrace, second: RankTrace) -> bool:
-    """Return whether one thread has the forwards of the same stages that the other has the backwards of."""
+    """Return whether one thread has the forwards, and the other the backwards, of the same stages."""
     kinds = [{kind for named in trace.ranges for kind in _kinds(named)} for trace in (first, second)]
     phases, stages = ([{kind[place] for kind in own} for own in kinds] for place in (0, 1))
     return stages[0] == stages[1] and not phases[0] & phases[1]
 
 
 def _kinds(named: NamedRange) -> list[tuple[Phase, int | None]]:
-    """Return the phases and stages of a range; none of a message."""
+    """Return the phases and stages of a range; empty for a message."""
     parts = [named.meaning] if isinstance(named.meaning, PassName) else computes(named.meaning)
     return [(part.phase, part.stage) for part in parts]
 
@@ -156,10 +158,10 @@ def _overlap(ranges: Sequence[Sequence[NamedRange]]) -> bool:
 
 
 def _share(lanes: TraceLanes, members: Sequence[Sequence[TraceLane]], ranks: Sequence[RankTrace]) -> None:
-    """Give the lanes without passes to the ranks that they belong to, by their rank or process; kernels by their ids.
+    """Give the lanes without passes to their ranks, by rank or process; kernels by their ids.
 
     Raises:
-        ProfileError: Several ranks launched kernels of the same ids, and nothing else says whose they are.
+        ProfileError: Several ranks launched kernels with the same ids, and their lanes have no rank or process.
     """
     taken = {lane for own in members for lane in own}
     asked: tuple[Callable[[TraceLane], object], ...] = (lanes.rank, lambda lane: lane[1:], lambda lane: lane.pid)
@@ -195,7 +197,7 @@ def _require_own_ids(file: str, ranks: Iterable[RankTrace]) -> None:
 
 
 def _label(lanes: TraceLanes, own: Sequence[TraceLane], members: Iterable[Sequence[TraceLane]]) -> str:
-    """Return a name for a rank of a file: its number, or as much of its lane as tells it from the others."""
+    """Return a name for a rank of a file: its number, or the parts of its lane that differ from other ranks."""
     rank, lane = lanes.rank(own[0]), own[0]
     if rank is not None:
         return f"rank {rank}"

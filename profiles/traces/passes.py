@@ -1,14 +1,14 @@
-"""The passes of one rank in one step, and when its messages were posted and there.
+"""The passes of one rank in one step, and the times of its messages.
 
-A range on the host is cut to what computes. Without a GPU, waiting for what it receives comes first, posting what it
-sends last:
+A range on the host is cut to its computation. Without a GPU, the wait for its input comes first, and the post of its
+output last:
 
     PP:1F0    ├ wait for gloo:recv ┤ compute ├ c10d::send ┤
                                    └─ pass ──┘
 
-With a GPU the pass lasts from the first to the last kernel that anything in the range has launched. Ranges may lie in
-one another: of two of the same pass the inner one counts, as that of `annotate` inside PyTorch's own; of two others
-the outer one, as of a backward pass that computes a forward pass again.
+With a GPU the pass lasts from the first to the last kernel launched in the range. Ranges may be nested. Of two ranges
+of the same pass the inner one counts, such as a range of `annotate` inside PyTorch's own. Of two other ranges the outer
+one counts, such as a backward pass that recomputes a forward pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SINCE_EVER = -(2**62)
 """An instant [ns] before all others."""
 
 _ROUNDED_NS = 1000
-"""By so much a range may end after the next has begun: floats of microseconds since 1970 are a quarter apart."""
+"""Time by which a range may end after the next has begun, due to rounding of microseconds since 1970 [ns]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ class TimedPass:
     """One pass, or other work, in nanoseconds of its rank's clock.
 
     Attributes:
-        op: A computation, a Reduce, or what steps and averages weights.
+        op: A computation, a Reduce, a Step or an Average.
         name: Name of the range.
-        posted_ns: When the rank came to it; `SINCE_EVER` where it may have waited for it from the start.
+        posted_ns: When the rank reached it; `SINCE_EVER` if it may have waited for it from the start.
+        time: Start and end of the work.
     """
 
     op: Op
@@ -53,8 +54,8 @@ class PostTimes(NamedTuple):
 
     Attributes:
         start_ns: When the rank began to post it.
-        posted_ns: When it was posted, and the rank went on.
-        end_ns: When the rank had stopped waiting for it.
+        posted_ns: When it was posted, and the rank continued.
+        end_ns: When the rank's wait for it ended.
     """
 
     start_ns: int
@@ -64,15 +65,16 @@ class PostTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankPasses:
-    """What one rank did in one step, in nanoseconds of its clock.
+    """The passes and messages of one rank in one step, in nanoseconds of its clock.
 
     Attributes:
+        file: The file of the trace.
         passes: The passes, in order of time.
-        sends: When each message was posted; those that were seen.
-        recvs: When each buffer was posted, and when the rank had what came; those that were seen.
-        is_counted: Stages and micro-batches were counted, as names do not say either.
-        host: The name of the machine, where it is known.
-        base_ns: What the times count from [ns since 1970].
+        sends: Times of the recorded sends.
+        recvs: Times of the recorded receives.
+        host: The name of the machine, or None if unknown.
+        base_ns: Zero of the times [ns since 1970].
+        is_counted: Whether stages and micro-batches were counted, as names contain neither.
     """
 
     file: str
@@ -101,11 +103,11 @@ def rank_passes(
         trace: Trace of the rank.
         ranges: Ranges of the step.
         window: The step.
-        rank: The stage of ranges that do not say it, without `listed`.
-        listed: What the rank does, where it is known: its k-th forward is the k-th forward in here, and so on.
+        rank: The stage of ranges without a stage in their name, without `listed`.
+        listed: The op list of the rank, if known: its k-th forward is the k-th forward in the list, and so on.
 
     Raises:
-        ProfileError: Two ranges are the same pass, or they are others than those listed.
+        ProfileError: Two ranges are the same pass, or they differ from the listed passes.
     """
     messages = sorted((r for r in ranges if isinstance(r.meaning, Send | Recv)), key=lambda named: named.time)
     works_only = without_nested(r for r in ranges if not isinstance(r.meaning, Send | Recv))
@@ -127,7 +129,7 @@ def rank_passes(
 
 
 def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
-    """Return ranges of which none lies in another, in order of time; one that ends as the next begins is trimmed."""
+    """Return ranges without nested ones, in order of time; a range that ends as the next begins is trimmed."""
     kept: list[NamedRange] = []
     for named in sorted(ranges, key=lambda named: (named.time.start_ns, -named.time.end_ns)):
         start_ns, end_ns = kept[-1].time if kept else (SINCE_EVER, SINCE_EVER)
@@ -144,7 +146,7 @@ def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
 
 
 def _as_listed(file: str, ranges: Sequence[NamedRange], listed: Iterable[Op]) -> Iterator[NamedRange]:
-    """Yield the ranges with the passes that a list has, the k-th of each phase with the k-th of it."""
+    """Yield the ranges with the passes of a list: the k-th of each phase is the k-th in the list."""
     advice = "as the schedule has it; try the schedule that was run, or another `step`"
     expected = [part for op in listed for part in computes(op)]
     if not any(
@@ -171,12 +173,12 @@ def _as_listed(file: str, ranges: Sequence[NamedRange], listed: Iterable[Op]) ->
 
 
 def _may_be(known: PassName | Compute, op: Compute) -> bool:
-    """Return whether a name, as far as it says what it is, is that of an op."""
+    """Return whether a name, as far as it is known, fits an op."""
     return known.phase is op.phase and known.stage in (None, op.stage) and known.microbatch in (None, op.microbatch)
 
 
 def _told(file: str, ranges: Iterable[NamedRange], rank: int) -> list[_Work]:
-    """Return each range with its op; what the name does not say is counted."""
+    """Return each range with its op; numbers that the name lacks are counted."""
     counts: Counter[tuple[int, Phase]] = Counter()
     told: dict[Op, _Work] = {}
     for named in ranges:
@@ -197,7 +199,7 @@ def _told(file: str, ranges: Iterable[NamedRange], rank: int) -> list[_Work]:
 
 
 def _optimizer(trace: RankTrace, window: Interval, told: Sequence[_Work]) -> list[_Work]:
-    """Return the steps of the stages' optimizers behind the passes; of one for several stages, `_shared` divides it."""
+    """Return the optimizer steps after the passes; a step of several stages is divided later, by `_shared`."""
     if not told:
         return []
     stages = _stages(told)
@@ -208,7 +210,7 @@ def _optimizer(trace: RankTrace, window: Interval, told: Sequence[_Work]) -> lis
 
 
 def _shared(passes: Sequence[TimedPass], told: Sequence[_Work]) -> tuple[TimedPass, ...]:
-    """Return the passes with a step for every stage: what one optimizer took is divided evenly."""
+    """Return the passes with a step for every stage: the time of one optimizer for all is divided evenly."""
     stages, num_steps = _stages(told), len(passes) - len(told)
     if num_steps in (0, len(stages)):
         return tuple(passes)
@@ -240,7 +242,7 @@ def _on_gpu(trace: RankTrace, works: Iterable[_Work]) -> list[TimedPass]:
 
 
 def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send | Recv]) -> dict[Message, PostTimes]:
-    """Return the messages with ranges of their own by the kernels that these launched."""
+    """Return the messages with ranges of their own, at the times of the kernels launched in them."""
     return {
         named.meaning.message: PostTimes(time.start_ns, time.start_ns, time.end_ns)
         for named in messages
@@ -252,10 +254,10 @@ def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send |
 def _on_host(
     works: Iterable[_Work], sends: Sequence[PostTimes], recvs: Sequence[PostTimes], calls: Sequence[Interval]
 ) -> list[TimedPass]:
-    """Return the work without what the rank waits for at its start and posts at its end.
+    """Return the work without the wait at its start and the posts at its end.
 
-    A rank has reached a pass when it has posted all that it posts before it; it then waits for what the pass needs, and
-    in PyTorch's 1F1B for what it has sent.
+    A rank has reached a pass when it has posted everything before it. It then waits for the input of the pass, and in
+    PyTorch's 1F1B for its own sends.
     """
     passes: list[TimedPass] = []
     for op, name, (reached_ns, end_ns) in works:
@@ -271,7 +273,7 @@ def _on_host(
 
 
 def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[PostTimes]:
-    """Return from each call that posts to the end of waiting for it; gloo notes the wait inside the call."""
+    """Return, for each post, the time from its call to the end of its wait; gloo records the wait inside the call."""
     posted, waited = list(posts), list(waits)
     if len(posted) != len(waited):
         return [PostTimes(wait.start_ns, wait.start_ns, wait.end_ns) for wait in waited]
@@ -281,7 +283,7 @@ def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[PostTim
 def _sent(
     posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
 ) -> dict[Message, PostTimes]:
-    """Return the messages that the posts are: that of the range around it, or of the last pass before it."""
+    """Return the message of each post: of the range around it, or of the last pass before it."""
     posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
     ends = [timed.time.end_ns for timed in passes]
     for post in posts:
@@ -299,7 +301,7 @@ def _sent(
 def _received(
     posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
 ) -> dict[Message, PostTimes]:
-    """Return the messages that the posts are: that of the range around it, or what the next pass needs."""
+    """Return the message of each post: of the range around it, or the input of the next pass."""
     posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
     starts = [timed.time.start_ns for timed in passes]
     for post in posts:

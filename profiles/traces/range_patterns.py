@@ -1,4 +1,4 @@
-"""The meaning of names of ranges: as known runtimes name their passes, or as a user's patterns say.
+"""The meaning of names of ranges: names of passes in known runtimes, or patterns of a user.
 
     PP:2F0  PP:2SEND_F0  2F0                    the text of an op: torch.distributed.pipelining, and annotate
     Forward 3  Backward 3                       its GPipe, which has one stage on each rank
@@ -6,9 +6,9 @@
     pipe/engine.py(700): _exec_forward_pass     DeepSpeed
     F_0,1                                       PiPPy: stage, micro-batch
 
-A pattern is a regular expression, searched for in the name, with a group ``phase`` and, where the name has them, groups
-``stage`` and ``microbatch``. What the name has not is counted: the k-th forward pass of a step is that of micro-batch
-k, and the stage of a rank with one stage is its place among the ranks.
+A pattern is a regular expression, searched for in the name. It has a group ``phase`` and, if the name has them, groups
+``stage`` and ``microbatch``. Missing numbers are counted: the k-th forward pass of a step belongs to micro-batch k, and
+the stage of a rank with one stage is its position among the ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KNOWN = {
         r"(?:^|[ .])_exec_(?P<phase>forward|backward)_pass(?: \(.*\))?$|^(?P<phase_n>Forward|Backward)Pass\b"
     ),
 }
-"""How runtimes name passes; of a trace with the names of several, the first counts. PyTorch names most as ops."""
+"""Names of passes by runtime; in a trace with names of several, the first counts. PyTorch names most as ops."""
 
 _GROUPS = {"phase", "stage", "microbatch"}
 _MAX_DIGITS = 9
@@ -49,16 +49,17 @@ _WORDS = {
     "w": Phase.BACKWARD_WEIGHT, "wgrad": Phase.BACKWARD_WEIGHT, "backward_weight": Phase.BACKWARD_WEIGHT,
     "r": Phase.RECOMPUTE, "recompute": Phase.RECOMPUTE,
 }  # fmt: skip
-"""What a group ``phase`` may say, in small or capital letters."""
+"""Accepted values of a group ``phase``, in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassName:
-    """A pass as its range is called.
+    """A pass as named by its range.
 
     Attributes:
-        stage: None where the name does not say it.
-        microbatch: None where the name does not say it.
+        phase: The phase.
+        stage: The stage, or None if it is not in the name.
+        microbatch: The micro-batch, or None if it is not in the name.
     """
 
     phase: Phase
@@ -67,7 +68,7 @@ class PassName:
 
 
 def microbatch_of(meaning: PassName | Op) -> int | None:
-    """Return the micro-batch of a pass or a message; None if it says none."""
+    """Return the micro-batch of a pass or a message, or None if it is unknown."""
     match meaning:
         case PassName() | Compute():
             return meaning.microbatch
@@ -96,20 +97,20 @@ class RangePatterns:
         """Take the patterns of a user; without any, the names of known runtimes and of `annotate`.
 
         Raises:
-            ProfileError: One is no regular expression, or lacks a group ``phase``.
+            ProfileError: A pattern is no regular expression, or lacks a group ``phase``.
         """
         self._patterns = [_compiled(pattern) for pattern in patterns]
         self.meaning = lru_cache(maxsize=1 << 16)(self._meaning)
 
     def family(self, name: str) -> str | None:
-        """Return the runtime that names a pass so; None of a name without a meaning, or with a user's patterns."""
+        """Return the runtime of a pass name; None for a name without a meaning, or with a user's patterns."""
         return None if self._patterns else self._known(name)[0]
 
     def _meaning(self, name: str) -> PassName | Op | None:
-        """Return the pass or the op that a range of this name is; None of a name without a meaning.
+        """Return the pass or the op of a range of this name, or None for a name without a meaning.
 
         Raises:
-            ProfileError: A group ``phase`` says an unknown word.
+            ProfileError: A group ``phase`` has an unknown value.
         """
         for pattern in self._patterns:
             if (match := pattern.search(name)) is not None:
@@ -133,7 +134,7 @@ class RangePatterns:
 
 
 def family_of(names: Iterable[str], family: Callable[[str], str | None]) -> str | None:
-    """Return the first known runtime that has named any of these ranges; None if none has."""
+    """Return the first known runtime that has named any of these ranges, or None."""
     families = set(map(family, names))
     return next((known for known in _KNOWN if known in families), None)
 

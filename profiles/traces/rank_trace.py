@@ -1,4 +1,4 @@
-"""The trace of one rank, as far as it is kept: a little of a large file, in whole nanoseconds of its own clock."""
+"""The trace of one rank, reduced to the needed parts of a large file, in whole nanoseconds of its own clock."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
 
 class Interval(NamedTuple):
-    """A stretch of time [ns]."""
+    """An interval of time [ns]."""
 
     start_ns: int
     end_ns: int
 
     def overlap_ns(self, other: Interval) -> int:
-        """Return how long both last at once [ns]."""
+        """Return the length of the overlap [ns]."""
         return max(0, min(self.end_ns, other.end_ns) - max(self.start_ns, other.start_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRange:
-    """A range on the host whose name means something.
+    """A range on the host with a known meaning.
 
     Attributes:
-        meaning: A pass as far as the name says it, or an op.
+        name: The name.
+        meaning: A pass with the numbers in its name, or an op.
+        time: Start and end.
     """
 
     name: str
@@ -52,7 +54,7 @@ class IntervalColumns:
     ends_ns: array[int] = field(default_factory=_integers)
 
     def add(self, time: Interval) -> None:
-        """Add one; in any order."""
+        """Add one interval, in any order."""
         self.starts_ns.append(time.start_ns)
         self.ends_ns.append(time.end_ns)
 
@@ -65,7 +67,7 @@ class IntervalColumns:
         return len(self.starts_ns)
 
     def within(self, window: Interval) -> Iterator[Interval]:
-        """Yield those that start in `window`, in order of time."""
+        """Yield the intervals that start in `window`, in order of time."""
         inside = [
             Interval(start, end)
             for start, end in zip(self.starts_ns, self.ends_ns, strict=True)
@@ -76,7 +78,7 @@ class IntervalColumns:
 
 @dataclass
 class KernelTimes:
-    """The kernels and copies of a GPU, and the calls on the host that launched them; a correlation id tells which."""
+    """The kernels and copies of a GPU, and the calls on the host that launched them, matched by correlation ids."""
 
     launch_ids: array[int] = field(default_factory=_integers)
     launches_ns: array[int] = field(default_factory=_integers)
@@ -91,11 +93,11 @@ class KernelTimes:
         self.times.extend(other.times)
 
     def launched(self, time: Interval, *, messages: bool = False) -> Interval | None:
-        """Return from the first start to the last end of what was launched in `time`, by any thread; None: nothing was.
+        """Return the time from the first start to the last end of the kernels launched in `time`, or None without any.
 
         Args:
             time: Time of a range on the host.
-            messages: Look at the kernels of messages between ranks alone; else at all others.
+            messages: Whether to use only the kernels of messages between ranks, or only all others.
         """
         launches, starts, ends, are_messages = self._by_launch
         first, last = launches.searchsorted([time.start_ns, time.end_ns])
@@ -106,7 +108,7 @@ class KernelTimes:
 
     @cached_property
     def _by_launch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """When each kernel was launched, its start, its end, whether it is a message; in order of launch."""
+        """Launch time, start, end and whether it is a message, of each kernel; in order of launch."""
         import numpy as np
 
         launch_ids, ids = np.asarray(self.launch_ids), np.asarray(self.ids)
@@ -128,26 +130,26 @@ _INTERVALS = (
 
 @dataclass
 class RankTrace:
-    """The trace of one rank, as far as its names mean something.
+    """The trace of one rank: the names and times with a known meaning.
 
     Attributes:
-        file: Where it comes from.
-        rank: Rank of the whole job; None where the trace does not say it.
-        host: The name of its machine; None where the trace does not say it.
-        base_ns: What its times count from [ns since 1970].
+        file: Origin of the trace.
+        rank: Rank in the whole job, or None if unknown.
+        host: The name of its machine, or None if unknown.
+        base_ns: Zero of its times [ns since 1970].
         groups: The process groups of the rank by name, each with its ranks.
-        family: The runtime whose names the ranges have; None where a user's patterns find them.
+        family: The runtime that named the ranges, or None with a user's patterns.
         num_slices: Slices of any name.
-        ranges: The ranges whose names mean something.
-        other_names: What else was named, and how often.
+        ranges: The ranges whose names have a known meaning.
+        other_names: Counts of other names.
         steps: The steps of the profiler by their number.
         send_posts: Calls that posted a send, over gloo.
-        send_waits: Times from the post of a send to the end of waiting for it, over gloo.
+        send_waits: Times from the post of a send to the end of its wait, over gloo.
         recv_posts: Calls that posted a receive, over gloo.
-        recv_waits: Times from the post of a receive to the end of waiting for it, over gloo.
+        recv_waits: Times from the post of a receive to the end of its wait, over gloo.
         kernels: Kernels of a GPU; empty without one.
         optimizer_steps: Steps of any optimizer of torch.optim.
-        forward_ops: Ops of a forward pass, those that autograd may come back to.
+        forward_ops: Ops of a forward pass that may have a backward.
         backward_ops: Functions that autograd's engine evaluated.
         flow_starts_ns: When a forward op began, by the id of the arrow to its backward.
         flow_ends_ns: When its backward began.
@@ -175,7 +177,7 @@ class RankTrace:
     flow_ends_ns: dict[int, int] = field(default_factory=dict)
 
     def absorb(self, other: RankTrace) -> None:
-        """Add everything that another lane of the same rank has."""
+        """Add the contents of another lane of the same rank."""
         self.ranges += other.ranges
         self.other_names += other.other_names
         self.num_slices += other.num_slices
@@ -187,5 +189,5 @@ class RankTrace:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether kernels count, not ranges on the host."""
+        """Whether the rank has kernels, which then count instead of ranges on the host."""
         return len(self.kernels.times) > 0

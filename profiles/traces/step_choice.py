@@ -1,4 +1,4 @@
-"""The choice of the step that is read from traces: the one asked for, or the last that all ranks have whole."""
+"""The choice of the step to read from traces: the requested step, or the last complete step of all ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def step_windows(
 ) -> Mapping[int, RankWindows]:
     """Return the steps that all traces have, by number, the last one first.
 
-    The profiler's own steps (``ProfilerStep#7``), where there are any; else those that `step_cuts` finds, numbered
+    These are the profiler's own steps (``ProfilerStep#7``), if there are any; else the steps of `step_cuts`, numbered
     from 0.
 
     Raises:
-        ProfileError: The traces have no step in common, or not the one that is asked for.
+        ProfileError: The traces have no step in common, or lack the requested one.
     """
     if any(trace.steps for trace in traces):
         windows = [trace.steps for trace in traces]
@@ -54,7 +54,7 @@ def step_windows(
 def from_zero(
     traces: Sequence[RankTrace], windows: RankWindows, ranges: Sequence[Sequence[NamedRange]]
 ) -> list[Sequence[NamedRange]]:
-    """Return the ranges of a step with micro-batches from 0, where their numbers continue those of the step before."""
+    """Return the ranges of a step with micro-batches from 0, if their numbers continue from the step before."""
     first = min(_microbatches(ranges), default=0)
     before = [
         [named for named in trace.ranges if named.time.start_ns < window.start_ns]
@@ -70,7 +70,7 @@ def _microbatches(ranges: Sequence[Sequence[NamedRange]]) -> set[int]:
 
 
 def _windows(trace: RankTrace, cuts: Sequence[int]) -> list[Interval]:
-    """Return the time of each step: it begins with the first pass, or with receiving what this pass needs."""
+    """Return the time of each step: it begins with the first pass, or with receiving the input of that pass."""
     passes = passes_of(trace) if cuts else []
     recvs_ns = [*trace.recv_posts.starts_ns, *(r.time.start_ns for r in trace.ranges if isinstance(r.meaning, Recv))]
     starts_ns = []
@@ -83,10 +83,10 @@ def _windows(trace: RankTrace, cuts: Sequence[int]) -> list[Interval]:
 def _numbered(
     traces: Sequence[RankTrace], windows: Sequence[Sequence[Interval]], *, has_one_clock: bool
 ) -> list[dict[int, Interval]]:
-    """Return the steps by number: ranks with other numbers of steps have those in common that ran at the same time.
+    """Return the steps by number; if ranks have different numbers of steps, the steps that ran at the same time.
 
     Raises:
-        ProfileError: The clocks do not tell which steps are the same.
+        ProfileError: The clocks do not show which steps are the same.
     """
     shifts = [0] * len(windows)
     if has_one_clock or len(set(map(len, windows))) > 1:
@@ -108,7 +108,7 @@ def _numbered(
 
 
 def _step_times(trace: RankTrace, windows: Sequence[Interval]) -> list[Interval]:
-    """Return from the start to the end of the passes of each step [ns since 1970]."""
+    """Return the interval of the passes of each step [ns since 1970]."""
     passes = [work.range.time for work in passes_of(trace)]
     inside = [[time for time in passes if window.start_ns <= time.start_ns < window.end_ns] for window in windows]
     return [
@@ -120,7 +120,7 @@ def _step_times(trace: RankTrace, windows: Sequence[Interval]) -> list[Interval]
 
 
 def _overlaps_ns(first: Sequence[Interval], second: Sequence[Interval]) -> dict[int, int]:
-    """Return how long steps ran at the same time on two ranks, by the difference of their numbers."""
+    """Return the overlap of steps on two ranks [ns], by the difference of their numbers."""
     return {
         shift: sum(
             time.overlap_ns(second[at + shift]) for at, time in enumerate(first) if 0 <= at + shift < len(second)

@@ -36,15 +36,17 @@ def read_traces(
 
     Args:
         paths: A trace of each rank, or one of all ranks.
-        patterns: Which ranges are passes, as `RangePatterns` takes them; none: the names of known runtimes.
-        schedule: What the ranks did, where ranges do not say it: the k-th forward of a rank is the k-th of its list.
-        step: Number of the step; None: the last that all ranks have whole.
-        has_one_clock: The clocks of all ranks are one; else they are aligned by messages.
-        progress: Told the fraction of all files that has been read.
+        patterns: Patterns of passes, as `RangePatterns` takes them (default: the names of known runtimes).
+        schedule: The schedule of the ranks, for ranges without numbers: the k-th forward of a rank is the k-th of its
+        list.
+        step: Number of the step (default: the last complete step of all ranks).
+        has_one_clock: Whether all ranks have one clock; else clocks are aligned by messages.
+        progress: Called with the fraction of all files that has been read.
 
     Raises:
-        ProfileError: A file is no trace, they are not of all ranks of one pipeline, passes are missing, nothing tells
-            steps apart, or the clocks cannot be aligned.
+        ProfileError: A file is no trace, the files are not of all ranks of one pipeline, passes are missing, steps
+        cannot
+            be distinguished, or the clocks cannot be aligned.
     """
     is_one_file = len(paths) == 1
     if is_one_file and is_own_trace(paths[0]):
@@ -96,10 +98,10 @@ def _read(paths: Sequence[Path], patterns: RangePatterns, progress: Callable[[fl
 
 
 def _in_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the traces by the ranks that they say, else by the stages that they name, else as they were given.
+    """Return the traces in order of their ranks, else of the stages in their names, else in the given order.
 
     Raises:
-        ProfileError: Two are of one rank.
+        ProfileError: Two traces are of one rank.
     """
     ranks = [trace.rank for trace in traces]
     if None not in ranks:
@@ -125,17 +127,17 @@ def _first_whole(
     are_named: bool,
     clocks: Sequence[bool],
 ) -> ImportedTimeline:
-    """Return the Timeline of the first step that all ranks have whole, on the first clocks that its messages allow.
+    """Return the Timeline of the first step that is complete on all ranks, on the first clocks that fit its messages.
 
     Args:
         traces: The ranks.
         steps: The steps, in the order in which they are tried.
-        lists: Op list of each rank, where the schedule is known.
-        are_named: A user's patterns say which ranges are passes.
-        clocks: Whether all ranks have one clock: each answer is tried.
+        lists: Op list of each rank, if the schedule is known.
+        are_named: Whether a user's patterns define the passes.
+        clocks: Values for whether all ranks have one clock; each is tried.
 
     Raises:
-        ProfileError: No step is whole.
+        ProfileError: No step is complete.
     """
     fault = None
     for number, windows in steps.items():
@@ -158,7 +160,7 @@ def _first_whole(
 
 
 def _alike(ranks: Sequence[RankPasses]) -> list[RankPasses]:
-    """Return what the ranks did, without optimizers unless all have theirs in the trace."""
+    """Return the passes of the ranks, without optimizer steps unless all ranks have them."""
     if all(any(isinstance(timed.op, Step) for timed in trace.passes) for trace in ranks):
         return list(ranks)
     return [
@@ -168,7 +170,7 @@ def _alike(ranks: Sequence[RankPasses]) -> list[RankPasses]:
 
 
 def _ranges(trace: RankTrace, window: Interval, *, are_named: bool) -> list[NamedRange]:
-    """Return the ranges of a step that mean something, or the passes that autograd tells."""
+    """Return the ranges of a step with a known meaning, or the passes found by autograd."""
     ranges = [named for named in trace.ranges if window.start_ns <= named.time.start_ns < window.end_ns]
     if not ranges and (trace.ranges or are_named):
         raise ProfileError(
@@ -179,6 +181,6 @@ def _ranges(trace: RankTrace, window: Interval, *, are_named: bool) -> list[Name
 
 
 def _names(traces: Sequence[RankTrace]) -> str | None:
-    """Return whose names the passes have; None where a user's patterns said it, or nobody named them."""
+    """Return a note on the runtimes that named the passes, or None without any."""
     families = sorted({trace.family for trace in traces if trace.family is not None})
     return f"passes have the names of {' and '.join(families)}" if families else None
