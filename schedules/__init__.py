@@ -1,4 +1,4 @@
-"""Schedules: the op lists of every rank, and what can be said of them without running them."""
+"""Schedules: the op lists of every rank, and their properties that need no run."""
 
 import lazy_loader
 

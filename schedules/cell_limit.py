@@ -1,4 +1,4 @@
-"""The limit of lists that are held in memory: so many stages times micro-batches."""
+"""The limit of lists in memory: a maximum of stages times micro-batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import MAX_CELLS, ScheduleError
 
 CELL_BYTES = 600
-"""What a micro-batch of a stage takes while columns are built, lowered and simulated [bytes]."""
+"""Memory of a micro-batch of a stage while columns are built, lowered and simulated [bytes]."""
 
 MOST_RANKS = 22_360
 """Ranks of lists that can be lowered: each has a clock of all others, 500 million numbers in all."""
@@ -22,7 +22,7 @@ def require_cells(
     """Refuse lists that would be too many or too long to be held, before they are made.
 
     Args:
-        what: The schedule, for the message.
+        what: Name of the schedule, for the message.
         num_ranks: Its ranks.
         num_stages: Its stages.
         num_microbatches: Its micro-batches.

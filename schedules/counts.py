@@ -24,7 +24,7 @@ def positive(**counts: int) -> None:
 
 
 def integer(value: Any) -> int | None:
-    """Return `value` as an int, also if it is one of numpy's or torch's; None if it is no integer, as True is none."""
+    """Return `value` as an int, also for integers of numpy or torch, or None for any other value, True included."""
     if isinstance(value, bool):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The columns of several lists one behind the other, as what goes through many at once reads them."""
+"""The columns of several lists one behind the other, for loops over many lists at once."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _COMPILING = 25
 """Compiling pays from this many times `BREAK_EVEN` on: plain Python takes ten seconds for these steps."""
 
 _LONG = 5_000_000
-"""Steps of a loop that may take longer than anybody who pressed Ctrl-C wants to wait."""
+"""Steps of a loop that may run longer than a user waits after Ctrl-C."""
 
 _steps_run = 0
 
@@ -93,7 +93,7 @@ def _kept_code(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) 
         kept = _quick_cache()(loop)
     except RuntimeError:
         return None
-    if hasattr(kept, "_cache_file"):  # what is kept is of no use when a part's file has changed, or this one
+    if hasattr(kept, "_cache_file"):  # a cached file is invalid after a change of a part's file, or of this one
         files = sorted({__file__, *(part.__code__.co_filename for part in parts)})
         times = (Path(file).stat().st_mtime for file in files)
         kept._cache_file._source_stamp = (kept._cache_file._source_stamp, *times)  # noqa: SLF001
@@ -150,9 +150,9 @@ def _count_from_the_front(compiler: Any, *, is_kept: bool) -> None:
 
 @cache
 def _quick_cache() -> Callable[..., Any]:
-    """Return what finds machine code on disk, which does not ready numba for compiling, as its own does.
+    """Return a cache that loads machine code from disk without preparing numba for compilation, unlike its own.
 
-    That loads hundreds of modules, SciPy's linear algebra among them: half of what numba takes to start.
+    Numba's own cache loads hundreds of modules, SciPy's linear algebra among them: half of numba's start-up time.
     """
     from numba.core.caching import FunctionCache
     from numba.core.runtime.nrt import rtsys
@@ -162,7 +162,7 @@ def _quick_cache() -> Callable[..., Any]:
 
     class QuickCache(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            rtsys.initialize(target_context)  # what machine code calls
+            rtsys.initialize(target_context)  # machine code calls it
             return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # numba has no types
 
     return QuickCache
@@ -205,7 +205,7 @@ def loop_in(loop: Callable[..., Any], *, in_arrays: bool, num_steps: int = 0) ->
 
 
 def filled(count: int, number: int, *, in_arrays: bool, are_small: bool = False) -> Any:
-    """Return so many of a number, as a list, or as an array of int32, or of int8 if they are small."""
+    """Return `count` copies of a number, as a list, or as an array of int32, or of int8 if they are small."""
     if not in_arrays:
         return [number] * count
     import numpy as np
@@ -215,7 +215,7 @@ def filled(count: int, number: int, *, in_arrays: bool, are_small: bool = False)
 
 
 def filled_like(numbers: Any, count: int) -> Any:
-    """Return room for so many numbers such as those of an array, or of anything else in a list."""
+    """Return `count` zeros, in an array of the same type, or in a list."""
     if not hasattr(numbers, "dtype"):
         return [0] * count
     import numpy as np
@@ -244,7 +244,7 @@ def converted(numbers: Any, *, in_arrays: bool, are_small: bool = False, are_rea
 
 
 def chosen(numbers: Any, keys: Any, key: int) -> list[Any]:
-    """Return, in a list, of some numbers in a list or an array those whose keys are `key`."""
+    """Return a list of the numbers whose keys are `key`; numbers and keys are lists or arrays."""
     if isinstance(keys, list):
         return [number for number, its in zip(numbers, keys, strict=True) if its == key]
     return [*numbers[keys == key].tolist()]

@@ -1,4 +1,4 @@
-"""How much memory is left for what is about to be made, so that what does not fit is refused before it is begun."""
+"""The free memory, so that too large objects are refused before they are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TORCH_BYTES = 1_400 << 20
 _NUMBA_BYTES = 1_000 << 20
 """Least address space for a process that compiles: LLVM hung at 500 MiB and ran at 900 [bytes]."""
 _UNKNOWN_BYTES = 8 << 30
-"""What is supposed where no system tells."""
+"""Assumed memory if no system reports it."""
 
 _CGROUPS = (
     ("/sys/fs/cgroup", "", "memory.max", "memory.current"),
@@ -122,12 +122,12 @@ def _cgroup_rooms() -> Iterator[int]:
 
 
 def too_many_objects(count: int, num_microbatches: int, op_bytes: int = 150) -> str | None:
-    """Return why so many ops are not looked at one by one; None where they fit into memory.
+    """Return why this number of ops is too large to inspect one by one, or None if they fit into memory.
 
     Args:
         count: The number of ops.
         num_microbatches: Micro-batches that they are of.
-        op_bytes: What is made of each [bytes]; as an object alone it is a computation or a message of 80 to 150.
+        op_bytes: Memory for each op [bytes]; a computation or message as an object alone takes 80 to 150.
     """
     most = room_bytes() // op_bytes if count > 500_000 else count
     if count <= most:

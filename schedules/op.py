@@ -1,9 +1,9 @@
-"""The ops: what a rank of a pipeline can be told to do.
+"""The ops: the instructions for a rank of a pipeline.
 
 An op list is data. Nothing here computes, sends or waits; the checker, the simulator and the executor
 each give these few words a meaning of their own.
 
-Letters are those of ``torch.distributed.pipelining``: F forward, B full backward, I backward for inputs,
+The letters follow ``torch.distributed.pipelining``: F forward, B full backward, I backward for inputs,
 W backward for weights. (The zero-bubble paper, arXiv:2401.10241, writes B for our I.) R is recompute.
 """
 
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 
 class Payload(StrEnum):
-    """What a message carries; the values are the suffixes of ``SEND_F`` and ``SEND_B``."""
+    """The content of a message; the values are the suffixes of ``SEND_F`` and ``SEND_B``."""
 
     ACTIVATION = "F"
     GRADIENT = "B"
@@ -35,7 +35,7 @@ class Payload(StrEnum):
 class Message(NamedTuple):
     """The one tensor that `stage` hands on for `microbatch`.
 
-    An activation goes to ``stage + 1``, a gradient to ``stage - 1``. A tuple, because it is what readers look up.
+    An activation goes to ``stage + 1``, a gradient to ``stage - 1``. A tuple, as it is used as a key.
     """
 
     payload: Payload
@@ -165,13 +165,13 @@ ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """The phases whose end is the end of a micro-batch on its stage: its gradient is in, its activations are free."""
 
 WorkOp: TypeAlias = Compute | Overlap | Step | Average
-"""What keeps a device busy, for the seconds that costs say."""
+"""Ops that keep a device busy, for the seconds in the costs."""
 
 PostOp: TypeAlias = Send | Recv | Reduce
-"""What only posts: its rank goes on to the next op at once, and what was posted happens beside that."""
+"""Ops that only post: the rank continues with the next op at once, and the posted action happens beside that."""
 
 StageOp: TypeAlias = Reduce | Step | Average | Unshard | Reshard
-"""What is done with all weights or gradients of a stage, for no micro-batch."""
+"""Ops on all weights or gradients of a stage, for no micro-batch."""
 
 Op: TypeAlias = WorkOp | PostOp | StageOp
 """Closed on purpose: a new kind of op must be given a meaning in every reader."""
@@ -197,7 +197,7 @@ def in_flight_change(part: Compute) -> int:
 
 
 def occupies_device(op: Op) -> bool:
-    """Return whether `op` keeps its device busy; all others only post, and go on beside what does."""
+    """Return whether `op` keeps its device busy; other ops only post, and run beside the device's work."""
     if isinstance(op, PostOp):
         return False
     if isinstance(op, (WorkOp, Unshard, Reshard)):
@@ -217,7 +217,7 @@ def stages_of_op(op: Op) -> tuple[int, ...]:
 
 
 def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Send | Recv], Send | Recv]) -> Op:
-    """Return `op` with each computation in it, or the message that it posts, replaced by what the functions give."""
+    """Return `op` with each computation in it, or the message that it posts, replaced by the result of a function."""
     match op:
         case Compute():
             return compute(op)
@@ -267,7 +267,7 @@ def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
 
 
 def needs_from_others(op: Compute, num_stages: int) -> tuple[Message, ...]:
-    """Return what `op` needs of another stage: the activation of the stage before, or the gradient of the one behind.
+    """Return the message that `op` needs of another stage: the activation from before, or the gradient from behind.
 
     There is one such message at most.
     """

@@ -1,4 +1,4 @@
-"""Cells: what stands for an op in columns of numbers, and the op that a cell stands for.
+"""Cells: the representation of ops in columns of numbers, and the conversion of a cell to its op.
 
 op           0F3   0SEND_F3   1STEP   (1F1;1B0)OVERLAP_F_B
 code         F     SEND_F     STEP    F + OVERLAPPED   B
@@ -28,7 +28,7 @@ from pipesched.schedules.op import (
 )
 
 F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, AVERAGE, UNSHARD, RESHARD = range(14)  # noqa: E741
-"""Codes of what a cell holds."""
+"""Codes of the content of a cell."""
 
 OVERLAPPED = 16
 """Added to the code of the first of two neighbours that are an Overlap."""
@@ -42,7 +42,7 @@ _CODE_OF_WORD: dict[type[StageOp], int] = {word: code for code, word in enumerat
 
 
 def cell_code(kind: Phase | type[StageOp], *, is_overlapped: bool = False) -> int:
-    """Return the code of a computation, or of what is done with all of a stage.
+    """Return the code of a computation, or of an op on all of a stage.
 
     Args:
         kind: Phase of the computation, or class of the op.

@@ -106,7 +106,7 @@ class OpColumns:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """How many cells there are of each code, those of Overlaps included."""
+        """Number of cells of each code, including the parts of Overlaps."""
         if isinstance(self.codes, list):
             return tuple(self.codes.count(code) + self.codes.count(code + OVERLAPPED) for code in range(RESHARD + 1))
         import numpy as np
@@ -160,28 +160,28 @@ class OpColumns:
 
     @property
     def kinds(self) -> Any:
-        """Of each op, those of all ranks one after the other, its code; of an Overlap that of its second part."""
+        """The code of each op, rank by rank; of an Overlap the code of its second part."""
         if isinstance(self.codes, list):
             return [code for code in self.codes if code < OVERLAPPED]
         return self.codes[self.codes < OVERLAPPED]
 
     @property
     def are_works(self) -> Any:
-        """Of each op, in the order of `kinds`, whether it is none that posts a message."""
+        """Whether each op, in the order of `kinds`, posts no message."""
         kinds = self.kinds
         if isinstance(kinds, list):
             return [not SEND_F <= kind < REDUCE for kind in kinds]
         return (kinds < SEND_F) | (kinds >= REDUCE)
 
     def are_within(self, num_stages: int, num_microbatches: int) -> bool:
-        """Whether all stages and micro-batches are among so many."""
+        """Whether all stages and micro-batches are in range."""
         (first_stage, last_stage), (first, last) = bounds(self.stages), bounds(self.microbatches)
         return min(first_stage, first) >= 0 and last_stage < num_stages and last < max(1, num_microbatches)
 
     def in_form(self, *, in_arrays: bool) -> tuple[Numbers, ...]:
         """Return begins, codes, stages, micro-batches, others and look-aheads as lists, or as NumPy's arrays.
 
-        Codes are int8 then, all else is int32; what is not there is empty.
+        Codes are then int8, all else int32; missing columns are empty.
         """
         columns = self.begins, self.codes, self.stages, self.microbatches, self.others, self.lookaheads
         return tuple(
@@ -220,7 +220,7 @@ class OpColumns:
 
 
 def columns_of(lists: Sequence[Iterable[Op]]) -> OpColumns | None:
-    """Return the columns whose rows `lists` are, all of them in their order; None: they are none."""
+    """Return the OpColumns whose rows are exactly `lists`, in order, or None."""
     if isinstance(lists, OpRows):
         return lists.columns
     columns = lists[0].columns if lists and isinstance(lists[0], OpRow) else None

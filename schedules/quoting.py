@@ -1,4 +1,4 @@
-"""Quoting what users wrote in messages: in one line, short, and without what controls a terminal."""
+"""Quoting users' text in messages: in one line, short, and without control characters of a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shown(value: object) -> str:
         text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     except ValueError:  # Python writes no integer of more than 4300 digits
         text = f"<{type(value).__name__}, too long to be written>"
-    text = printable(text)  # what is no text may be written in several lines
+    text = printable(text)  # other objects may print in several lines
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
@@ -33,7 +33,7 @@ _UNIT = re.compile("_(bytes_per_s|bytes|s|ms|us|time)$")
 
 
 def shortened(text: str, most: int) -> str:
-    """Return `text`, of which what is in the middle is left out where it has more than `most` characters."""
+    """Return `text`, without its middle if it has more than `most` characters."""
     end = most // 4
     return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
@@ -41,7 +41,7 @@ def shortened(text: str, most: int) -> str:
 def users_lines(error: BaseException) -> list[tuple[str, int, str]]:
     """Return where a user's code stood when an error was raised: (file, line, function) of its calls, last one last.
 
-    What is Python's, PyTorch's or ours is left out; nothing is left of what was raised there alone.
+    Frames of Python, PyTorch and this package are left out, so an error raised in them alone has no lines.
     """
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)
               if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS]  # fmt: skip
@@ -59,5 +59,5 @@ class OneLineError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Return `text` in one line, as a terminal can show it: what controls a terminal, or hides, is escaped."""
+    """Return `text` in one line, as a terminal can show it: control and invisible characters are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

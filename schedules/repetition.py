@@ -15,9 +15,9 @@ from pipesched.schedules.schedule import GeneratedOps, Layout, Schedule
 def repeat(schedule: Schedule, times: int) -> Schedule:
     """Return `schedule`, lowered or not, run `times` times: batch b's micro-batch i is micro-batch b m + i.
 
-    Versions rise by the Steps of each batch, so a synchronous schedule stays what it is: every op of batch b reads
-    version b. Lower what is repeated rather than the batch: then the first messages of a batch need not wait for the
-    last ops of the one before.
+    Versions rise by the Steps of each batch, so a synchronous schedule stays synchronous: every op of batch b reads
+    version b. Lower the repeated schedule rather than the batch: then the first messages of a batch need not wait for
+    the last ops of the one before.
 
     Raises:
         ScheduleError: `times` is below 1; NotRunnableError: a forward is missing.
@@ -45,7 +45,7 @@ def _repeated(row: tuple[Op, ...], times: int, num_microbatches: int) -> Iterato
 
 
 def moved(op: Op, microbatches: int, steps: Callable[[int], int]) -> Op:
-    """Return `op` as it is behind so many micro-batches.
+    """Return `op` as it is after `microbatches` more micro-batches.
 
     Args:
         op: The op.

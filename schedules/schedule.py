@@ -39,7 +39,7 @@ _MESSAGES = frozenset({Send, Recv})
 
 
 class ScheduleError(ValueError):
-    """A schedule, or a file that should hold one, is not what it must be."""
+    """A schedule, or a file of one, is invalid."""
 
 
 class NotRunnableError(ScheduleError):
@@ -80,21 +80,21 @@ class Layout:
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule: one op list per rank, and what the lists do not say.
+    """A schedule: one op list per rank, and properties that the lists do not show.
 
     Attributes:
-        name: What people call it, often as the catalogue does: ``"1f1b"``. Nothing is read off it.
+        name: Its name, often from the catalogue: ``"1f1b"``. No property is derived from it.
         num_stages: Pieces that the model is cut into, numbered 0 to ``num_stages - 1``.
         num_microbatches: Micro-batches in the whole schedule, numbered from 0, each once.
         lists: ``lists[rank]`` is the program of that rank, in order: a tuple, an `OpRow` of columns, or a
             `GeneratedOps`. The versions that one phase of one stage reads in a generated list never go down.
         rank_to_device: The device of every rank; several ranks may share one.
-        width: Copies of a pipeline side by side, kept equal (`schedules.transforms.replication`), that this is made of.
-        is_lowered: Whether the lists say their communication. Lists that have a Send or a Recv do, whatever is given.
-        origin: Name of the catalogue's entry that it was made from; None of lists that were made otherwise.
-        traits: What is known of it beyond its lists.
-        layout: Layout of generated lists; None for held ones, which are read.
-        parameters: Parameters that the catalogue's entry was given, by name; the others have their defaults.
+        width: Copies of a pipeline side by side in this schedule, kept equal (`schedules.transforms.replication`).
+        is_lowered: Whether the lists contain their communication. Lists with a Send or a Recv always do.
+        origin: Name of the catalogue's entry that it was made from, or None for other lists.
+        traits: Known properties beyond its lists.
+        layout: Layout of generated lists, or None for held ones, which are read.
+        parameters: Parameters given to the catalogue's entry, by name; the others have their defaults.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Schedule:
 
     @cached_property
     def columns(self) -> OpColumns:
-        """The lists in memory as columns of numbers: those that they were made from, or read from their ops once."""
+        """The lists in memory as columns of numbers: their original columns, or converted from their ops once."""
         return columns_of(self.lists) or OpColumns.of(self.ops)
 
     def held(self) -> Schedule:
@@ -321,11 +321,11 @@ def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:
 
 
 def stage_share(schedule: Schedule) -> Fraction:
-    """Return what a stage is of a device's share of the model, where all stages are equal.
+    """Return a stage's part of a device's share of the model, if all stages are equal.
 
     A device's share is one p-th of the model, p being the devices of one copy of the pipeline: a chunk of v per rank is
-    1/v of it. Where a model lies on the devices of a copy several times, the share is that of all its replicas: the
-    whole model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3. So m
+    1/v of it. If the devices of a copy hold several replicas of the model, the share counts all of them: the whole
+    model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3. So m
     micro-batches are the same work for the devices together under every schedule.
     """
     return Fraction(len(set(schedule.rank_to_device)), schedule.width * schedule.num_stages)

@@ -1,4 +1,4 @@
-"""The spans of a Timeline as columns: those of its ops, and three times for each cell of them.
+"""The spans of a Timeline as columns: the cells of its ops, and three times for each cell.
 
     op          0F0     (1F1;1B0)OVERLAP_F_B   0STEP       of one rank
     cell         0        1     2                3
@@ -6,7 +6,7 @@
     starts_s    0.0      2.0   2.0              4.0
     ends_s      1.0      4.0   4.0              4.0
 
-Spans as objects are made when somebody reads them, and then once.
+Spans become objects on first access, and are then kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipesched.schedules.schedule import ScheduleError
 from pipesched.schedules.span import Span
 
 _FEW, _SPAN_BYTES = 1_000_000, 300
-"""Ops that fit into any memory, and what the span of one takes, with its op, as objects [bytes]."""
+"""Ops that fit into any memory, and the memory of a span with its op, as objects [bytes]."""
 
 
 @final
@@ -36,11 +36,11 @@ class SpanColumns(Sequence[Span]):
 
     Args:
         ops: The ops.
-        posted_s: When its rank reached the op of each cell [s]: n times, in a list or in NumPy's array; in what the
-            codes are in.
+        posted_s: When its rank reached the op of each cell [s]: n times, in a list or an array of NumPy, like the
+            codes.
         starts_s: When it began [s].
         ends_s: When it was over [s].
-        rows: The ops of each rank as objects, where somebody has made them already.
+        rows: The ops of each rank as objects, if they exist already.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SpanColumns(Sequence[Span]):
 
     @classmethod
     def of(cls, spans: Iterable[Span], num_ranks: int) -> SpanColumns:
-        """Return the columns of `spans`, in order of rank, of so many ranks."""
+        """Return the columns of `spans` of `num_ranks` ranks, in order of rank."""
         spans = sorted(spans, key=attrgetter("rank"))
         rows = {rank: [span.op for span in its] for rank, its in groupby(spans, attrgetter("rank"))}
         columns: list[Numbers] = [[], [], []]

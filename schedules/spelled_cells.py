@@ -17,14 +17,14 @@ from pipesched.schedules import machine_code
 
 
 class Alphabet(NamedTuple):
-    """What letters stand for, as tables of bytes, or of the bytes of int32.
+    """The meaning of letters, as tables of bytes, or of the bytes of int32.
 
     Attributes:
-        numbers: Of each byte the number of the letter whose turns it takes.
-        codes: Of each byte the code of its cells.
-        places: Of each letter by its number where its chunks begin, and where its micro-batches do; -1: it has none.
+        numbers: For each byte the number of the letter whose turns it takes.
+        codes: For each byte the code of its cells.
+        places: For each letter by its number where its chunks begin, and where its micro-batches do; -1 without any.
         stages: Its stage on each rank.
-        firsts: What is added to its micro-batches on each rank.
+        firsts: Offset of its micro-batches on each rank.
         lists: Chunks and micro-batches of the letters that have them, one behind the other.
     """
 
@@ -41,8 +41,8 @@ class SpelledCells(NamedTuple):
 
     Attributes:
         text: Their letters.
-        begins: Where those of each rank begin, and the end.
-        alphabet: What they stand for.
+        begins: Where the cells of each rank begin, and the end.
+        alphabet: The meaning of the letters.
     """
 
     text: bytes
@@ -88,13 +88,13 @@ def write_cells(
         code_of: Codes.
         begins: R + 1 numbers of each list: where the letters of each rank begin, and the end.
         alphabet_of: The alphabet of each list.
-        first_letters: How many letters the alphabets before each one have.
-        first_numbers: How many numbers in `lists`.
+        first_letters: Number of letters of the alphabets before each one.
+        first_numbers: Number of numbers in `lists` before each one.
         places: Where the lists of letters begin.
         stages_of: Their stages.
-        firsts_of: What is added to micro-batches.
+        firsts_of: Offsets of their micro-batches.
         lists: Chunks and micro-batches.
-        turns: Of each letter how often it has come; to be written, as is all that follows.
+        turns: Occurrences of each letter so far; to be written, as are all arrays that follow.
         codes: Codes.
         stages: Stages.
         microbatches: Micro-batches.

@@ -13,17 +13,17 @@ from pipesched.schedules.span import Span, is_work
 from pipesched.schedules.span_columns import SpanColumns
 
 LONGEST_S = 7 * 24 * 3600.0
-"""Longest op that is emulated and longest wait that is asked for [s], a week: what every clock and sleep can take."""
+"""Longest emulated op and longest wait [s], a week: every clock and sleep supports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A rank's own time beside its works: it posts a message, takes one that has come, or goes on to its next op.
+    """A rank's own time beside its works: to post a message, take an arrived one, or continue with its next op.
 
     Attributes:
-        op: The Send or Recv that is posted, the op that the message is taken for, or the op that is over.
+        op: The Send or Recv that is posted, the op that takes the message, or the op that is over.
         start_s: When the rank began with it [s].
-        end_s: When it went on [s].
+        end_s: When the rank continued [s].
     """
 
     rank: int
@@ -48,12 +48,12 @@ class MemorySample:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """How fast a machine was beside a measurement: what a fixed kernel took just before and just after it.
+    """Speed of a machine around a measurement: the time of a fixed kernel just before and just after it.
 
     Attributes:
-        device: Which kind of device ran the kernel, ``cpu`` or ``cuda``; each has one of its own.
-        num_busy: How many cores of the machine ran it at once, as the measurement kept them busy; 1 of GPUs.
-        kernel_s: What it took, in the mean [s].
+        device: Kind of device that ran the kernel, ``cpu`` or ``cuda``; each kind has its own kernel.
+        num_busy: Number of cores that ran it at once, the number in use during the measurement; 1 for GPUs.
+        kernel_s: Mean time of the kernel [s].
     """
 
     device: str
@@ -71,12 +71,12 @@ def mean_yardstick(yardsticks: Iterable[Yardstick | None]) -> Yardstick | None:
 
 
 def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
-    """Yield what a rank takes to post each message, and from the end of a work to its next op.
+    """Yield a rank's time to post each message, and from the end of a work to its next op.
 
-    What it takes to receive a message cannot be told from waiting for it.
+    The time to receive a message cannot be separated from waiting for it.
 
     Args:
-        spans: Spans of one rank, in the order of its list, that say when each op was reached.
+        spans: Spans of one rank, in the order of its list, with the time when each op was reached.
     """
     for span, following in pairwise(spans):
         start_s = span.end_s if occupies_device(span.op) else span.posted_s
@@ -88,21 +88,21 @@ def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
 class Timeline:
     """Every span of a run, in the same form whether it was simulated or measured.
 
-    What is asked of it often is worked out once, at the first question; columns make their spans when these are read.
+    Results of frequent queries are cached on first use; columns make their spans when these are read.
 
     Attributes:
         name: The schedule's name.
-        source: Where the times come from: ``"predicted"``, ``"measured"``, or another word that tells it apart in a
+        source: Source of the times: ``"predicted"``, ``"measured"``, or another word that labels it in a
             figure. Only a measured Timeline gives costs, and a prediction is compared with a measurement as such.
         spans: The spans, in order of rank, then of the rank's list.
         rank_to_device: The device of every rank.
-        memory: Samples in order of device, then time; empty when memory was not looked at. Of two at one time the
-            first is the most that was held on the way through it, the second what is held from then on.
-        hand_overs: The hand-overs, in order of rank, then of the rank's list; empty where handing over takes no time,
-            or was not looked at.
-        yardstick: How fast the machine was where the times were measured: of a prediction, those that it is made of;
-            None where that is not known.
-        launch_s: Time in which one host thread launched the ops of all ranks [s]; None where each rank has a process,
+        memory: Samples in order of device, then time; empty if memory was not recorded. Of two samples at one time the
+            first is the peak in passing, the second the memory from then on.
+        hand_overs: The hand-overs, in order of rank, then of the rank's list; empty if hand-over takes no time, or was
+            not recorded.
+        yardstick: Speed of the machine around the measurement of the times; for a prediction, around the measurement
+            of its costs; None if unknown.
+        launch_s: Time in which one host thread launched the ops of all ranks [s]; None if each rank has a process,
             or in a prediction.
     """
 
@@ -132,7 +132,7 @@ class Timeline:
 
     @cached_property
     def columns(self) -> SpanColumns:
-        """The spans as columns of numbers: those that they are made from, or read from them once."""
+        """The spans as columns of numbers: their original columns, or converted once."""
         return (
             self.spans if isinstance(self.spans, SpanColumns) else SpanColumns.of(self.spans, len(self.rank_to_device))
         )
@@ -176,7 +176,7 @@ class Timeline:
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether the times are known to be those of a CPU, where to launch an op is to run it."""
+        """Whether the times are known to be times of a CPU, where launching an op runs it."""
         return self.yardstick is not None and self.yardstick.device == "cpu"
 
     def of_rank(self, rank: int) -> tuple[Span, ...]:

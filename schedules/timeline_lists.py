@@ -8,7 +8,7 @@ from pipesched.schedules.timeline import Timeline
 
 
 def schedule_of(timeline: Timeline) -> Schedule:
-    """Return what the ranks of a run did, as a schedule: its Sends and Recvs are in the lists if they were measured.
+    """Return the ops of a run as a schedule; measured Sends and Recvs are in its lists.
 
     Raises:
         ScheduleError: Nothing is computed in it.

@@ -1,4 +1,4 @@
-"""The traits of a schedule: what the catalogue knows of it and its op lists do not say."""
+"""The traits of a schedule: properties known to the catalogue that its op lists do not show."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class PredictionRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleTraits:
-    """What a schedule is by nature. The defaults are those of lists of which nothing is known.
+    """The nature of a schedule. The defaults are for lists of unknown nature.
 
     Attributes:
         is_asynchronous: Whether it steps without a flush.
         averages: Whether its pipelines have optimizers of their own, and an Average with a reference model.
         takes_chunks: Whether a rank may hold any number of stages (``-v``).
         takes_plans: Whether the planner may choose its depth and width: it is one pipeline.
-        prediction: How weights are predicted where an op looks ahead; None where none does, or nobody knows.
+        prediction: How weights are predicted for ops that look ahead; None without such ops, or if unknown.
     """
 
     is_asynchronous: bool = False

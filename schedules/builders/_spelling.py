@@ -1,9 +1,9 @@
-"""A spelling: what each rank does, a letter for each op, and what the letters stand for.
+"""A spelling: the ops of each rank, a letter for each op, and the meanings of the letters.
 
     rank 0  FFBFBBS     F  of stage 0 on micro-batches 0, 1, 2     B  likewise     S  the Step of stage 0
     rank 1  FBFBFBS     F  of stage 1                              ..
 
-The n-th time that a letter comes on a rank it stands for its n-th op there, so a spelling has no numbers in it.
+The n-th occurrence of a letter on a rank is its n-th op there, so a spelling contains no numbers.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Letter(NamedTuple):
     """The ops of one letter: the n-th on rank k is of stage ``stages[k] + chunks[n]``.
 
     Attributes:
-        kind: What its ops do.
+        kind: The kind of its ops.
         stages: Its stage, for each rank.
-        microbatches: Its n-th micro-batch; None: n.
-        chunks: By how much the stage of its n-th op is above; None: by nothing.
-        firsts: What is added to its micro-batches, for each rank; None: nothing.
-        turns_of: The letter whose turns it takes, which say stage and micro-batch.
+        microbatches: Its n-th micro-batch, or None for n.
+        chunks: Offset of the stage of its n-th op, or None for 0.
+        firsts: Offset of its micro-batches, for each rank, or None for 0.
+        turns_of: The letter whose turns it takes, which give stage and micro-batch.
         is_overlapped: Whether its ops overlap the ones that follow.
     """
 
@@ -66,7 +66,7 @@ class Letter(NamedTuple):
 
 @final
 class Letters(dict[str, Letter]):
-    """Letters, each with what it stands for."""
+    """Letters, each with its meaning."""
 
     @cached_property
     def are_bytes(self) -> bool:
@@ -75,7 +75,7 @@ class Letters(dict[str, Letter]):
 
     @cached_property
     def alphabet(self) -> Alphabet:
-        """What machine code asks of them."""
+        """The letters as tables for machine code."""
         own = [letter for letter, known in self.items() if known.turns_of is None]
         numbers = {letter: own.index(known.turns_of or letter) for letter, known in self.items()}
         lists, places, first_of, zeros = array("i"), array("i"), dict[int, int](), [0] * len(self[own[0]].stages)
@@ -90,11 +90,11 @@ class Letters(dict[str, Letter]):
 
 
 def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
-    """Return the ops that the letters of each rank stand for.
+    """Return the ops of the letters of each rank.
 
     Args:
         rows: The letters of each rank.
-        letters: What each letter stands for.
+        letters: The meaning of each letter.
     """
     begins, known = (
         [*accumulate(map(len, rows), initial=0)],
@@ -131,9 +131,9 @@ def _spelled_at_once(
 
     Args:
         text: The letters of all ranks, n in all.
-        letters: What each letter stands for.
+        letters: The meaning of each letter.
         code_of: The code of each letter.
-        begins: Where those of each rank begin, and n.
+        begins: Where the letters of each rank begin, and n.
     """
     import numpy as np
 
@@ -161,7 +161,7 @@ def _spelled_at_once(
 
 
 def first_turns(row: str, count: int) -> str:
-    """Return `row` without what comes after the first `count` turns of each letter."""
+    """Return `row` with only the first `count` occurrences of each letter."""
     if len(row) == count * len(set(row)):
         return row
     turns = Counter[str]()
@@ -188,7 +188,7 @@ def rank_letters(num_ranks: int) -> Letters:
 
 @cache
 def v_letters(num_ranks: int) -> Letters:
-    """Return the letters of a V: F, B, I, W, S of the stages on the way down, f, b, i, w, s of those on the way up."""
+    """Return the letters of a V: F, B, I, W, S for stages on the way down, f, b, i, w, s for stages on the way up."""
     up = stage_letters(range(2 * num_ranks - 1, num_ranks - 1, -1))
     return Letters(_both(rank_letters(num_ranks), up))
 

@@ -9,12 +9,12 @@ def cross(slots: list[str], letters: str, stage: int, num_stages: int, start: in
     A micro-batch goes through all stages and back at once: B of the last stage is in the slot after its F.
 
     Args:
-        slots: What one rank does in each slot.
-        letters: Those of F and B.
+        slots: The letter of one rank in each slot.
+        letters: The letters of F and B.
         stage: The stage.
         num_stages: All stages.
         start: When the first micro-batch enters.
-        num_microbatches: How many follow one another.
+        num_microbatches: Number of consecutive micro-batches.
     """
     for letter, first in zip(letters, (start + stage, start + 2 * num_stages - 1 - stage), strict=True):
         slots[first : first + 2 * num_microbatches : 2] = letter * num_microbatches

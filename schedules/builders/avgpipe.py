@@ -9,7 +9,7 @@ Two pipelines of two stages on two devices: ranks 0 and 2 share device 0, ranks 
 
 Each pipeline is a full copy of the model with a batch and an optimizer of its own, in 1F1B with advance forward
 propagation (`builders.one_f_one_b`). After its Step a stage is drawn towards the reference model by an Average; so
-the copies are no replicas whose gradients are summed. What one pipeline leaves idle of a device, another uses: since
+the copies are no replicas whose gradients are summed. One pipeline uses the idle time of another on a device: since
 small micro-batches seldom fill a device, N of them side by side may cost little more than one.
 
 One pipeline alone has nothing to average with, and is plain training.

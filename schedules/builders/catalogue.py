@@ -16,7 +16,7 @@ _MAX_GENERATED_MICROBATCHES = 10**15
 """Most micro-batches of such a run: nobody reads as many to the end."""
 
 _LONGEST = 100
-"""Characters of a name that are compared with those that there are."""
+"""Characters of a name that are compared with the known names."""
 
 _BETWEEN_WORDS = dict.fromkeys(map(ord, "-_ "))
 
@@ -153,7 +153,7 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
 
 
 def lookup(name: str) -> Entry | None:
-    """Return the entry that has this name, or alias, in any case and however words are joined; None: there is none."""
+    """Return the entry with this name or alias, in any case and however words are joined, or None."""
     if isinstance(name, OwnName):
         return name.entry
     return CATALOGUE.get(name) or _BY_ANY_NAME.get(_plain(name))
@@ -178,10 +178,10 @@ def simplest_case(name: str, settings: Mapping[str, int]) -> tuple[Entry, dict[s
 
 
 def find(name: str) -> Entry:
-    """Return the entry that has this name, or alias, as `lookup` does.
+    """Return the entry with this name or alias, as `lookup` does.
 
     Raises:
-        ScheduleError: There is none; with the name that comes nearest, and all.
+        ScheduleError: No entry has it; the message lists the nearest name, or all.
     """
     entry = lookup(name) if isinstance(name, str) else None
     if entry is None:

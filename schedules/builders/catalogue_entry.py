@@ -1,4 +1,4 @@
-"""An entry of the catalogue: what is known of a schedule, and of the parameters that it takes."""
+"""An entry of the catalogue: a schedule, its properties, and the parameters that it takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, final
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
 
 ParameterValue: TypeAlias = int | float | tuple[int, ...] | None
-"""What a parameter can be set to; None: what the builder finds from the counts."""
+"""The value of a parameter; None if the builder derives it from the counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Parameter:
     """One ``key=value`` that a builder takes beyond ranks, micro-batches and chunks.
 
     Attributes:
-        default: None where the builder finds it from the counts, as `text` says.
-        text: What it does, in a few words.
-        type: What values a parameter whose default is None takes: a whole number, any number, or whole numbers
+        default: Default value; None if the builder derives it from the counts, as `text` explains.
+        text: Its meaning, in a few words.
+        type: Kind of values of a parameter with default None: a whole number, any number, or whole numbers
             (``2:1:1``).
         counts_run: Whether it counts micro-batches of the whole run, so that there can be no more of them.
-        multiplies_chunks: Whether a rank holds so many times as many stages.
+        multiplies_chunks: Whether its value multiplies the stages of a rank.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Parameter:
 
     @property
     def takes(self) -> Literal["integer", "number", "integers"]:
-        """What is taken: of the default's type, if there is one."""
+        """Kind of its values: the type of the default, if there is one."""
         return "integer" if isinstance(self.default, int) else self.type
 
     def read(self, value: object) -> ParameterValue:
@@ -90,17 +90,17 @@ class InFlightRule(StrEnum):
     DEPTH = "depth"
 
     def most(self, num_ranks: int, rank: int, num_microbatches: int) -> int:
-        """Return that number on `rank` of so many."""
+        """Return the micro-batches in flight on `rank` of `num_ranks`."""
         return num_microbatches if self is InFlightRule.ALL else min(num_microbatches, num_ranks - rank)
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialCase:
-    """A schedule whose lists are those of another one, some of whose parameters have these values.
+    """A schedule whose lists equal the lists of another one with these values of some parameters.
 
     Attributes:
         name: Name of the other schedule, in the catalogue.
-        settings: Values by parameter; the parameters that are left are those of this schedule.
+        settings: Values by parameter; the other parameters are the parameters of this schedule.
     """
 
     name: str
@@ -109,20 +109,20 @@ class SpecialCase:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the catalogue: one schedule, how it is built and what is known of it.
+    """An entry of the catalogue: one schedule, its builder and its properties.
 
     Attributes:
         build: Called with (num_ranks, num_microbatches), and with keywords num_chunks and `parameters`.
-        text: What it is, in a line.
+        text: Its description, in a line.
         source: Paper and section.
-        traits: What it is by nature; they travel with each schedule that is made from it.
+        traits: Its nature; the traits travel with each schedule that is made from it.
         aliases: Other names of it, as papers, PyTorch and Megatron-LM write them.
-        chunks: Stages that a rank holds; unless others are asked for, where it takes them.
-        replicas: Ranks that hold the same stage, where that is in the schedule's nature.
-        build_generated: Builds the same with generated lists, for a run of any length; None where runs repeat a batch.
-        in_flight: Micro-batches that are in flight on a rank; None where no rule is known.
-        case_of: The schedule that this one is a special case of; None if there is none.
-        is_own: Whether it is a user's, and in no catalogue: its schedules say by themselves what they are.
+        chunks: Stages of a rank; the default, if the schedule takes other numbers.
+        replicas: Ranks that hold the same stage, if that is in the schedule's nature.
+        build_generated: Builds the same with generated lists, for a run of any length, or None if runs repeat a batch.
+        in_flight: Rule of micro-batches in flight on a rank, or None if unknown.
+        case_of: The schedule that this one is a special case of, or None.
+        is_own: Whether it is a user's, and in no catalogue: its schedules carry their own properties.
     """
 
     name: str
@@ -169,12 +169,12 @@ class Entry:
 
 @final
 class OwnName(str):
-    """The name of a builder of a user's own that goes with its entry: who looks it up in the catalogue has that.
+    """The name of a builder of a user's own, with its entry: a look-up in the catalogue returns that entry.
 
-    Only who was given the builder makes one. A text of the same letters, as a file may say it, finds nothing.
+    Only code that was given the builder makes one. A plain text of the same letters, as in a file, finds nothing.
 
     Attributes:
-        entry: What is known of the builder.
+        entry: Entry of the builder.
     """
 
     __slots__ = ("entry",)

@@ -1,9 +1,9 @@
 """V-Half and V-Min, a V with a half and a third of 1F1B's activations: arXiv:2405.15362, section 3.
 
 A schedule repeats a *building block*: the F and I of one micro-batch on the two chunks of every rank. The next
-micro-batch does the same 6 slots later, as many as it has ops on a rank, and each W takes the first slot left free.
+micro-batch does the same 6 slots later (it has 6 ops on a rank), and each W takes the first slot left free.
 So the block's length decides how many micro-batches are in flight. The blocks of V-Min and of V-Half for p = 4 ranks,
-F and I of the chunk on the way down, f and i of that on the way up:
+F and I of the chunk on the way down, f and i of the chunk on the way up:
 
     rank 0  F . . . . . . f i . . . . . . I
     rank 1  . F . . . . f . . i . . . . I .
@@ -97,9 +97,9 @@ def _rows(block: BlockRule, p: int, m: int) -> Sequence[str]:
 
 @lru_cache(maxsize=64)
 def _squeezed(block: BlockRule, p: int, m: int) -> tuple[str, ...]:
-    """Return the letters of each rank without their gaps: in every slot each rank takes what it can.
+    """Return the letters of each rank without their gaps: in every slot each rank takes a possible op.
 
-    What is left of a list fits into memory in its own order, and the op that comes first in the repeated blocks has
+    The rest of a list fits into memory in its own order, and the op that comes first in the repeated blocks has
     all it needs, so in every slot some rank takes one.
     """
     repeated = [_repeated(block(p, rank), m) for rank in range(p)]
@@ -136,7 +136,7 @@ def _growth(letter: str) -> int:
 def _needs(rank: int, p: int) -> tuple[tuple[int, int], ...]:
     """Return, for each letter of `rank`, the two whose op on the same micro-batch must be over.
 
-    They are numbered over all ranks; the number behind the last one stands for what is always there.
+    They are numbered over all ranks; the number behind the last one is always over.
     """
     own, always = len(_LETTERS) * rank, len(_LETTERS) * p
     before, after = own - len(_LETTERS), own + len(_LETTERS)
@@ -153,12 +153,12 @@ def _needs(rank: int, p: int) -> tuple[tuple[int, int], ...]:
 
 @final
 class _Rank:
-    """What one rank has taken, and where in its repeated blocks the next op of each letter is.
+    """The ops that one rank has taken, and the place of the next op of each letter in its repeated blocks.
 
     Args:
         repeated: The letters of the repeated blocks.
         limit: Most chunks that may be held.
-        needs: What each letter needs.
+        needs: The ops that each letter waits for.
         num_taken: How many ops of each letter are taken, numbered over all ranks.
     """
 
@@ -195,7 +195,7 @@ class _Rank:
         return first
 
     def _fits(self, letter: int, place: int) -> bool:
-        """Return whether the F at `place` leaves memory for those of the other chunk that it passes."""
+        """Return whether the F at `place` leaves memory for the passed F of the other chunk."""
         others, turn = self._places[_F_UP - letter], self._num_taken[self._own + _F_UP - letter]
         passed = others[turn : bisect(others, place)]
         peaks = (self._held + count - self._weights_left(before) for count, before in enumerate(passed, 1))

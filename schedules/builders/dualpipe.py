@@ -13,8 +13,8 @@ DualPipeV, p = 2 ranks, m = 4 micro-batches, stages k and 3 - k on rank k, writt
     rank 0  0F0  0F1  0F2  3F0  3I0  3W0  3F1  0F3& 3B1  3F2& 0B0  3B2  3F3& 0B1  3B3  0I2  0W2  0I3  0W3
     rank 1  ..   1F0  2F0  1F1  2F1  1F2  2B0  2F2& 1B0  1F3& 2B1  2F3& 1B1  2B2  1B2  2I3  1I3  2W3  1W3
 
-Rank k of DualPipeV on p / 2 ranks does just what ranks k and p - 1 - k of DualPipe on p ranks do, each for the
-micro-batches that enter at its own end and for those that enter at the other: one order makes both.
+Rank k of DualPipeV on p / 2 ranks does the work of ranks k and p - 1 - k of DualPipe on p ranks: one of them for
+micro-batches that enter at its own end, the other for micro-batches from the other end. One order makes both.
 
 Where t_F = t_I >= t_W and an overlapped pair takes t_FB, the rank that is idle longest is so for
 (p/2 - 1)(t_FB + t_B - 3 t_W), p being the ranks of DualPipe or the stages of DualPipeV; on every rank p + 1
@@ -36,7 +36,7 @@ def dualpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build DualPipe; both replicas of every stage reduce their gradients before they step.
 
     Raises:
-        ScheduleError: The ranks or the micro-batches are not even, or these are fewer than twice as many as the ranks.
+        ScheduleError: The ranks or the micro-batches are not even, or the micro-batches are fewer than twice the ranks.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches
@@ -80,10 +80,10 @@ def _columns(
     Args:
         places: The place of each rank in the V, which is its stage near to where its micro-batches enter.
         firsts: The first of these micro-batches, for each rank.
-        other_firsts: The first of those that come from the other end.
+        other_firsts: The first micro-batch from the other end, for each rank.
         p: Places.
         m: Micro-batches from either end.
-        end: What follows the computations.
+        end: The ops after the computations.
     """
     rows, late = zip(*(_row(p, place, m) for place in places), strict=True)
     others = [2 * p - 1 - place for place in places]
@@ -107,10 +107,10 @@ def _columns(
 def _row(p: int, rank: int, m: int) -> tuple[str, str]:
     """Return the letters of `rank` in a V of p ranks with m micro-batches per chunk: eight phases.
 
-    Capitals are of chunk 0, where micro-batches enter. G is an F that overlaps what follows, V an early W.
+    Capitals are of chunk 0, where micro-batches enter. G is an F that overlaps the next op, V an early W.
 
     Returns:
-        The letters, and those I among them whose W come later.
+        The letters, and the I among them whose W come later.
     """
     behind = p - 1 - rank
     warmup = "F" * (2 * behind) + "Ff" * (rank + 1)  # 1: F of chunk 0 alone; 2: F of both in turn
@@ -123,5 +123,5 @@ def _row(p: int, rank: int, m: int) -> tuple[str, str]:
     late = inputs + "I" * behind
     weights = late.translate(_WEIGHTS)
     waiting = "".join(f"{weight}I" for weight in weights[:behind])  # 7: W fills the wait for the next gradient
-    rest = weights[behind:]  # 8: what is still due
+    rest = weights[behind:]  # 8: the remaining W
     return warmup + turn + steady + forwards + backwards[: rank + 1] + inputs + waiting + rest, late

@@ -5,7 +5,7 @@ p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, writte
     rank 0  0F0 0F1 2F0 2F1 ..  2I0 2W0 0F2 2I1 2W1 0F3 0I0 0W0 2F2 0I1 0W1 2F3 2I2 2W2 2I3 2W3 0I2 0W2 0I3 0W3
     rank 1  ..  1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1I2 3W3 1I3 1W2 1W3
 
-Rounds and chunks are those of `interleaved`. Rank k runs min(v m, (v - 1) round + p - 1 - k) forwards ahead, then
+Rounds and chunks are the same as in `interleaved`. Rank k runs min(v m, (v - 1) round + p - 1 - k) forwards ahead, then
 alternates F and I; from the (k + 1)-th I on, the oldest W follows each I, and the others come at the end
 (arXiv:2401.10241, section 2.1, with one chunk: `zb_h1`). In flight, from F to W: up to (v - 1) round + p on every rank.
 

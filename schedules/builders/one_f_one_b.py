@@ -22,7 +22,7 @@ from pipesched.schedules.builders._spelling import rank_letters, spelled
 
 
 def alternating(num_forwards: int, warmup: int, back: str = "B") -> str:
-    """Return `warmup` forwards, then one F and one `back` in turn, then those that are left."""
+    """Return `warmup` forwards, then one F and one `back` in turn, then the remaining `back`."""
     return "F" * warmup + ("F" + back) * (num_forwards - warmup) + back * warmup
 
 
@@ -44,7 +44,7 @@ def pipeline_rows(num_ranks: int, num_microbatches: int, advance: int) -> list[s
 
 
 def require_advance(advance: int) -> None:
-    """Refuse what is no number of forwards.
+    """Refuse an invalid number of forwards.
 
     Raises:
         ScheduleError: It is below 0 or not an integer.

@@ -58,7 +58,7 @@ def generated_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def generated_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
-    """Build a run in which every stage steps after each `accumulate` micro-batches; by default as many as ranks.
+    """Build a run in which every stage steps after each `accumulate` micro-batches (default: the number of ranks).
 
     Raises:
         ScheduleError: A count below 1, fewer micro-batches per Step than ranks, or a last period that is not full.
@@ -135,7 +135,7 @@ def without_flush(
 
 
 def update_period(name: str, num_ranks: int, num_microbatches: int, accumulate: int | None) -> int:
-    """Return the micro-batches per Step of schedule `name`: `accumulate`, or as many as ranks.
+    """Return the micro-batches per Step of schedule `name`: `accumulate`, or the number of ranks by default.
 
     Raises:
         ScheduleError: A count below 1, fewer than ranks, or a run that is no multiple of it.

@@ -11,7 +11,7 @@ forward stages j = 1..p, and the weights of stage j are 2 (K - j + 1) cycles old
     rank 1  ..   F0@0 F1@0 F2@0 B0@0 F3@1 B1@1 F4@2 B2@2 F5@3 B3@3 F6@4
     rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4
 
-Hybrid training (section 4.2) does so for the first `pipelined` micro-batches, drains, and goes on with one
+Hybrid training (section 4.2) does so for the first `pipelined` micro-batches, drains, and continues with one
 micro-batch at a time. With pipelined = 2:
 
     rank 0  F0@0 F1@0 ..   ..   ..   B0@0 ..   B1@1 F2@2 ..   ..   ..   ..   B2@2 F3@3 ..   ..   ..   ..   B3@3

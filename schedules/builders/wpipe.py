@@ -29,7 +29,7 @@ from pipesched.schedules.builders.pipedream import update_period, without_flush
 
 
 def generated_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
-    """Build a run of 2 p stages that step after each `accumulate` micro-batches; by default as many as ranks.
+    """Build a run of 2 p stages that step after each `accumulate` micro-batches (default: the number of ranks).
 
     Raises:
         ScheduleError: A count below 1, fewer micro-batches per Step than ranks, or a last period that is not full.

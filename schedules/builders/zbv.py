@@ -1,4 +1,4 @@
-"""ZBV, zero bubble in a V: arXiv:2401.10241, section 6; the order is that of PyTorch's ``ScheduleZBVZeroBubble``.
+"""ZBV, zero bubble in a V: arXiv:2401.10241, section 6; in the order of PyTorch's ``ScheduleZBVZeroBubble``.
 
 p = 2 ranks, m = 3 micro-batches, stages k and 3 - k on rank k, written stage F micro-batch:
 
@@ -8,7 +8,7 @@ p = 2 ranks, m = 3 micro-batches, stages k and 3 - k on rank k, written stage F 
 A micro-batch comes back to the rank where it started, so the first rank has its first gradient as early as the last.
 The order is made for equal times of F, I and W and for at least 2 p - 1 micro-batches; then no rank is idle between
 its first op and its last, and none holds more than 2 p chunks, p micro-batches' worth, from F to W. With fewer
-micro-batches it is the same order with those left out that are not there.
+micro-batches the order is the same without the missing ones.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ ZB-H2 runs as many forwards ahead as fill the time until the first I comes back:
 
 With h = 1 or 2, rank k runs min(m, h (p - 1 - k)) forwards ahead, then alternates F and I. From the (h k + 1)-th I on,
 the oldest W follows each I; the others come at the end. So every rank holds up to h (p - 1) + 1 micro-batches from F
-to W, p as 1F1B's first rank (H1) or 2 p - 1 (H2), of which h k wait for W alone: of those, less is kept.
+to W, p as 1F1B's first rank (H1) or 2 p - 1 (H2), of which h k wait for W alone: less memory is kept for these.
 
 Zero bubble means that no rank is idle between its own first and last op. Ranks begin one F after the other all the
 same, so the makespan is longer than the work by that much, and only the next batch would fill the gap.

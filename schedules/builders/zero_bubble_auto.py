@@ -4,7 +4,7 @@ The paper's heuristic, which walks through the batch in time and decides op by o
 
 * Warm-up: as many F as fit, in time before the first I and in memory, each rank at least one more than the next.
 * Then rounds of one F and one I per rank. W is put where a rank would wait for longer than W takes, where a shorter
-  wait would make it the rank that has waited longest, and where F needs memory; what is left comes at the end.
+  wait would make it the rank that has waited longest, and where F needs memory; the remaining W come at the end.
 
 Three questions stay open: whether the last F of the warm-up may delay the first I; whether a rank that is two F ahead
 of the next one leaves out an F rather than keep an I waiting; whether W also fills a wait that is shorter than W on a
@@ -52,8 +52,8 @@ def zb_auto(
         i: Seconds of I.
         w: Seconds of W.
         c: Seconds of one transfer.
-        limit: Most that a rank may hold at once, in what one micro-batch holds from F to I (M_B); None: p, as 1F1B.
-        kept: Share of that which is kept from I to W (M_W / M_B).
+        limit: Memory limit of a rank, in units of a micro-batch's memory from F to I (M_B), or None for p, as 1F1B.
+        kept: Share of M_B that is kept from I to W (M_W / M_B).
 
     Raises:
         ScheduleError: A count below 1, a cost below 0, a limit below 1, or a share outside of 0 to 1.
@@ -74,7 +74,7 @@ def zb_auto(
 
 @dataclass(frozen=True, slots=True)
 class _Seconds:
-    """What ops and transfers take, as whole numbers of some unit: comparisons are exact, ties are ties."""
+    """Times of ops and transfers, as whole numbers of some unit: comparisons are exact, ties are ties."""
 
     f: int
     i: int
@@ -84,7 +84,7 @@ class _Seconds:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What one micro-batch holds from F to I and from I to W, and the most that a rank may hold."""
+    """Memory of one micro-batch from F to I and from I to W, and the limit of a rank."""
 
     until_input: int
     until_weight: int
@@ -113,7 +113,7 @@ class _Rank:
         self.begin = self.free = self.waited = self._held = 0
 
     def lacks_room(self, num_forwards: int, num_weights: int = 0) -> bool:
-        """Whether so many more F do not fit, after so many more W."""
+        """Whether `num_forwards` more F do not fit, after `num_weights` more W."""
         room = self._room
         return self._held + num_forwards * room.until_input - num_weights * room.until_weight > room.limit
 
@@ -258,7 +258,7 @@ class _Plan:
 
 
 def _integers(*values: float) -> tuple[int, ...]:
-    """Return whole numbers in the same ratios, exactly those of the decimals that `values` print as."""
+    """Return whole numbers in the same ratios as the printed decimals of `values`."""
     fractions = [Fraction(str(value)) for value in values]
     common = math.lcm(*(fraction.denominator for fraction in fractions))
     return tuple(int(fraction * common) for fraction in fractions)

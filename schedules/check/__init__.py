@@ -1,4 +1,4 @@
-"""The checker finds what is wrong with op lists before anything runs."""
+"""The checker finds faults of op lists before anything runs."""
 
 import lazy_loader
 

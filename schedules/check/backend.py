@@ -1,4 +1,4 @@
-"""The backends that a schedule is checked for: who carries the messages."""
+"""The backends that a schedule is checked for, which carry the messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MessageBackend(StrEnum):
-    """A backend: what carries the messages, and how it queues them."""
+    """A backend, by the way it carries and queues messages."""
 
     GLOO = "gloo"
     NCCL = "nccl"

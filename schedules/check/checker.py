@@ -27,7 +27,7 @@ Lowering: TypeAlias = Callable[[Schedule], Schedule]
 
 @dataclass(frozen=True, slots=True)
 class BackendTraits:
-    """How a backend behaves, where one meets it, and who puts Sends and Recvs into lists without."""
+    """How a backend behaves, where it is used, and how Sends and Recvs get into lists without them."""
 
     communication: Communication
     text: str
@@ -52,11 +52,11 @@ BACKENDS: Mapping[MessageBackend, BackendTraits] = {
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is wrong with a schedule, by backend.
+    """The faults of a schedule, by backend.
 
     Attributes:
-        lists: The lists that the findings speak of: as given, or lowered as the backend's user lowers them.
-        findings: None for a backend that it is safe on.
+        lists: The lists of the findings: as given, or lowered as the backend's user lowers them.
+        findings: Findings by backend; empty for a backend on which the schedule is safe.
     """
 
     lists: Mapping[MessageBackend, Schedule]

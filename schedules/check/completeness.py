@@ -1,7 +1,7 @@
 """Whether lists without communication are complete and in order, by a look at their columns: no op is made for it.
 
-It knows lists of computations, all of version 0, with one Step of each stage at its end, or none at all. Of what it
-does not know, or finds fault with, `check.structure` and `check.gradient_flow` say what is wrong, op by op.
+It supports lists of computations, all of version 0, with one Step of each stage at its end, or none at all. For
+unsupported or faulty lists, `check.structure` and `check.gradient_flow` find the faults, op by op.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cut the places of a schedule that matter out of its grid.
 
-rank 0  0F0 >0B0< 0F1 ...     here 0B0 is marked, and what is further than a few ops from a mark is left out
+rank 0  0F0 >0B0< 0F1 ...     here 0B0 is marked, and ops further than a few ops from a mark are left out
 rank 1  >1F1< 1B1 1F0 ...
 """
 
@@ -26,7 +26,7 @@ class Cell:
 
 
 def excerpt(schedule: Schedule, places: Iterable[ListPosition]) -> dict[int, tuple[Cell, ...]]:
-    """Return a row of cells for each rank of `places`, with these marked and what is around them."""
+    """Return a row of cells for each rank of `places`, with marks on these and the ops around them."""
     marked: defaultdict[int, set[int]] = defaultdict(set)
     for rank, index in places:
         marked[rank].add(index)

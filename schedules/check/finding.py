@@ -9,14 +9,14 @@ from pipesched.schedules.semantics import Deadlock
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault of op lists: where it is, and what was got and expected there.
+    """A fault of op lists: its place, the actual and the expected ops.
 
     Attributes:
         kind: ``structure``, ``version``, ``matching`` or ``progress``.
-        rank: Where; None for what is missing everywhere.
-        index: Position in the rank's list, from 0; None when the fault has no single place.
-        text: What was got and what was expected.
-        deadlock: What stands still, and why; for ``progress`` only.
+        rank: Its rank, or None if something is missing everywhere.
+        index: Position in the rank's list, from 0, or None if the fault has no single place.
+        text: The actual and the expected ops.
+        deadlock: The blocked ops, and the reasons; for ``progress`` only.
     """
 
     kind: str

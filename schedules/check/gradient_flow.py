@@ -40,11 +40,11 @@ from pipesched.schedules.check.finding import Finding
 
 _GradientOp: TypeAlias = Compute | Reduce | Step | Average
 _Events: TypeAlias = list[tuple[int, _GradientOp]]
-"""(index, op) of what one rank does with the gradients of one stage."""
+"""(index, op) of one rank's ops on the gradients of one stage."""
 
 
 def updates(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the gradients that are lost, summed twice, or not summed; and what is of a stage that is elsewhere."""
+    """Yield the gradients that are lost, summed twice, or not summed; and ops of a stage that is on another rank."""
     holders = _holders(schedule)
     for rank, row in enumerate(schedule.ops):
         for index, op in enumerate(row):
@@ -60,7 +60,7 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
-    """Return, for each stage, the ranks that have a copy of it: those that compute it, or reduce with one that does."""
+    """Return, for each stage, the ranks with a copy of it: they compute it, or reduce with a rank that does."""
     computed = [set(stages_of(row)) for row in schedule.ops]
     reduced = [{op.stage for op in row if isinstance(op, Reduce)} for row in schedule.ops]
     common = {stage for own, more in zip(computed, reduced, strict=True) for stage in own & more}
@@ -76,7 +76,7 @@ def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
 
 
 def _gradient_ops(op: Op) -> Sequence[_GradientOp]:
-    """Return what of `op` adds to the gradients of a stage, sums them over replicas, or uses them."""
+    """Return the parts of `op` that add to the gradients of a stage, sum them over replicas, or use them."""
     match op:
         case Compute() | Overlap():
             return [part for part in computes(op) if part.phase in ENDS_MICROBATCH]

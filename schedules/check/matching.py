@@ -15,7 +15,7 @@ from pipesched.schedules.semantics import Channel, Meetings
 
 
 def matching(schedule: Schedule) -> Iterator[Finding]:
-    """Yield what is wrong with the Sends and Recvs; nothing for lists without communication."""
+    """Yield the faults of the Sends and Recvs; nothing for lists without communication."""
     if not schedule.is_lowered:
         return
     sends, recvs = _posts(schedule)

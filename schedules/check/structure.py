@@ -18,7 +18,7 @@ _Seen = dict[Phase, tuple[int, int]]
 
 
 def structure(schedule: Schedule) -> Iterator[Finding]:
-    """Yield what is missing, there twice, or at a wrong place."""
+    """Yield ops that are missing, duplicate, or at a wrong place."""
     if len(schedule.rank_to_device) != schedule.num_ranks:
         yield Finding(
             "structure", None, None,
@@ -47,7 +47,7 @@ def structure(schedule: Schedule) -> Iterator[Finding]:
 
 
 def _complete(stage: int, microbatch: int, seen: _Seen) -> Iterator[Finding]:
-    """What one stage does with one micro-batch: F, then B or I and W."""
+    """Yield faults of one stage's ops on one micro-batch: F, then B or I and W."""
     split = {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}
     expected = {Phase.FORWARD} | (split if split & seen.keys() else {Phase.BACKWARD})
     home = seen.get(Phase.FORWARD)

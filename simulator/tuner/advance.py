@@ -1,7 +1,7 @@
 """The advance that AvgPipe's Algorithm 1 would find, predicted (PPoPP 2023, section 4.2).
 
-The algorithm raises `advance` by one after every batch until that is no faster, or memory runs out. What it can gain
-is the time of all forwards before all backwards, which waits for messages least.
+The algorithm raises `advance` by one after every batch until that is no faster, or memory runs out. Its greatest gain
+is the time of all forwards before all backwards (AFAB), which waits least for messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def smallest_advance(judge: Callable[[Setting], SettingOutcome], setting: Settin
         setting: A setting of AvgPipe's schedule, with any advance.
 
     Returns:
-        None if those that fit into memory are all slower, or nothing is known of AFAB.
+        The outcome, or None if all fitting settings are slower, or the time of AFAB is unknown.
     """
     most = setting.num_microbatches - 1  # further ahead the last rank but one cannot be
     afab = judge(replace(setting, advance=most))

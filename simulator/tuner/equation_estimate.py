@@ -15,13 +15,13 @@ def predict_by_equations(
     """Predict equal pipelines from the profile of another setting, or of the same.
 
     Args:
-        scenario: Scenario of one pipeline, with its number; of its costs only those in the profile count.
+        scenario: Scenario of one pipeline, with the number of pipelines; only costs in the profile are used.
         profile: Profile of a setting on the same devices, by `profile_setting`.
-        accounting: Which accounting AvgPipe's equations use: whose seconds are added up.
+        accounting: Accounting of AvgPipe's equations: whose seconds are added up.
 
     Returns:
-        The seconds of an iteration, in which every pipeline does a batch, and the bytes that the devices hold; or why
-        the equations do not speak of the scenario.
+        The seconds of an iteration, in which every pipeline does a batch, and the bytes that the devices hold; or the
+        reason why the equations do not cover the scenario.
 
     Raises:
         SimulationError: A count is below 1.
@@ -47,7 +47,7 @@ def predict_by_equations(
 
 
 def _obstacle(scenario: Scenario, num_devices: int) -> str | None:
-    """Return what the equations have no word for; None if nothing."""
+    """Return the part of a scenario that the equations do not cover, or None."""
     schedule, network = scenario.schedule, scenario.network
     if _is_other(schedule) or schedule.reducers or schedule.traits.is_asynchronous:
         return f"AvgPipe's equations say nothing of {schedule.name}, expected its own schedule; try simulate"

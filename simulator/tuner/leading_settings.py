@@ -1,10 +1,10 @@
-"""The settings that come first of many, most of which are known by the least that they take alone.
+"""The leading settings of many, most of which have only a lower bound of their time.
 
     least     3   4   5   5   7   9       seconds that a setting takes at least; whether it fits is known
               ↓
               .   4*  5   5   6*  9       a full evaluation (*) can only put it further behind
 
-So the order is that of settings which are all evaluated, as far as it goes: whoever is at the front with its own
+So the front of the order is the same as after a full evaluation of all settings: a setting at the front with its own
 seconds comes before all others.
 """
 
@@ -21,11 +21,11 @@ from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome,
 
 
 class LeadingSettings(NamedTuple):
-    """Settings of which those that come first are evaluated.
+    """Settings of which the leading ones are evaluated.
 
     Attributes:
         outcomes: Every setting, in the order that it was given in.
-        evaluated: Settings whose seconds and bytes are their own; of others they are the least that are possible.
+        evaluated: Settings with their own seconds and bytes; the others have lower bounds.
     """
 
     outcomes: tuple[SettingOutcome, ...]
@@ -38,14 +38,13 @@ def leading_settings(
     evaluator: Evaluator,
     count: int,
 ) -> LeadingSettings:
-    """Evaluate settings until those are known that come first: of either training, and of those that are rejected.
+    """Evaluate settings until the leading ones are known: of either training, and of the rejected settings.
 
     Args:
-        least: Every setting, with the least seconds that it takes and the least bytes that it holds, and why it is
-            rejected, if it is.
-        evaluate: Says what one takes and holds: not less.
-        evaluator: Who ranks.
-        count: How many of each kind are to be known.
+        least: Every setting, with lower bounds of its seconds and bytes, and the reason if it is rejected.
+        evaluate: Returns the exact seconds and bytes of a setting, which are not below its bounds.
+        evaluator: The ranking.
+        count: Number of leading settings of each kind.
     """
     outcomes, evaluated = [*least], set[int]()
 

@@ -10,15 +10,15 @@ With M = m, N = n in the profile and M = m', N = n' asked for, for each device k
     F'        = n' / n F_mod + (m n') / (m' n) F_dat                                                             (8)
 
 T_gpu are the seconds that the device computes, phi(t) its utilisation meanwhile, T_tot the seconds of all messages to
-it, F_mod the bytes of the models, F_dat those of data. (2) shares its seconds out among the n' batches that are under
-way at once; (4), (6) and (7) do not. So there are two ways to account:
+it, F_mod the bytes of the models, F_dat the bytes of data. (2) shares its seconds out among the n' batches that are
+under way at once; (4), (6) and (7) do not. So there are two ways to account:
 
     paper        as printed
     consistent   all of them for an iteration, in which every pipeline does a batch; a batch is the n'-th part. And in
                  (8) the reference model, which the paper has among F_mod, is there once for any number of pipelines
-                 above one, and the update of each, which the paper does not count. Of f micro-batches that a pipeline
-                 has in flight in the profile no more than m' are in flight; and if those are all, no backward is over
-                 at the peak, so that there are no gradients yet, or one micro-batch less
+                 above one, and the update of each, which the paper does not count. If a pipeline has f micro-batches in
+                 flight in the profile, min(f, m') are in flight; and if all m' are in flight, no backward is over at
+                 the peak, so that there are no gradients yet, or one micro-batch less
 
 For one pipeline in the profile and in the question both say the same seconds, and for m' > f the same bytes.
 """
@@ -109,7 +109,7 @@ class DevicePrediction:
 
 @dataclass(frozen=True, slots=True)
 class SettingPrediction:
-    """The prediction of a setting: what it would take."""
+    """The predicted time and memory of a setting."""
 
     devices: tuple[DevicePrediction, ...]
 
@@ -125,19 +125,19 @@ class SettingPrediction:
 
 
 def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -> SettingProfile:
-    """Read off an iteration, predicted or measured, what the equations start from.
+    """Extract the inputs of the equations from an iteration, predicted or measured.
 
-    The utilisation of a device is the sum of those of the ops that run on it, and never above 1: a profile of an
+    The utilisation of a device is the sum over its running ops, and never above 1: a profile of an
     overused device says too little of settings that use it less (section 5.2.1), so few pipelines and many
     micro-batches make the best one.
 
     Args:
         timeline: Timeline of `num_pipelines` pipelines, each with its own batch; with memory samples, for Eq. 8.
-        costs: Say the utilisation and the weights of the stages.
+        costs: Costs with the utilisation and the weights of the stages.
         num_pipelines: n.
 
     Raises:
-        SimulationError: The micro-batches are none, or not as many for each pipeline.
+            SimulationError: There are no micro-batches, or not equally many for each pipeline.
     """
     microbatches = {part.microbatch for span in timeline.spans for part in computes(span.op)}
     num_each, left = divmod(len(microbatches), num_pipelines)
@@ -268,7 +268,7 @@ def _held_bytes(device: DeviceProfile, profile: SettingProfile, m: int, n: int, 
 
 
 def _growing_bytes(data: float, gradients: float, in_flight: int, m: int) -> float:
-    """Return what m' micro-batches hold besides the models; `data` is of `in_flight`, and as large as theirs."""
+    """Return the bytes of m' micro-batches besides the models; `data` is the bytes of `in_flight` micro-batches."""
     if m > in_flight:
         return data + gradients
     return max(m / in_flight * data, (m - 1) / in_flight * data + gradients)

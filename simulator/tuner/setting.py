@@ -16,7 +16,7 @@ AVGPIPE = "avgpipe"
 
 
 class Learning(StrEnum):
-    """What a setting learns from the same samples: the weights of plain training, or others."""
+    """The training of a setting: equal to plain training on the same samples, or not."""
 
     PLAIN = "plain"
     AVERAGING = "elastic averaging"
@@ -24,16 +24,16 @@ class Learning(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting(SearchCandidate):
-    """A setting: the schedule, its counts and what else decides how a model is trained.
+    """A setting: the schedule, its counts and other choices that determine how a model is trained.
 
     Attributes:
         schedule: Name in the catalogue, or of a builder of a user's own; AvgPipe's with one pipeline has the lists of
             another schedule, which is its `name`.
         num_microbatches: M, of a batch.
         num_pipelines: N, each with a batch of its own; 1 but for AvgPipe's schedule.
-        advance: Advance of AvgPipe's schedule; None for others.
-        num_chunks: Stages per device, where the schedule takes several; else None.
-        recomputes: Whether every stage keeps only its input, and makes the rest again.
+        advance: Advance of AvgPipe's schedule, or None for others.
+        num_chunks: Stages per device, or None if the schedule has a fixed number.
+        recomputes: Whether every stage keeps only its input, and recomputes the rest.
     """
 
     schedule: str
@@ -55,7 +55,7 @@ class Setting(SearchCandidate):
 
     @property
     def name(self) -> str:
-        """What the catalogue calls the lists: one pipeline of AvgPipe's is 1F1B, or 1F1B with advance forwards."""
+        """The catalogue's name of the lists: one pipeline of AvgPipe's is 1F1B, or 1F1B with advance forwards."""
         return simplest_case(self.schedule, self._settings)[0].name
 
     @property
@@ -65,7 +65,7 @@ class Setting(SearchCandidate):
 
     @property
     def training(self) -> Learning:
-        """Whether the weights are those of plain training; several pipelines have gradients of their own."""
+        """Whether training is equal to plain training; several pipelines have gradients of their own."""
         return Learning.AVERAGING if self.num_pipelines > 1 else Learning.PLAIN
 
     @property
@@ -102,11 +102,11 @@ class Setting(SearchCandidate):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A space of settings: what there is to choose from, one tuple for each choice.
+    """A space of settings: the options, one tuple for each choice.
 
     Attributes:
         schedules: Names of schedules in the catalogue, or of builders of a user's own (`OwnName`).
-        chunks: Numbers of chunks, for those schedules that take chunks.
+        chunks: Numbers of chunks, for schedules that take chunks.
         recomputes: Without, with, or both.
     """
 
@@ -118,7 +118,7 @@ class Space:
     recomputes: Sequence[bool] = (False,)
 
     def settings(self) -> tuple[Setting, ...]:
-        """Return every setting once; those that would have the same lists are one, and plain 1F1B is always there."""
+        """Return every setting once; settings with the same lists count once, and plain 1F1B is always included."""
         settings = [Setting(AVGPIPE, m, 1, 0) for m in self.microbatches]
         for schedule, m, recomputes in product(self.schedules, self.microbatches, self.recomputes):
             settings += self._of(schedule, m, recomputes)
@@ -141,7 +141,7 @@ class Space:
 
 
 def _distinct(advances: Iterable[int], m: int) -> list[int]:
-    """Return the advances without those that amount to another.
+    """Return the advances without duplicates in effect.
 
     The last rank but one runs 1 + advance of M forwards ahead, and one more before its first backward.
     """

@@ -17,10 +17,10 @@ from pipesched.simulator.tuner.tuning_problem import Problem
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
-    """Predict a setting with our model, from one of its pipelines wherever that says what all do.
+    """Predict a setting with our model, from one of its pipelines if it represents all.
 
-    Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
-    hold when all are at their peak.
+    Several pipelines that slow each other drift apart, so their time is the steady-state time; the memory is the sum of
+    their peaks.
     """
     return settled(problem, bound_setting(problem, setting))
 
@@ -28,8 +28,8 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
 def bound_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     """Predict a setting but for how its pipelines drift apart.
 
-    Of those that do, and surely fit, seconds and bytes are the least that are possible; of those that may not fit the
-    bytes are what they hold.
+    For settings that drift apart and surely fit, seconds and bytes are lower bounds. If they may not fit, the bytes are
+    exact.
     """
     number = setting.num_pipelines
     try:
@@ -59,7 +59,7 @@ def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
 
 
 def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) -> SettingOutcome:
-    """Return what pipelines that slow each other take at least, and hold at least if they surely fit."""
+    """Return a lower bound of the time of pipelines that slow each other, and of their memory if they surely fit."""
     number, cluster = setting.num_pipelines, problem.cluster
     pipelines = problem.pipelines(setting, costs)
     seconds = pipelines.least_s(number)
@@ -72,7 +72,7 @@ def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) ->
 
 
 def _outcome(setting: Setting, seconds: float, begun_together: Estimate) -> SettingOutcome:
-    """Return the outcome of a setting whose iterations take so many seconds [s]."""
+    """Return the outcome of a setting whose iterations take `seconds` seconds."""
     held_bytes = max(begun_together.peak_bytes.values(), default=0)
     reason = over_memory_reason(begun_together.over_memory)
     return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
@@ -86,7 +86,7 @@ def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Est
 
 
 def _is_alone(problem: Problem, costs: StageCosts, setting: Setting) -> bool:
-    """Return whether one of a setting's pipelines says what all do that begin together."""
+    """Return whether one pipeline of a setting represents all pipelines that begin together."""
     schedule = problem.lists(setting)
     return contention_of(Scenario(schedule, costs, problem.cluster, problem.network, setting.num_pipelines)) is None
 

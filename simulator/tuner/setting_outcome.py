@@ -41,7 +41,7 @@ class SettingOutcome(SearchOutcome):
         return self.held_bytes
 
     def to_row(self) -> dict[str, Any]:
-        """Return plain data; micro-batches are those of a pipeline's batch, and of all pipelines together."""
+        """Return plain data, with the micro-batches of one pipeline's batch, and of all pipelines together."""
         setting = self.setting
         return {
             **asdict(setting),
@@ -60,7 +60,7 @@ _SAME = 0.005
 
 
 class Evaluator(StrEnum):
-    """What ranks the settings: our model, AvgPipe's equations, runs, or a guideline."""
+    """The ranking of the settings: our model, AvgPipe's equations, runs, or a guideline."""
 
     SIMULATE = "simulate"
     AVGPIPE = "avgpipe"
@@ -70,11 +70,11 @@ class Evaluator(StrEnum):
 
 
 def ranked(outcomes: Iterable[SettingOutcome], evaluator: Evaluator) -> tuple[SettingOutcome, ...]:
-    """Return those that fit, the one to take first, then those rejected, the nearest to fitting first.
+    """Return the fitting outcomes, the best first, then the rejected ones, the nearest to fitting first.
 
-    The guidelines of the paper (section 7.3) know no times: ``max_num`` takes the most micro-batches, and of those the
-    most pipelines; ``max_size`` the fewest micro-batches, and then the most pipelines. Of times that no
-    prediction tells apart, half a per cent of the shortest, the one of less memory comes first.
+    The guidelines of the paper (section 7.3) know no times: ``max_num`` takes the most micro-batches, and then the
+    most pipelines; ``max_size`` the fewest micro-batches, and then the most pipelines. Times within half a per cent of
+    the shortest count as equal; among them the one of less memory comes first.
     """
     outcomes = tuple(outcomes)
     shortest_s = min((outcome.seconds for outcome in outcomes if outcome.fits and outcome.seconds), default=1.0)
@@ -82,11 +82,11 @@ def ranked(outcomes: Iterable[SettingOutcome], evaluator: Evaluator) -> tuple[Se
 
 
 def rank_key(outcome: SettingOutcome, evaluator: Evaluator, shortest_s: float) -> tuple[Any, ...]:
-    """Return what `ranked` sorts by, which is never less for more seconds.
+    """Return the sort key of `ranked`, which never falls for more seconds.
 
     Args:
         outcome: The setting.
-        evaluator: Who ranks.
+        evaluator: The ranking.
         shortest_s: Shortest seconds of all that fit.
     """
     seconds, guideline = _number(outcome.seconds), (0, 0)
@@ -111,7 +111,7 @@ def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
 
 
 def pareto(outcomes: Iterable[SettingOutcome]) -> tuple[SettingOutcome, ...]:
-    """Return those that fit and that no other one beats in time and memory at once, by rising time."""
+    """Return the fitting outcomes that no other one beats in time and memory at once, by rising time."""
     front: list[SettingOutcome] = []
     for outcome in ranked(outcomes, Evaluator.SIMULATE):
         if outcome.fits and (not front or _number(outcome.held_bytes) < _number(front[-1].held_bytes)):

@@ -1,4 +1,4 @@
-"""The steady pace of a setting: what a micro-batch takes when its batches follow one another."""
+"""The steady pace of a setting: the time of a micro-batch when its batches follow one another."""
 
 from __future__ import annotations
 

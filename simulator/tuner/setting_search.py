@@ -47,15 +47,15 @@ def search_settings(
 
     Args:
         problem: Model, batch and devices.
-        settings: What to choose from.
-        evaluator: The guidelines choose among what is simulated.
+        settings: The settings.
+        evaluator: The ranking; guidelines rank simulated settings.
         accounting: Which accounting AvgPipe's equations use.
-        workers: Processes; 1: this one.
-        tick: Told the fraction done.
-        judge: Who evaluates a setting, in place of the evaluator's own; ``measure`` has none.
-        runner: Another way to go through them; None: processes of this machine.
-        journal: Journal of an earlier search of this problem, which goes on; not for ``avgpipe``, whose equations take
-            no time.
+        workers: Processes; 1 is this process.
+        tick: Callback with the fraction done.
+        judge: Evaluates a setting, in place of the evaluator's own function; ``measure`` has none.
+        runner: Another way to go through them, or None for processes of this machine.
+        journal: Journal of an earlier search of this problem, to be continued; not for ``avgpipe``, whose equations
+            take no time.
 
     Raises:
         ProfileError: With ``avgpipe``, if the model's profile covers none of the settings.
@@ -81,15 +81,15 @@ def search_leading(
     workers: int = 1,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> LeadingSettings:
-    """Evaluate those of `settings` by our model that come first, and of all others the least that they take and hold.
+    """Evaluate the leading `settings` by our model; the others get lower bounds of time and memory.
 
     Args:
         problem: Model, batch and devices.
-        settings: What to choose from.
-        evaluator: Who ranks: our model, or a guideline.
-        count: How many of either training, and of those rejected, are to be evaluated.
-        workers: Processes; 1: this one.
-        tick: Told the fraction done.
+        settings: The settings.
+        evaluator: The ranking: our model, or a guideline.
+        count: Number of leading settings to evaluate, of either training and of the rejected ones.
+        workers: Processes; 1 is this process.
+        tick: Callback with the fraction done.
     """
     least = search_settings(problem, settings, workers=workers, tick=tick, judge=partial(bound_setting, problem))
     with rare_collections():
@@ -101,7 +101,7 @@ def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -
 
     Args:
         path: Path of the file.
-        problem: What is searched.
+        problem: The problem.
         how: Whatever else the outcomes depend on.
 
     Raises:

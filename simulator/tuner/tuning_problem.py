@@ -24,7 +24,7 @@ MadeT = TypeVar("MadeT")
 
 
 class _Made:
-    """What was made last for a problem, under keys that are quicker to look up than all that it was made of."""
+    """The latest cached objects of a problem, under keys that are quicker to look up than their full inputs."""
 
     def __init__(self) -> None:
         self.costs: dict[Hashable, StageCosts] = {}
@@ -38,13 +38,13 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of the tuner: what all its settings have in common.
+    """A problem of the tuner: the common inputs of all its settings.
 
     Attributes:
         profile: Profile of the model.
         batch_size: Samples in the batch of one pipeline.
-        cluster: Cluster of as many devices as the pipeline has, with their memory.
-        partition: How layers are cut into stages, as in `cut_profile`; balanced: as is fastest for each setting.
+        cluster: Cluster with memory and one device per device of the pipeline.
+        partition: How layers are cut into stages, as in `cut_profile`; the default is the fastest for each setting.
         network: How messages go.
     """
 
@@ -61,7 +61,7 @@ class Problem:
         return not left and self.profile.covers(size)
 
     def costs(self, setting: Setting) -> StageCosts:
-        """Return what the stages of a setting cost, of which all pipelines share the devices.
+        """Return the costs of a setting's stages; all pipelines share the devices.
 
         Raises:
             ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.
@@ -99,7 +99,7 @@ class Problem:
         return profile, _made(self.made.bounds, (size, setting), make, 1024)
 
     def lists(self, setting: Setting) -> Schedule:
-        """Return the lists of one pipeline of a setting, lowered; those of the others are the same.
+        """Return the lists of one pipeline of a setting, lowered; all pipelines have the same.
 
         Raises:
             ScheduleError: The schedule cannot have these counts.
@@ -120,7 +120,7 @@ class Problem:
         return _made(self.made.pipelines, key, make, 8)
 
     def microbatch_size(self, num_microbatches: int) -> int:
-        """Return the samples of each, if a batch is cut into so many.
+        """Return the samples of each micro-batch of a batch in `num_microbatches`.
 
         Raises:
             ProfileError: It cannot be cut so.
@@ -134,7 +134,7 @@ class Problem:
 
 
 def _made(store: dict[Hashable, MadeT], key: Hashable, make: Callable[[], MadeT], most: int) -> MadeT:
-    """Return what was made under a key, made now if it was not, of so many at most that are kept."""
+    """Return the object under a key, made now if missing; at most `most` objects are kept."""
     if key not in store:
         if len(store) == most:
             del store[next(iter(store))]
