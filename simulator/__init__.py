@@ -1,4 +1,4 @@
-"""The simulator predicts what op lists would do, and reads numbers and pictures off their timelines."""
+"""The simulator predicts runs of op lists, and computes numbers and pictures from their Timelines."""
 
 import lazy_loader
 

@@ -41,12 +41,12 @@ class HandOverPart(StrEnum):
 
 
 class HandOverWork(NamedTuple):
-    """What a rank does itself before, between or after its ops.
+    """A rank's own work before, between or after its ops.
 
     Attributes:
         device: Device of the rank.
         stage: The stage whose utilisation it has.
-        hop: The hop that its message goes over; None for `HandOverPart.OP`, which has no message either.
+        hop: The hop of its message, or None for `HandOverPart.OP`, which has no message either.
     """
 
     part: HandOverPart
@@ -56,7 +56,7 @@ class HandOverWork(NamedTuple):
     message: Message | None = None
 
     def piece(self, costs: StageCosts, cluster: Cluster) -> WorkPiece:
-        """Return what it asks of its device, alone and at speed 1."""
+        """Return its demand on the device, alone and at speed 1."""
         return WorkPiece(self._seconds(costs, cluster), costs.stages[self.stage].utilisation)
 
     def _seconds(self, costs: StageCosts, cluster: Cluster) -> float:
@@ -73,7 +73,7 @@ class HandOverWork(NamedTuple):
 
 
 def of_post(rank: int, op: Send | Recv, rank_to_device: Sequence[int]) -> HandOverWork:
-    """Return what a Send or Recv takes of its rank; the message can leave behind it."""
+    """Return the work of a rank for a Send or Recv; the message can leave after it."""
     device, peer = rank_to_device[rank], rank_to_device[op.peer]
     if isinstance(op, Send):
         return HandOverWork(HandOverPart.SEND, device, op.message.stage, (device, peer), op.message)
@@ -81,16 +81,16 @@ def of_post(rank: int, op: Send | Recv, rank_to_device: Sequence[int]) -> HandOv
 
 
 def of_receipt(rank: int, source: int, message: Message, rank_to_device: Sequence[int]) -> HandOverWork:
-    """Return what taking a message that is there takes of the rank that uses it."""
+    """Return the work of a rank to take an arrived message that it uses."""
     device = rank_to_device[rank]
     hop = rank_to_device[source], device
     return HandOverWork(HandOverPart.RECEIVE, device, message.receiver, hop, message)
 
 
 def after_op(rank: int, op: Op, rank_to_device: Sequence[int]) -> HandOverWork | None:
-    """Return what the rank takes from the end of an op until it comes to the next one; None where that is no time.
+    """Return the work of a rank from the end of an op to its next one, or None for no time.
 
-    What a Send or Recv takes is in `of_post`.
+    The work for a Send or Recv is in `of_post`.
     """
     match op:
         case Compute() | Step():

@@ -1,4 +1,4 @@
-"""Network options: what a simulation supposes of messages besides machines and costs."""
+"""Network options: assumptions of a simulation on messages, besides machines and costs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ does, one per micro-batch."""
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """How messages go, and what that does to those who send them.
+    """How messages go, and their effect on senders.
 
     Attributes:
         protocol: Whether a transfer waits for the receiver's buffer (``"rendezvous"``) or not (``"eager"``).
         sends: Whether a Send only posts (``"posted"``), or keeps its rank until the message has left, and under
             rendezvous until it is there (``"blocking"``).
-        chunk_bytes: Messages pass shared NICs in pieces of this size, those of others between them, and reductions
-            round by round; None: each in one piece.
+        chunk_bytes: Messages pass shared NICs in pieces of this size, interleaved with other messages, and reductions
+            round by round; None for messages in one piece.
         slowdown: A device's computations run 1 + this times as long while a message or a reduction of its is in flight.
     """
 

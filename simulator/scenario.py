@@ -1,14 +1,14 @@
 """The interface of every evaluator of time and memory: a scenario in, an estimate or a reason out.
 
-    Scenario ──> evaluator ──> Estimate    seconds, peaks of memory, and what the seconds mean
-                          └──> Inexact     why this evaluator cannot say it; another one may
+    Scenario ──> evaluator ──> Estimate    seconds, peaks of memory, and the meaning of the seconds
+                          └──> Inexact     why this evaluator cannot predict it; another one may
 
 The evaluators and when each of them is exact:
 
-    engine.predict_by_events          always, under SimPy: what all others are held against
-    fast.predict_drifting             the pace of equal pipelines in the long run: no bound, and a little chance in it
+    engine.predict_by_events          always, under SimPy: the reference of all others
+    fast.predict_drifting             the pace of equal pipelines in the steady state: no bound, with a random error
     fast.predict_scenario             always, on arrays: the same without SimPy
-    fast.EqualPipelines               equal pipelines that begin together, where nothing tells them apart
+    fast.EqualPipelines               equal pipelines that begin together, if nothing distinguishes them
     fast.predict_repeated             the pace of a batch that is repeated, where it settles to one
     fast.predict_unflushed            the pace of a run without a flush, where it settles to one
     fast.steady_pace                  the steady state of any schedule, by one of the others
@@ -32,19 +32,19 @@ from pipesched.schedules import Schedule, Timeline
 from pipesched.simulator.network_options import USUAL_NETWORK, NetworkOptions
 
 Engine: TypeAlias = Literal["fast", "simpy"]
-"""Who simulates: a loop over arrays, or SimPy, which is there to be read; both say the same."""
+"""The engine: a loop over arrays, or SimPy, the readable reference with the same results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Lists of ops, what they cost, and where they run.
+    """Lists of ops, their costs, and their machines.
 
     Attributes:
-        schedule: Lowered or not. Of one pipeline, or as it is of several: then `num_pipelines` is 1.
-        costs: What each op takes when it is alone on its device.
+        schedule: Lowered or not. Lists of one pipeline, or lists of several: then `num_pipelines` is 1.
+        costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
-        num_pipelines: Equal ones on the same devices, each with micro-batches of its own, all begun together. A
+        num_pipelines: Equal pipelines on the same devices, each with micro-batches of its own, all begun together. A
             schedule of one pipeline that is alone has no reference model: its Averages take no time and no memory.
     """
 
@@ -56,14 +56,14 @@ class Scenario:
 
 
 class Meaning(StrEnum):
-    """What the seconds of a prediction are."""
+    """The meaning of the seconds of a prediction."""
 
     ITERATION = "iteration"
     PACE = "pace"
 
 
 class Precision(StrEnum):
-    """How an estimate lies to what SimPy says.
+    """The relation of an estimate to SimPy's result.
 
     EXACT        equal, but for rounding
     BOUND        never above
@@ -80,15 +80,15 @@ class Estimate:
     """Time and memory of a scenario.
 
     Attributes:
-        meaning: Whether `seconds` is what an iteration of all pipelines takes from its first work to its last, or the
-            pace at which iterations follow each other in the long run.
+        meaning: Whether `seconds` is an iteration of all pipelines from its first work to its last, or the
+            pace at which iterations follow each other in the steady state.
         seconds: The seconds of the iteration, or between two of them at that pace [s].
-        peak_bytes: The most that each device holds that holds something; empty where the evaluator does not say.
-        over_memory: Which op first takes a device over its memory; None if none does.
-        timeline: Timeline of the ops, with memory; None where the evaluator makes none.
+        peak_bytes: Peak memory of each device that holds any; empty if the evaluator does not compute it.
+        over_memory: Which op first takes a device over its memory, or None if none does.
+        timeline: Timeline of the ops, with memory, or None if the evaluator makes none.
         precision: Precision of seconds and bytes.
-        error: Of approximate seconds, how far off they may be, as a share of them; 0 where that is not known.
-        bubble_fraction: Of a pace, the idle share of all device time at it; None where the evaluator does not say.
+        error: Relative error of approximate seconds; 0 if unknown.
+        bubble_fraction: Idle share of all device time at a pace, or None if the evaluator does not compute it.
     """
 
     meaning: Meaning
@@ -101,7 +101,7 @@ class Estimate:
     bubble_fraction: float | None = None
 
     def pace(self, num_microbatches: int) -> SteadyPace:
-        """Return the pace of iterations of so many micro-batches, of all pipelines together."""
+        """Return the pace of iterations of `num_microbatches` micro-batches, of all pipelines together."""
         return SteadyPace(self.seconds / num_microbatches, self.bubble_fraction, self.error or None)
 
 

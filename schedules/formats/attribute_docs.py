@@ -12,7 +12,7 @@ _ENTRY = re.compile(r"^(\w+): (.*(?:\n {4}.*)*)", re.MULTILINE)
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
-    """Return what is said of each attribute of a class, and of those that it inherits, in one line."""
+    """Return the description of each attribute of a class, including inherited ones, in one line."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         section = _SECTION.search(inspect.cleandoc(base.__doc__ or "") + "\n")

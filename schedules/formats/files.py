@@ -1,4 +1,4 @@
-"""Read and write files: within a limit, the whole file or nothing, and with faults told in one line."""
+"""Read and write files: within a size limit, the whole file or nothing, and with faults in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITER_S = 3.0
 """A pipe with a name has a writer that writes so soon [s]."""
 
 NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
-"""What the system says when no more files or sockets may be open, of a process or in all."""
+"""Errors of the system if too many files or sockets are open, in a process or in all."""
 
 MORE_FILES = "try a higher limit of open files (ulimit -n)"
 
@@ -33,7 +33,7 @@ class FileWarning(UserWarning):
 
 
 class Faults:
-    """What is wrong with one file: collected, then raised once."""
+    """The faults of one file: collected, then raised once."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -73,13 +73,13 @@ def without_breaks(text: str) -> str:
 
 def suffix_of(path: Path | str) -> str:
     """Return the suffix of a file's name, such as ``.json``, in small letters; empty where it has none."""
-    return Path(str(path)).suffix.lower()  # what is no path at all is refused where it is read
+    return Path(str(path)).suffix.lower()  # a value that is no path is refused by the reader
 
 
 def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = False) -> str:
     """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are, without byte order mark.
 
-    All that comes from outside as text is read here, so that what one reader takes the next does too.
+    All text from outside is read here, so that all readers accept the same texts.
 
     Raises:
         ScheduleError: It cannot be read, is larger, is not text, or is empty and may not be.
@@ -98,7 +98,7 @@ def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = 
 
 
 def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
-    """Return what a file of at most `limit` bytes holds.
+    """Return the content of a file of at most `limit` bytes.
 
     Raises:
         ScheduleError: It cannot be read, or is larger.
@@ -115,7 +115,7 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
 
 
 def open_to_read(path: Path | str) -> BinaryIO:
-    """Return a file or a pipe that somebody writes to, open; its end is for who reads it to await.
+    """Return an open file, or an open pipe with a writer; the caller waits for its end.
 
     Raises:
         OSError: It cannot be opened, is a device, or is a pipe that nobody writes to for `WRITER_S`.
@@ -152,10 +152,10 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def require_folder(folder: Path, path: Path | str) -> None:
-    """Refuse to write `path`, which belongs into `folder`, where that is none or may not be written to.
+    """Refuse to write `path` if its `folder` is missing or may not be written to.
 
     Raises:
-        ScheduleError: It is none, or may not be.
+        ScheduleError: The folder is missing, or not writable.
     """
     if not folder.is_dir():
         raise fault(str(path), f"got no folder {str(folder)!r}, expected one; try creating it first")
@@ -172,8 +172,8 @@ def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool
 
     Args:
         path: Where the file belongs; it is as it was if anything goes wrong.
-        makes_folder: Whether its folder is made, if there is none; the folder around that must be there.
-        is_lasting: Whether it is on the disk in the end, and not only with the system, which a machine may lose.
+        makes_folder: Whether its folder is made, if missing; the folder around it must exist.
+        is_lasting: Whether the file is flushed to the disk in the end, and survives a crash of the machine.
 
     Raises:
         ScheduleError: There is no such folder, or it cannot be written.
@@ -241,7 +241,7 @@ def postpone_files(paths: Iterable[Path]) -> None:
 
 
 def finish_files() -> None:
-    """Put what was postponed into its place, and postpone nothing any more.
+    """Put the postponed files into their places, and postpone nothing any more.
 
     Raises:
         ScheduleError: A file cannot be there.
@@ -257,7 +257,7 @@ def finish_files() -> None:
 
 
 def drop_files() -> None:
-    """Remove what was postponed, and what is being written: who was interrupted leaves nothing half done."""
+    """Remove the postponed and unfinished files: an interrupted program leaves nothing half done."""
     _postponed.clear()
     while _unfinished:
         _unfinished.popitem()[0].unlink(missing_ok=True)
@@ -282,7 +282,7 @@ def fill_disk(on_write: Callable[[], None]) -> None:
 
 
 class _Disk:
-    """What is supposed of the disk that is written to: where there is something to call, it is full."""
+    """The assumed state of the disk: with a function to call, the disk is full."""
 
     on_write: ClassVar[Callable[[], None] | None] = None
 

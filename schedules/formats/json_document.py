@@ -22,9 +22,9 @@ _MAX_INTEGER_DIGITS = 19
 
 
 def format_of(path: Path | str) -> str | None:
-    """Return what a JSON file says that it is, such as ``"pipesched.timeline"``, though it may still be a bad one.
+    """Return the format of a JSON file, such as ``"pipesched.timeline"``; the file may still be invalid.
 
-    None where it says nothing of that kind in its first 64 KiB, or cannot be read; a pipe is left to its reader.
+    None if its first 64 KiB contain no format, or if it cannot be read; a pipe is left to its reader.
     """
     try:
         if not Path(path).is_file():
@@ -133,7 +133,7 @@ def load_document(
 
 
 def document_text(form: str, fields: Mapping[str, object], lists: Mapping[str, Sequence[object]]) -> str:
-    """Return what `load_document` reads: a JSON object with a line per field, and a line per item of each list."""
+    """Return the text for `load_document`: a JSON object with a line per field, and a line per item of each list."""
     head = {"format": form, "version": 1, **fields}
     lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     for key, items in lists.items():
@@ -148,10 +148,10 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", 
 def document_schema(
     form: str, types: Mapping[str, type], optional: Mapping[str, type], said: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the JSON Schema of what `load_document` reads; arguments as there.
+    """Return the JSON Schema of the files for `load_document`, with the same arguments.
 
     Args:
-        said: What else the schema says of each field, its description at least.
+        said: Further keywords of each field in the schema, its description at least.
     """
     fields = {name: {"type": _JSON_TYPES[kind], **said[name]} for name, kind in {**types, **optional}.items()}
     head = {
@@ -175,7 +175,7 @@ def check_name(value: str, place: str, faults: Faults) -> None:
 
 
 def check_number(value: object, limit: int, place: str, faults: Faults, name: str) -> None:
-    """Refuse what is not an integer from 0 to ``limit - 1``; `name` says which of several numbers at `place` it is."""
+    """Refuse a value that is not an integer from 0 to ``limit - 1``; `name` labels the number at `place`."""
     if type(value) is not int or not 0 <= value < limit:
         expected = f"expected an integer from 0 to {limit - 1}"
         faults.add(place, f"got {name} {shown(value)}, {expected}; try correcting it")
@@ -192,7 +192,7 @@ DEVICES_SCHEMA = {
     "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": MAX_DEVICES},
     "minItems": 1,
 }
-"""What `check_devices` takes, as JSON Schema says it."""
+"""The input of `check_devices`, as JSON Schema."""
 
 
 def check_devices(devices: tuple[object, ...], faults: Faults) -> None:

@@ -3,7 +3,7 @@
     compute   2F0  2B0  2I0  2W0  2R0       stage, phase, micro-batch (PyTorch's FULL_BACKWARD is B)
               0F5@2  0F5@2+3                weights of version 2; predicted 3 steps ahead
     overlap   (0F3;3B1)OVERLAP_F_B
-    message   1SEND_F3  2RECV_F3            the stage is that of the rank where the op stands
+    message   1SEND_F3  2RECV_F3            the stage is the stage of the rank where the op stands
               1SEND_F3>2  2RECV_F3<1        the same, with the peer's rank
     stage     0UNSHARD  0RESHARD  0REDUCE_GRAD  0STEP  0AVERAGE
 
@@ -49,7 +49,7 @@ _STAGE = re.compile(rf"({_NUMBER})(UNSHARD|RESHARD|REDUCE_GRAD|STEP|AVERAGE)")
 _WITH_PEER = _MESSAGE.pattern.replace(")?", ")")
 _OVERLAP_OF_TWO = rf"\({_COMPUTE.pattern};{_COMPUTE.pattern}\)OVERLAP_F_B"
 OP_PATTERN = rf"^(?:{'|'.join((_COMPUTE.pattern, _WITH_PEER, _STAGE.pattern, _OVERLAP_OF_TWO))})$"
-"""What `parse_op_with_peer` reads, as a regular expression that JSON Schema takes, too."""
+"""The input of `parse_op_with_peer`, as a regular expression that JSON Schema takes, too."""
 
 _STAGE_OPS: dict[str, Callable[[int], Op]] = {
     "UNSHARD": Unshard,

@@ -5,13 +5,13 @@
      "ops": [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"],
              ["1RECV_F0<0", "1F0", "1B0", "1SEND_B0>0", "1STEP"]]}
 
-An op is a text (`schedules.formats.op_text`); a Send or Recv names its peer's rank. What may be left out:
+An op is a text (`schedules.formats.op_text`); a Send or Recv names its peer's rank. Optional fields:
 
-    "width": 2                  copies of a pipeline (`schedules.transforms.replication`) that these are; else one
-    "is_lowered": true          the lists say all their communication, which is none; else they do if they have any
-    "origin": "spectrain"       the catalogue's entry that they were made from; else nobody knows
-    "traits": {"is_asynchronous": true, "prediction": "momentum"}    what is known of them (`schedules.traits`)
-    "parameters": {"accumulate": 4}    parameters that the catalogue's entry was given; else the defaults
+    "width": 2                  copies of a pipeline (`schedules.transforms.replication`); default 1
+    "is_lowered": true          the lists contain all their communication, namely none; default: true if they have any
+    "origin": "spectrain"       the catalogue's entry that they were made from; default: unknown
+    "traits": {"is_asynchronous": true, "prediction": "momentum"}    their properties (`schedules.traits`)
+    "parameters": {"accumulate": 4}    parameters given to the catalogue's entry; the others have their defaults
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def to_json(schedule: Schedule) -> str:
 
 
 def schedule_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `read_json` reads; what fields say together is not in it."""
+    """Return the JSON Schema of the files for `read_json`; relations between fields are not in it."""
     said, traits = attribute_docs(Schedule), attribute_docs(ScheduleTraits)
     count = {"minimum": 1, "maximum": MAX_CELLS}
     kinds: dict[str, dict[str, Any]] = {
@@ -192,7 +192,7 @@ def _parse(value: list[Any], faults: Faults) -> list[tuple[Op, ...]]:
 
 
 def _traits(traits: ScheduleTraits) -> dict[str, bool | str]:
-    """Return what is not as of lists of which nothing is known."""
+    """Return the traits that differ from the defaults."""
     return {key: value for key, value in asdict(traits).items() if value != getattr(ScheduleTraits(), key)}
 
 

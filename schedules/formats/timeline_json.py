@@ -3,10 +3,10 @@
     {"format": "pipesched.timeline", "version": 1, "name": "gpipe", "source": "predicted", "rank_to_device": [0, 1],
      "spans": [[0, "0F0", 0.0, 0.0, 1.5], ...], "memory": [[0, 0.0, {"weights": 1024}], ...]}
 
-A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. There may be
+A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. Optional are
 ``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]``: rank, op, start_s, end_s [s]; and ``"yardstick": {"device": "cpu",
-"num_busy": 2, "kernel_s": 0.0003}``, what a fixed kernel took beside it; and ``"launch_s": 1.2``, the time in which one
-thread launched all ops.
+"num_busy": 2, "kernel_s": 0.0003}``, the time of a fixed kernel beside it; and ``"launch_s": 1.2``, the time in which
+one thread launched all ops.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def timeline_to_json(timeline: Timeline) -> str:
 
 
 def timeline_schema() -> dict[str, Any]:
-    """Return the JSON Schema of what `read_timeline` reads; what rows say together is not in it."""
+    """Return the JSON Schema of the files for `read_timeline`; relations between rows are not in it."""
     rank = {"type": "integer", "minimum": 0, "description": "The rank."}
     op = {"type": "string", "pattern": OP_PATTERN, "description": "The op."}
     span, hand_over, yardstick = map(attribute_docs, (Span, HandOver, Yardstick))

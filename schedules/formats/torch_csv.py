@@ -93,7 +93,7 @@ def write_csv(schedule: Schedule) -> str:
     """Return `schedule` in the compute-only dialect: a row per rank, no idle cells, lines ended by CR LF.
 
     Raises:
-        ScheduleError: It says what the CSV cannot say.
+        ScheduleError: The CSV cannot represent it.
     """
     return _write(schedule, [[None if is_communication(op) else op for op in row] for row in schedule.ops])
 
@@ -102,7 +102,7 @@ def write_csv_comms(schedule: Schedule) -> str:
     """Return `schedule` in the compute+comms dialect: a row per rank, lines ended by CR LF.
 
     Raises:
-        ScheduleError: It says what the CSV cannot say, or says no communication where there must be some.
+        ScheduleError: The CSV cannot represent it, or it has no communication where some is needed.
     """
     return _write(schedule, schedule.ops, comms=True)
 

@@ -32,7 +32,7 @@ from pipesched.schedules.formats.files import Faults
 from pipesched.schedules.formats.op_text import NO_PEER
 
 OUR_JSON = "our JSON (schedules.formats.to_json)"
-"""What to try when PyTorch's CSV cannot say it."""
+"""The advice if PyTorch's CSV cannot represent a schedule."""
 
 Rows: TypeAlias = Sequence[Sequence[Op | None]]
 """The cells of each rank; None is a cell without an op."""
@@ -43,7 +43,7 @@ CellName: TypeAlias = Callable[[int, int], str]
 
 @dataclass(slots=True)
 class Survey:
-    """A survey of lists: what they compute, and where.
+    """A survey of lists: their computations, by stage and rank.
 
     Attributes:
         rank_of: The rank of each stage.
@@ -62,7 +62,7 @@ class Survey:
 
 
 def unsayable(op: Op) -> str | None:
-    """Return what `op` says that PyTorch's CSV has no word for, or None."""
+    """Return the property of `op` that PyTorch's CSV cannot represent, or None."""
     for part in computes(op):
         if part.phase is Phase.RECOMPUTE:
             return "a recompute"
@@ -80,7 +80,7 @@ def unsayable(op: Op) -> str | None:
 
 
 def is_communication(op: Op | None) -> bool:
-    """Return whether `op` is a word of the compute+comms dialect alone; an idle cell is none."""
+    """Return whether `op` exists only in the compute+comms dialect; False for an idle cell."""
     match op:
         case Send() | Recv() | Reduce() | Unshard() | Reshard():
             return True
@@ -91,7 +91,7 @@ def is_communication(op: Op | None) -> bool:
 
 
 def survey(rows: Rows, place: CellName, faults: Faults) -> Survey:
-    """Return what `rows` compute; refuse ops given twice, a stage on two ranks, ranks without a computation."""
+    """Return the computations of `rows`; refuse ops given twice, a stage on two ranks, ranks without a computation."""
     surveyed = Survey()
     seen: set[str] = set()
     for rank, row in enumerate(rows):

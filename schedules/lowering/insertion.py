@@ -30,7 +30,7 @@ from pipesched.schedules.lowering.recv_places import DONE, FULL, find_meetings, 
 from pipesched.schedules.semantics import explain, progress
 
 _MAX_CLOCKS = MOST_RANKS**2
-"""Most numbers in the clocks of all ranks, and in those of one op in twenty: they take half a minute, and 2 GB."""
+"""Most numbers in the clocks of all ranks, and of one op in twenty: they take half a minute, and 2 GB."""
 
 _KEPT = "_lowered"
 """Where a schedule keeps itself lowered."""
@@ -43,7 +43,7 @@ def lower(schedule: Schedule) -> Schedule:
 
     Raises:
         NotRunnableError: The lists cannot finish, so that there is no order to put messages in.
-        ScheduleError: They are too long for so many ranks, or it is no Schedule.
+        ScheduleError: They are too long for this number of ranks, or it is no Schedule.
     """
     if not isinstance(schedule, Schedule):
         raise ScheduleError(f"schedule: got {shown(schedule)}, expected a Schedule; try pipesched.build('1f1b', 4, 8)")
@@ -65,7 +65,7 @@ def require_lowerable(schedule: Schedule) -> None:
     """Refuse lists, lowered or not, whose lowering would take too long.
 
     Raises:
-        ScheduleError: They are too long for so many ranks.
+        ScheduleError: They are too long for this number of ranks.
     """
     if schedule.is_lowered:
         return
@@ -92,7 +92,7 @@ def _refuse(schedule: Schedule) -> NoReturn:
 
 
 def _unknown_op(schedule: Schedule) -> str:
-    """Say which op of lists that do come to their end is none that a message could be put beside."""
+    """Return the text of the invalid op in lists that can finish."""
     for rank, row in enumerate(schedule.ops):
         for op in row:
             if any(not 0 <= stage < schedule.num_stages for stage in stages_of_op(op)):

@@ -18,7 +18,7 @@ F, B, I, W, R = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R  # no
 SEND_F, REDUCE, STEP, OVERLAPPED = op_cells.SEND_F, op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED
 
 DONE, STUCK, FULL = range(3)
-"""What `work_through` says: all lists came to their end, some cannot, or more clocks must be kept."""
+"""Results of `work_through`: all lists are finished, some cannot finish, or more clocks must be kept."""
 
 
 def find_meetings(  # noqa: C901 -- as below
@@ -33,7 +33,7 @@ def find_meetings(  # noqa: C901 -- as below
         stages: n stages.
         microbatches: n micro-batches.
         num_microbatches: m.
-        meetings: n numbers, -1 at first: of a Reduce its meeting, of a Step that of the last Reduce of its stage.
+        meetings: n numbers, -1 at first: of a Reduce its meeting, of a Step the meeting of its stage's last Reduce.
         counts: 2 numbers of each stage, zeros at first: room to count.
         members: Of each stage, 0 at first: how many ranks reduce it.
         homes: Of each micro-batch of each stage, -1 at first: the rank of its F.
@@ -90,12 +90,12 @@ def work_through(  # noqa: C901 -- one loop: calls would cost plain Python more 
         meetings: The meetings of n cells.
         members: How many ranks reduce each stage.
         at: Of each rank its next cell; R numbers, to be written.
-        ready: The ranks that can go on; R numbers, to be written.
+        ready: The ranks that can continue; R numbers, to be written.
         blocked: Of each rank the meeting that it waits for, -1 at first.
         clocks: R rows of R zeros: how many cells of each rank are surely over, for each rank.
         kept: Room for clocks of messages.
         free: The rows of `kept` that are free; as many numbers, to be written.
-        told: A row of R zeros for each meeting.
+        told: A row of R zeros for each meeting: the joint clock of its ranks.
         num_there: How many have come to each meeting, 0 at first.
         makers: Of each message the rank that has made it, -1 at first.
         slots: Of each message its row of `kept`, -1 at first.
@@ -119,7 +119,7 @@ def work_through(  # noqa: C901 -- one loop: calls would cost plain Python more 
             code, stage = codes[i], stages[i]
             last = i + 1 if code >= OVERLAPPED else i
             missing = -1
-            for part in range(i, last + 1):  # what must be there
+            for part in range(i, last + 1):  # the inputs
                 code, stage = codes[part] % OVERLAPPED, stages[part]
                 if code >= SEND_F:
                     continue
@@ -147,7 +147,7 @@ def work_through(  # noqa: C901 -- one loop: calls would cost plain Python more 
                 for other in range(num_ranks):
                     known = others[other]
                     clock[other] = known if known > clock[other] else clock[other]
-            for part in range(i, last + 1):  # what other ranks' messages tell
+            for part in range(i, last + 1):  # the clocks of other ranks' messages
                 code = codes[part] % OVERLAPPED
                 message = -1
                 if code == F and stages[part]:
@@ -176,7 +176,7 @@ def work_through(  # noqa: C901 -- one loop: calls would cost plain Python more 
                             blocked[other] = -1
                             ready[num_ready] = other
                             num_ready += 1
-            for part in range(i, last + 1):  # what they make
+            for part in range(i, last + 1):  # the outputs
                 code, stage = codes[part] % OVERLAPPED, stages[part]
                 if code > I:
                     continue
@@ -237,7 +237,7 @@ def write_lowered(  # noqa: C901 -- as above
         lowered_stages: Stages.
         lowered_microbatches: Micro-batches.
         lowered_others: Peers and versions.
-        lowered_lookaheads: Look-aheads; none at all if there are none.
+        lowered_lookaheads: Look-aheads; empty without any.
     """
     for i in range(len(places)):
         if places[i] >= 0:

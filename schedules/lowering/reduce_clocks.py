@@ -1,4 +1,4 @@
-"""What replicas know of each other: vector clocks at their Reduces, for lists whose ops come one after the other."""
+"""The knowledge of replicas of each other: vector clocks at their Reduces, for lists that are read op by op."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ReduceClocks:
         return len(self._told)
 
     def tell(self, rank: int, stage: int, clock: list[int]) -> None:
-        """Let the other replicas know what `rank` knows at its next Reduce of `stage`."""
+        """Record the clock of `rank` at its next Reduce of `stage`, for the other replicas."""
         self._leave(rank, stage)
         key = self._last[rank, stage] = self._meetings.come(rank, Reduce(stage))
         self._num_there[key] += 1
         self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
 
     def learn(self, rank: int, stage: int, clock: list[int]) -> bool:
-        """Add what all replicas know at the last Reduce of `rank` to `clock`; return whether they have come to it."""
+        """Merge the clocks of all replicas at the last Reduce of `rank` into `clock`; return whether all have come."""
         key = self._last.get((rank, stage))
         if key is None:
             return True

@@ -3,7 +3,7 @@
 A Recv stands behind the last op of its rank that the making of its message depends on, so it may have to go in front
 of ops that have been read already. An op is handed out when no message can still ask for that: a sender's vector
 clock never goes down, so once all senders of a rank know that its op n is over, no more Recvs come before op n + 1.
-Senders hear from their receivers soon, through what comes back, and that is how few ops wait.
+Senders hear from their receivers soon, through messages in return, so few ops wait.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def lower_generated(schedule: Schedule) -> Schedule:
 def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:
     """Return the lists of `ranks` with their communication, made in one go.
 
-    What one of them is ahead of the others is held in memory, as with `itertools.tee`.
+    Ops of one list that are read ahead of the others are held in memory, as with `itertools.tee`.
 
     Raises:
-        NotRunnableError: When it is read: the lists cannot go on.
+        NotRunnableError: On reading, if the lists cannot continue.
     """
     if schedule.is_lowered:
         return {rank: iter(schedule.lists[rank]) for rank in ranks}
@@ -69,7 +69,7 @@ class _Machine:
         made: The messages that nobody has used yet, and their makers' clocks.
         waiting: The ops that are not handed out yet, of each rank that is read.
         recvs: The Recvs before op n, of each rank that is read.
-        reduces: What replicas know at their Reduces.
+        reduces: The clocks of replicas at their Reduces.
     """
 
     def __init__(self, schedule: Schedule, ranks: Collection[int]) -> None:
@@ -136,7 +136,7 @@ class _Machine:
         return True
 
     def _sends(self, rank: int, op: Op) -> Iterator[Send]:
-        """Make the messages of `op`; yield the Sends of those that leave the rank, and place their Recvs."""
+        """Make the messages of `op`; yield the Sends of messages that leave the rank, and place their Recvs."""
         for part in computes(op):
             message = gives(part)
             if message is None or not 0 <= message.receiver < self._schedule.num_stages:

@@ -12,8 +12,8 @@ Sharded weights (FSDP) are gathered before their stage computes and dropped when
 weights UNSHARD and RESHARD are nothing to do. Gradients are divided by the number of micro-batches at REDUCE_GRAD
 alone: without one they come out too large by that factor.
 
-The places are those of `_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` in PyTorch 2.13. Files of 2.9
-and older have no REDUCE_GRAD.
+The places are the same as in `_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` of PyTorch 2.13. Files of
+2.9 and older have no REDUCE_GRAD.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_GATHERED = 3
 
 
 def lower_for_torch(schedule: Schedule) -> Schedule:
-    """Return `schedule` with all that PyTorch's runtime must be told; lists with messages only get what they lack.
+    """Return `schedule` with all ops that PyTorch's runtime needs; lists with messages only get the missing ops.
 
     Raises:
         ScheduleError: The lists cannot finish.
@@ -103,10 +103,10 @@ def _backwards(op: Op) -> list[int]:
 
 
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
-    """Return `rows` with a Send after what makes a message, and its Recv at the end of what the receiver has by then.
+    """Return `rows` with a Send after the op that makes a message, and its Recv at the current end of the receiver's list.
 
     PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas, unless
-    the replicas come to their Reduces in different orders: then each takes its own, and the checker finds what waits.
+    the replicas come to their Reduces in different orders: then each takes its own, and the checker finds the deadlock.
     """
     route, replicas = routes(schedule), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]

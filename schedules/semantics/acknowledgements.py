@@ -17,17 +17,17 @@ from pipesched.schedules.semantics.meetings import Meetings
 
 @final
 class Acknowledgements:
-    """What a peer sends a rank, in order, each message with how many of the rank's own the peer has used by then.
+    """A peer's messages to a rank, in order, each with how many of the rank's messages the peer has used by then.
 
-    Gloo cannot be asked whether a message has left; but when such an answer comes, those have, and their tensors
-    can be let go long before the end of the list.
+    Gloo does not report whether a message has left. But an answer proves that the used messages have left, so their
+    tensors can be freed long before the end of the list.
 
     Args:
         ops: The peer's lowered list.
         peer: Rank of the peer.
         me: The rank.
         num_stages: Number of stages of the whole pipeline.
-        is_held: Whether the list is in memory: it is worked through once and for all, any other whenever this is read.
+        is_held: Whether the list is in memory: it is worked through once, any other on every reading.
     """
 
     def __init__(self, ops: Iterable[Op], peer: int, me: int, num_stages: int, *, is_held: bool = False) -> None:

@@ -1,12 +1,12 @@
 """Communicators: which posted Sends and Recvs wait for which, as backends queue them.
 
-A rank posts its Sends and Recvs and goes on. What it has posted waits in *streams*, each in order: only the first of a
+A rank posts its Sends and Recvs and continues. Posts wait in *streams*, each in order: only the first of a
 stream is under way. The k-th Send of a channel (a directed pair of ranks) and its k-th Recv belong together; they
-are over when both are under way. What differs between backends is which posts share a stream:
+are over when both are under way. Backends differ in the posts that share a stream:
 
     BUFFERED   Recvs of a channel; Sends wait for nothing and nobody
     CHANNEL    Sends of a channel, Recvs of a channel                   0: S>1 | R<1 | S>2
-    DEVICE     the same; but reductions of a rank go one after the other (`semantics.reductions`), as in those below
+    DEVICE     the same; but reductions of a rank go one after the other (`semantics.reductions`), as in the next three
     PAIR       all between two ranks, both ways                         0: S>1 R<1   | S>2
     RANK       all of a rank                                            0: S>1 R<1 S>2
     BATCHED    all of a rank, neighbours in its list at the same time   0: (S>1 R<1) (S>2)
@@ -51,7 +51,7 @@ class PostBatch:
 
     Attributes:
         start: Position of the first in the rank's list.
-        stream: What it waits in; None if it need not.
+        stream: The stream that it waits in, or None if it need not wait.
         num_open: How many have not met their counterpart.
     """
 
@@ -77,7 +77,7 @@ class Streams:
         """What has not met its counterpart."""
 
     def post(self, rank: int, start: int, ops: Sequence[Send | Recv]) -> list[PostBatch]:
-        """Post what `rank` has from `start` on, as one batch; return all, of any rank, that are over now."""
+        """Post the ops of `rank` from `start` on, as one batch; return all batches, of any rank, that are over now."""
         is_send = isinstance(ops[0], Send)
         if is_send and self.communication is Communication.BUFFERED:
             return self._start(PostBatch(rank, start, ops, None, len(ops)))
@@ -113,7 +113,7 @@ class Streams:
                 assert_never(self.communication)
 
     def _start(self, first: PostBatch) -> list[PostBatch]:
-        """Put a batch under way, and those that come after what is over with that."""
+        """Put a batch under way, and the batches behind all batches that are over with that."""
         over: list[PostBatch] = []
         starting = [first]
         while starting:

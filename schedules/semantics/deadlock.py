@@ -1,6 +1,6 @@
-"""Explain a deadlock: who waits for whom, until that closes to a circle or ends at a missing op.
+"""Explain a deadlock: the chain of waiting ops, up to a circle or a missing op.
 
-What stands still waits for something that stands still too, or that is not there at all. So following one reason
+A blocked op waits for another blocked op, or for a missing one. So following one reason
 after another from any rank comes to a circle, or to a gap:
 
     0B0 of rank 0 --needs--> 1B0 of rank 1 --comes after--> 1F1 --needs--> 0F1 of rank 0 --comes after--> 0B0
@@ -52,7 +52,7 @@ class Why(StrEnum):
     MEETS = "waits for the other end,"
     """A Send or Recv: its counterpart."""
     REPLICAS = "waits for its replica"
-    """A Reduce: that of another rank."""
+    """A Reduce: the Reduce of another rank."""
     AFTER = "comes after"
     """The rank's list has not come that far."""
     BEHIND = "is queued behind"
@@ -76,9 +76,9 @@ class Missing:
     """An op that the lists lack, where a chain of waits ends.
 
     Attributes:
-        rank: The rank whose list has it not; None where any rank's would do.
-        op: The op, as it stands in the lists.
-        text: What there is instead.
+        rank: The rank whose list lacks it, or None if any rank would do.
+        op: The op, as it would stand in the lists.
+        text: The actual state of the lists.
     """
 
     rank: int | None
@@ -91,11 +91,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """One reason why ranks stand still.
+    """One reason why ranks are blocked.
 
     Attributes:
-        links: Each waits for the next one; the last for the first, or for what is missing.
-        missing: What the chain ends in; None: it is a circle.
+        links: Each waits for the next one; the last for the first, or for the missing op.
+        missing: The missing op at the end of the chain, or None for a circle.
         others: Ranks that have no part in it, but wait for it in the end.
     """
 
@@ -122,7 +122,7 @@ def deadlocks(schedule: Schedule, communication: Communication = Communication.C
 def explain(
     schedule: Schedule, outcome: Progress, communication: Communication = Communication.CHANNEL
 ) -> tuple[Deadlock, ...]:
-    """Return the reasons for what `progress` found blocked."""
+    """Return the reasons for the blocked ops of `progress`."""
     reasons = _Reasons(schedule, outcome, communication)
     root_of: dict[ListPosition, int] = {}
     roots: list[tuple[tuple[WaitingOp, ...], Missing | None]] = []
@@ -176,7 +176,7 @@ def _turned(path: _Path, start: ListPosition) -> _Path:
 
 
 class _Reasons:
-    """Says what an op that is not over waits for; one reason, though there may be more."""
+    """Finds the reason why an op is not over; one reason, though there may be more."""
 
     def __init__(self, schedule: Schedule, outcome: Progress, communication: Communication) -> None:
         self._ops, self._num_stages = schedule.ops, schedule.num_stages
@@ -233,7 +233,7 @@ class _Reasons:
         return next((rank, i) for i, op in enumerate(self._ops[rank]) if (rank, i) in self._held_by and is_it(op))
 
     def _post(self, place: ListPosition, op: Send | Recv) -> tuple[Why, ListPosition | Missing]:
-        """Why a Send or Recv that is posted is not over, or did not bring what it names."""
+        """Return why a posted Send or Recv is not over, or did not bring its message."""
         rank, index = place
         holder = self._held_by.get(place, place)
         if holder != place:

@@ -1,4 +1,4 @@
-"""Meetings of posts: the one statement of which posts of different ranks belong together.
+"""Meetings of posts: the one definition of which posts of different ranks belong together.
 
     rank 0   S>1   S>1   R<1          the k-th Send of a channel, a directed pair of ranks, meets its k-th Recv
               │     │     │
@@ -8,8 +8,8 @@
                 │         │           reduces it
     rank 2   0REDUCE   0REDUCE
 
-Of ranks that take turns `Meetings` numbers the posts as they come; whole lists are laid side by side, which is quicker
-(`transfers`). When what meets can start, and when it is over, is up to who asks.
+For ranks that take turns `Meetings` numbers the posts as they come; whole lists are laid side by side, which is quicker
+(`transfers`). The caller decides when a meeting can start, and when it is over.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MeetingKey: TypeAlias = tuple[Channel | int, int]
 
 
 def channel_of(rank: int, op: Send | Recv) -> Channel:
-    """Return the channel of what `rank` posts."""
+    """Return the channel of a post of `rank`."""
     return (rank, op.peer) if isinstance(op, Send) else (op.peer, rank)
 
 
 @final
 class Meetings:
-    """Tells posts that meet, given those of each rank in the order of its list; ranks may take turns in any way."""
+    """Finds posts that meet, given the posts of each rank in list order; ranks may take turns in any way."""
 
     def __init__(self) -> None:
         self._sends: defaultdict[Channel, count[int]] = defaultdict(count)
@@ -43,9 +43,9 @@ class Meetings:
         self._reduces: defaultdict[tuple[int, int], count[int]] = defaultdict(count)  # (rank, stage)
 
     def come(self, rank: int, op: PostOp) -> MeetingKey:
-        """Return where the next post of `rank` comes to: posts meet that have equal keys.
+        """Return the key of the next post of `rank`: posts with equal keys meet.
 
-        `send` and `recv` say the same of what is known to be one, and are quicker.
+        `send` and `recv` return the same for a known kind of post, and are quicker.
         """
         if isinstance(op, Reduce):
             return op.stage, next(self._reduces[rank, op.stage])
@@ -101,7 +101,7 @@ def transfers(ops: Iterable[RankOpT]) -> list[tuple[Message, RankOpT, RankOpT]]:
     """Pair the Sends and Recvs that meet.
 
     Args:
-        ops: Those of each rank in the order of its list; others than Sends and Recvs do not count.
+        ops: Ops of each rank in list order; others than Sends and Recvs do not count.
 
     Returns:
         The message, the Send and the Recv of each transfer, channel by channel; nothing of a post that meets none.
@@ -122,7 +122,7 @@ def transfers(ops: Iterable[RankOpT]) -> list[tuple[Message, RankOpT, RankOpT]]:
 
 
 def meeting_reduces(ops: Iterable[RankOpT]) -> list[list[RankOpT]]:
-    """Return the Reduces that meet, those of each reduction in order of the ranks.
+    """Return the Reduces that meet, sorted by rank within each reduction.
 
     Args:
         ops: As `transfers` takes them.

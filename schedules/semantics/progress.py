@@ -2,10 +2,10 @@
 
     rank 0   F0 S>1 R<1 F1 S>1 R<1 B0        stands still at B0, which needs the gradient that 1B0 makes
                  ↓       ↙          ↖
-    rank 1      R<0 R<0      F0 B0 S>0       goes on as soon as a message is there; its Send lets B0 run
+    rank 1      R<0 R<0      F0 B0 S>0       continues as soon as a message is there; its Send lets B0 run
 
-Every rank goes down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
-go on; a message is there when its Send and its Recv are over (`communicators` says when). Reduce posts too, and
+Every rank works down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
+continue; a message is there when its Send and its Recv are over (see `communicators`). Reduce posts too, and
 the stage's next Step waits until all its replicas have come to it (`reductions`); the end of a list waits for the
 rank's Sends and Reduces. In lists without communication a message is there as soon as it is made.
 
@@ -83,7 +83,7 @@ def progress(schedule: Schedule, communication: Communication = Communication.CH
         communication: Which posts wait for which.
 
     Returns:
-        What ran, in an order that every run could have, and where each rank that never finishes stands still.
+        The ops that ran, in an order that every run could have, and the place where each unfinished rank is blocked.
     """
     return _Machine(schedule, communication).run()
 
@@ -179,7 +179,7 @@ class _Machine:
 
 
 def batch_at(row: tuple[Op, ...], start: int, communication: Communication) -> list[Send | Recv]:
-    """Return the Send or Recv at `start`, with those right after it where `communication` batches neighbours."""
+    """Return the Send or Recv at `start`, with its neighbours behind it if `communication` batches them."""
     ops: list[Send | Recv] = []
     for index in range(start, len(row) if communication is Communication.BATCHED else start + 1):
         op = row[index]

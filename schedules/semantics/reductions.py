@@ -1,13 +1,13 @@
 """Open reductions: the k-th Reduce of a stage on one rank meets the k-th on every other replica.
 
-A rank posts a Reduce and goes on; the next Step of the stage waits until it is over. The k-th Reduce of a stage on each
-of its replicas belong together, and are over when all of them are posted. Each stage has a communicator of its own;
+A rank posts a Reduce and continues; the next Step of the stage waits until it is over. The k-th Reduces of a stage on
+its replicas belong together, and are over when all of them are posted. Each stage has a communicator of its own;
 where a device works through all collectives in the order in which they were posted, there is one condition more:
 
     apart     rank 0  0REDUCE 1REDUCE 0STEP 1STEP        both are over when they are posted
               rank 1  1REDUCE 0REDUCE 0STEP 1STEP
 
-    ordered   0REDUCE of rank 1 is behind its 1REDUCE, which meets that of rank 0, which is behind 0REDUCE: a circle
+    ordered   0REDUCE of rank 1 is behind its 1REDUCE, which meets 1REDUCE of rank 0, which is behind 0REDUCE: a circle
 """
 
 from __future__ import annotations

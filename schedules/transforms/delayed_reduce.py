@@ -7,8 +7,8 @@ One rank of two that both have two stages; every Reduce takes as long as B:
     late                        F0 F1 B1 B0 .. Step .. Step
                                             R1      R0
 
-A Reduce only posts, and the stage's next Step waits for it: so what stands between the two hides it. Put off, nothing
-does, as where gradients are summed after the whole backward.
+A Reduce only posts, and the stage's next Step waits for it: so the ops between the two hide it. In a late Reduce no op
+does, as if gradients were summed after the whole backward.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipesched.schedules import Op, Reduce, Schedule, Step
 def delay_reduces(schedule: Schedule) -> Schedule:
     """Return `schedule`, lowered or not, with every Reduce right before the next Step of its stage.
 
-    What no Step follows comes at the end.
+    Reduces without a later Step come at the end.
     """
     return replace(schedule, lists=schedule.changed(_late))
 

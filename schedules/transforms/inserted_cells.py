@@ -1,4 +1,4 @@
-"""Cells that a transform puts among those of columns: held lists are changed without an op being made."""
+"""Cells that a transform inserts into columns: held lists are changed without making ops."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def with_cells(columns: OpColumns, num_added: Sequence[int], places: Any, cells:
         num_added: How many cells each rank gets.
         places: k indices, ascending: the cell of `columns` that each comes before; n, or the first cell of the next
             rank, behind a rank's last.
-        cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; of the latter two what is
-            not in `columns` does not count.
+        cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; of the latter two, columns
+            that `columns` lacks do not count.
 
     Returns:
-        The columns, in what `columns` are in.
+        The columns, as lists or arrays like `columns`.
     """
     begins = [int(begin) for begin in columns.begins]
     begins = [begin + more for begin, more in zip(begins, accumulate(num_added, initial=0), strict=True)]

@@ -123,7 +123,7 @@ class _Part:
     steps: Counter[int]
 
     def continued(self, row: Sequence[Op], count: int) -> Iterator[Op]:
-        """Yield `row` with so many more blocks behind the first one."""
+        """Yield `row` with `count` more blocks behind the first one."""
         end = self.begin + self.length
         yield from row[:end]
         for block in range(1, count + 1):
@@ -131,7 +131,7 @@ class _Part:
         yield from (self.moved(op, count) for op in row[end:])
 
     def moved(self, op: Op, blocks: int = 1) -> Op:
-        """Return `op` as it is so many blocks later."""
+        """Return `op` as it is `blocks` blocks later."""
         return moved(op, blocks * self.period, lambda stage: blocks * self.steps[stage])
 
     def repeats(self, row: Sequence[Op], place: int) -> bool:
@@ -154,7 +154,7 @@ def _repeating_parts(schedule: Schedule) -> list[_Part]:
     """Return the part of each rank's list that repeats, in the shortest period.
 
     Raises:
-        ScheduleError: There is none, or a rank has several.
+        ScheduleError: No part repeats, or a rank has several.
     """
     try:
         step = microbatches_per_step(schedule)
@@ -193,7 +193,7 @@ def _phases(ops: Sequence[Op] | Iterator[Op]) -> Counter[tuple[Phase, int]]:
 
 
 def _parts_of(row: Sequence[Op], period: int) -> list[_Part]:
-    """Return the parts of a rank's list in which all its phases repeat with so many micro-batches more."""
+    """Return the parts of a rank's list in which all its phases repeat with `period` more micro-batches."""
     place_of = {_parts_key(op, 0): place for place, op in enumerate(row) if computes(op)}
     has_versions = any(part.version for op in row for part in computes(op))
     wanted, parts, place = _phases(iter(row)).keys(), list[_Part](), 0

@@ -15,11 +15,11 @@ from typing import Literal, TypeAlias
 from pipesched.schedules import Schedule
 
 Placement: TypeAlias = Literal["pipeline", "data"]
-"""What is side by side on the devices: the ranks of a copy, or the copies of a rank."""
+"""The neighbours on the devices: the ranks of a copy, or the copies of a rank."""
 
 
 def place_copies(schedule: Schedule, placement: Placement, width: int) -> Schedule:
-    """Return what `replicate` gave for `width` with its ranks on the devices that `placement` says."""
+    """Return the result of `replicate` for `width`, with its ranks on the devices of `placement`."""
     if placement == "pipeline":
         return schedule
     depth = (max(schedule.rank_to_device) + 1) // width

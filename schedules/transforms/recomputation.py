@@ -10,9 +10,10 @@ F then keeps only the stage's input, and R rebuilds the rest: a rank holds one m
 in flight their inputs. R needs no gradient, so it runs while the gradient is on its way: a batch takes
 (m + p - 1)(t_f + t_b) + m t_f, less than the (m + p - 1)(2 t_f + t_b) of a backward that recomputes.
 
-R reads the weights that its backward reads. Where they are those of F, it rebuilds what F made. Where they are not
-(newer weights in the backward, or other predictions) the activations become those of the backward's weights, and F's
-remain in what it sent: so R never needs a version that nobody else reads, and a prediction can be made again.
+R reads the weights that its backward reads. If these are the weights of F, it rebuilds the output of F. If they are not
+(newer weights in the backward, or other predictions) the activations become the activations of the backward's weights,
+and F's remain in its sent messages: so R never needs a version that no other op reads, and a prediction can be made
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pipesched.schedules import Op, OpColumns, Phase, Schedule, ScheduleError, c
 from pipesched.schedules.transforms.inserted_cells import in_form, with_cells
 
 _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
-"""What reads the activations that R rebuilds."""
+"""The phases that read the activations that R rebuilds."""
 
 
 def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Schedule:

@@ -47,7 +47,7 @@ from pipesched.schedules.transforms.inserted_cells import in_form, with_cells
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 MAX_REPLICATED_RANKS = MAX_DEVICES
-"""The most ranks of all copies together: as many as a cluster may have devices."""
+"""The most ranks of all copies together, equal to the most devices of a cluster."""
 
 _ENDS = frozenset(map(cell_code, ENDS_MICROBATCH))
 _READ = {
@@ -159,7 +159,7 @@ class _Copy:
         return (batch * self.width + self.index) * self.batch + place
 
     def read(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Yield the list of a rank of this copy, given that of the schedule."""
+        """Yield the list of a rank of this copy, given the schedule's list."""
         for op in _reduced(ops):
             if isinstance(op, Average):
                 require_equal(self.name, self.width)
@@ -205,7 +205,7 @@ class _Gradients:
 def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
     """Yield `ops`, and after a stage's last gradient before each Step, or the end, the Reduce that it lacks.
 
-    What comes behind a gradient that may be the last waits.
+    Ops behind a gradient that may be the last wait.
     """
     waiting: deque[list[Op]] = deque()  # each op, and the Reduces behind it
     gradients, first = _Gradients(), 0
@@ -225,7 +225,7 @@ def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
 
 
 def _cells(op: Op) -> Iterator[tuple[int, int]]:
-    """Yield code and stage of what `_Gradients` reads of an op."""
+    """Yield code and stage of the cells of an op that `_Gradients` reads."""
     if isinstance(op, Send | Recv):
         yield op_cells.SEND_F, 0
     elif isinstance(op, Reduce | Step):
@@ -255,7 +255,7 @@ def _with_reduces(columns: OpColumns) -> OpColumns:
 
 
 def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
-    """Return the columns of all copies, given those of one with its Reduces."""
+    """Return the columns of all copies, given the columns of one with its Reduces."""
     if columns.counts[op_cells.AVERAGE]:
         require_equal(copies[0].name, len(copies))
     width, num_cells = len(copies), len(columns.codes)

@@ -1,4 +1,4 @@
-"""The specification of a schedule, as plain data: another process is told it, and makes the lists itself.
+"""The specification of a schedule, as plain data: another process receives it, and makes the lists itself.
 
 A training run of a million steps is a few words, not a file of lists.
 """
@@ -33,7 +33,7 @@ class ScheduleSpec:
         lists: The lists in JSON (`schedules.formats.schedule_json`), instead of all above.
         recompute: Stages that keep only their input.
         width: Copies of all that, kept equal (`schedules.transforms.replication`).
-        placement: What is side by side on the devices.
+        placement: The neighbours on the devices: the ranks of a copy, or the copies of a rank.
     """
 
     name: str = ""

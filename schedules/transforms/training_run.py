@@ -33,17 +33,17 @@ from pipesched.schedules.builders import ParameterValue, build, build_generated,
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A schedule as something that trains.
+    """A schedule as a training run.
 
     Attributes:
-        name: The schedule's.
+        name: The schedule's name.
         microbatches_per_step: Micro-batches that the samples of a step are cut into.
-        lists: Makes the lists of so many steps.
-        beginning: Makes lists of at least so many, which go as a longer run does in its first steps: what a parameter
+        lists: Makes the lists of a number of steps.
+        beginning: Makes lists of at least a number of steps, equal to the first steps of a longer run: a parameter that
             counts over the whole run is counted as far as they reach.
-        part: Makes the lists of so many steps of the run after its first ones: of (steps before, steps).
+        part: Makes the lists of some steps of the run after its first ones, given (steps before, steps).
         pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
-        flush_steps: Steps of the lists that are gone through again and again, after which nothing is in flight; None:
+        flush_steps: Steps of the lists that are repeated again and again, after which nothing is in flight; None if
             something always is, until the run is over.
         counts_run: Whether a parameter counts micro-batches of the whole run, so that its parts differ.
     """
@@ -58,7 +58,7 @@ class TrainingRun:
     counts_run: bool = False
 
     def microbatch_size(self, batch_size: int) -> int:
-        """Return the samples of a micro-batch, given those of a batch."""
+        """Return the samples of a micro-batch, given the samples of a batch."""
         return self.pipelines * batch_size // self.microbatches_per_step
 
     def changed(self, change: Callable[[Schedule], Schedule]) -> TrainingRun:
@@ -124,7 +124,7 @@ def training_run(
             left[key] = max(0, min(value - first * per_step, steps * per_step))
         return build_generated(name, num_ranks, steps * per_step, num_chunks, **left)
 
-    lists(num_steps)  # what counts over the run is refused here, however few of it are looked at
+    lists(num_steps)  # refuses parameters that count over the run, however few of its steps are used
     return TrainingRun(
         entry.name, per_step, lists, lambda steps: reaching(steps * per_step), part, counts_run=bool(counting)
     )

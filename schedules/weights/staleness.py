@@ -21,10 +21,10 @@ class Reading:
     """How one direction of a stage reads, over all its micro-batches.
 
     Attributes:
-        staleness: The most steps that the weights read are behind those that the gradient changes.
+        staleness: The most steps that the weights read are behind the weights that the gradient changes.
         lookahead: The most steps that are predicted.
-        lag: The most steps that prediction leaves; readings that cannot look ahead yet, before the stage's first
-            Step, do not count. None if there are no others.
+        lag: The most steps left after prediction; readings that cannot look ahead yet, before the stage's first
+            Step, do not count. None without other readings.
     """
 
     staleness: int
@@ -92,13 +92,13 @@ class Staleness:
 
 
 def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -> Staleness:
-    """Return what the op lists of `schedule` say of staleness, versions and micro-batches in flight.
+    """Return the staleness, versions and micro-batches in flight of the op lists of `schedule`.
 
     Args:
-        tell: A listener that is told now and then which share of the lists has been read.
+        tell: Callback that receives now and then the share of the lists that has been read.
 
     Raises:
-        ScheduleError: A stage is computed by nobody, or an op reads a version that is not there.
+        ScheduleError: No rank computes a stage, or an op reads a missing version.
     """
     kinds: list[set[_Kind]] = []
     counts: Counter[tuple[int, Agreement | None]] = Counter()
@@ -147,7 +147,7 @@ def _num_on(schedule: Schedule, rank: int, count: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """What uses of one kind have in common: a run of any length has few kinds."""
+    """The common properties of uses of one kind: a run of any length has few kinds."""
 
     stage: int
     is_forward: bool

@@ -67,12 +67,12 @@ class Use:
 
     @property
     def staleness(self) -> int | None:
-        """How many steps the weights read are behind those that the gradient changes."""
+        """How many steps the weights read are behind the weights that the gradient changes."""
         return None if self.update is None else self.update - self.op.version
 
     @property
     def lag(self) -> int | None:
-        """What prediction leaves of the staleness; below 0 it looks further ahead than to the gradient's Step."""
+        """The staleness left after prediction; negative if it looks further ahead than to the gradient's Step."""
         return None if self.update is None else self.update - target(self.op)
 
 
@@ -230,7 +230,7 @@ class _Stage:
             read.update, read.agreement = self.steps, agreement
 
     def knows(self, read: _Read) -> bool:
-        """Whether no later op can change what is known of `read`, the first of `reads`."""
+        """Whether no later op can change `read`, the first of `reads`."""
         return read.update is not None and (not self.old or min(self.old.values()) >= read.place)
 
 

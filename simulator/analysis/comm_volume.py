@@ -11,11 +11,11 @@ from pipesched.schedules import Message, Payload, Schedule, machine_code, op_cel
 
 @dataclass(frozen=True, slots=True)
 class CommunicationVolume:
-    """The volume of communication: all that leaves any rank.
+    """The volume of communication: all messages between ranks.
 
     Attributes:
-        num_messages: Sends, and those of the Reduces.
-        num_bytes: What they carry.
+        num_messages: Messages of Sends and Reduces.
+        num_bytes: Their bytes.
     """
 
     num_messages: int
@@ -23,7 +23,7 @@ class CommunicationVolume:
 
 
 def communication_volume(schedule: Schedule, costs: StageCosts) -> CommunicationVolume:
-    """Return what the lowered `schedule` sends.
+    """Return the communication of the lowered `schedule`.
 
     A Reduce over r replicas is a ring: in 2 (r - 1) rounds each of them passes on one r-th of the gradients, as
     `profiles.clusters.reduction_time` times it.

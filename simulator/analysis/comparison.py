@@ -17,13 +17,13 @@ from pipesched.simulator.analysis.tables import CellValue
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One number, predicted and measured; None where it is not known.
+    """One number, predicted and measured, or None if unknown.
 
     Attributes:
         name: ``makespan_s``, ``bubble_fraction``, ``busy_s``, ``idle_s`` or ``peak_memory_bytes``.
-        device: None when it belongs to the whole run.
-        predicted: The predicted number; of two of a kind, that of the first.
-        measured: The measured number; of two of a kind, that of the second.
+        device: The device, or None for the whole run.
+        predicted: The predicted number; of two runs of a kind, the number of the first.
+        measured: The measured number; of two runs of a kind, the number of the second.
     """
 
     name: str
@@ -147,7 +147,7 @@ def compare_timelines(predicted: Timeline, measured: Timeline, names: tuple[str,
     Args:
         predicted: A prediction, or the first of two of a kind.
         measured: A measurement, or the second of two of a kind.
-        names: Names of two of a kind, which are then told apart by these; None: a prediction and a measurement.
+        names: Labels of two runs of a kind, or None for a prediction and a measurement.
 
     Raises:
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.

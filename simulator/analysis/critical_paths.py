@@ -1,14 +1,14 @@
 """The critical path: one chain of ops and messages, each waiting for the one before it, that fills the makespan.
 
-From the end of the last work back to the start, always to what the start waited for last:
+From the end of the last work back to the start, always to the latest cause of the start:
 
     Compute, Step    the op before it on its rank, or the last message, or the last Reduce, to come
-    transfer         the op that posted its Send, or its Recv, or what its link had to let pass before
-    Reduce           the op that the last of its replicas did before it, or what its links had to let pass before
+    transfer         the op that posted its Send, or its Recv, or the earlier traffic of its link
+    Reduce           the last op of its replicas before it, or the earlier traffic of its links
 
-The links of the chain touch, so their times add up to the makespan. Where nothing that the Timeline has ends at the
-instant at which something starts, it was held up by what ranks share (a NIC, a link, a device), or in a measured run by
-the runtime: the time since the last thing that it did wait for is a link of its own, a wait.
+The links of the chain touch, so their times add up to the makespan. If nothing in the Timeline ends at the instant at
+which something starts, shared resources (a NIC, a link, a device) delayed it, or in a measured run the runtime did:
+the time since its latest known cause is a link of its own, a wait.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pipesched.simulator.analysis.labels import readable_s
 
 
 class Kind(StrEnum):
-    """What a link of the chain is, in the words of the printed path."""
+    """The kind of a link of the chain, in the words of the printed path."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -64,8 +64,8 @@ class Piece:
     """A piece of the critical path.
 
     Attributes:
-        kind: What it is.
-        span: The op; of a message its Recv; of a wait what waits.
+        kind: Its kind.
+        span: The op; of a message its Recv; of a wait the waiting op.
         start_s: Start of the piece in the chain; of a message that delays the next one only a part is in the chain [s].
         end_s: Where the next link begins.
     """
@@ -134,7 +134,7 @@ def _counted(kind: Kind, pieces: Sequence[Piece]) -> str:
 
 
 class _Cause(NamedTuple):
-    """Something that ends at `end_s` and lets go of what comes next; without a span, the start of the run."""
+    """An event that ends at `end_s` and releases the next op; without a span, the start of the run."""
 
     end_s: float
     span: Span | None
@@ -142,7 +142,7 @@ class _Cause(NamedTuple):
 
 @final
 class _Started:
-    """What goes over one channel, or what one rank reduces, in order of its start."""
+    """The transfers of one channel, or the Reduces of one rank, in order of their starts."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         by_start = sorted((span.start_s, -index) for index, span in enumerate(spans))  # of equal ones the first is last
@@ -162,7 +162,7 @@ class _Started:
 
 @final
 class _Walk:
-    """The Timeline by rank, and who waits for whom in it."""
+    """The Timeline by rank, and the waits between its ops."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -212,7 +212,7 @@ class _Walk:
             span = cause.span
 
     def _cause(self, span: Span) -> _Cause:
-        """Return what the start of `span` waited for, the last of it; on a tie what its own rank did."""
+        """Return the latest cause of the start of `span`; on a tie the op of its own rank."""
         causes = [_Cause(self._begin_s, None), *self._causes(span)]
         possible = [cause for cause in causes if cause.end_s <= span.start_s + self._same_s]
         return max(possible, key=lambda cause: cause.end_s)
@@ -243,7 +243,7 @@ class _Walk:
                 assert_never(op)
 
     def _of_transfer(self, span: Span, op: Recv) -> Iterator[_Cause]:
-        """Yield who posted it, and what it may have had to let pass: a message of its channel, or a Reduce."""
+        """Yield the ops that posted it, and earlier traffic: a message of its channel, or a Reduce."""
         yield self._reached(span)
         send = self._other_end.get(id(span))
         if send is not None:
@@ -252,7 +252,7 @@ class _Walk:
         yield from self._in_the_way(span, self._reduces_in_order[span.rank])
 
     def _of_reduce(self, span: Span) -> Iterator[_Cause]:
-        """Yield who posted it, and what it may have had to let pass."""
+        """Yield the ops that posted it, and earlier traffic."""
         replicas = self._replicas[id(span)]
         for replica in replicas:
             yield self._reached(replica)
@@ -268,10 +268,10 @@ class _Walk:
             yield _Cause(span.start_s, other)
 
     def _reached(self, span: Span) -> _Cause:
-        """Return what kept the rank until it reached `span`: the op before it that does not merely post."""
+        """Return the cause of the rank's arrival at `span`: the op before it that does more than post."""
         row, worked = self._rows[span.rank], self._worked[span.rank][self._index(span)]
         at_once = bisect_left(self._posted_s[span.rank], span.posted_s - self._same_s, hi=self._index(span))
-        for index in range(at_once - 1, worked, -1):  # those behind were posted when `span` was: none kept the rank
+        for index in range(at_once - 1, worked, -1):  # later ones were posted together with `span`: no rank waited
             if row[index].end_s <= span.posted_s + self._same_s:
                 worked = index
                 break

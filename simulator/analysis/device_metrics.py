@@ -107,7 +107,7 @@ class Metrics:
 
 
 def metrics(timeline: Timeline) -> Metrics:
-    """Return what `timeline` amounts to; memory from its samples, if it has any.
+    """Return the metrics of `timeline`; memory comes from its samples, if it has any.
 
     Raises:
         SimulationError: Nothing in the timeline takes any time.

@@ -34,7 +34,7 @@ _HALF = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """How long the works of a device took in runs, over those of its peers.
+    """Duration of a device's works in runs, relative to its peers.
 
     Attributes:
         device: The device.
@@ -42,7 +42,7 @@ class DeviceSpeed:
         factor: Seconds of all its stages in the first run, over the reference.
         odd: Factor of each stage of the first run that differs from its peers.
         slow: Factor of each run if the device is slow: 1 where the device does not differ from its peers.
-        cause: What is slow; ``"layers"`` also where nothing differs, None where the runs cannot tell.
+        cause: The slow part; ``"layers"`` also if nothing differs, None if the runs cannot tell.
     """
 
     device: int
@@ -151,7 +151,7 @@ def _cell(phases: Mapping[Phase, Sequence[float]], warmup: int) -> _Cell:
 
 
 def _normal(cells: _Cells, expected_s: Sequence[float] | None) -> _Cells:
-    """Return the cells of a run over what is expected of their stages, the median of all being 1."""
+    """Return the cells of a run relative to the expected time of their stages, with a median of 1."""
     if expected_s is not None and all(expected_s):
         cells = {
             (device, stage): cell._replace(seconds=cell.seconds / expected_s[stage])
@@ -195,7 +195,7 @@ def _agrees(ratio: _Ratio, lead: _Ratio) -> bool:
 
 
 def _verdict(ratios: Sequence[_Ratio]) -> tuple[Slowness | None, float]:
-    """Return what is slow, if the ratios of a device's stages tell, and the factor of the device if it is slow."""
+    """Return the slow part, if the ratios of a device's stages tell, and the factor of the device if it is slow."""
     told = [ratio for ratio in ratios if ratio.tells]
     judges = told or ratios
     lead = max(judges, key=lambda ratio: abs(math.log(ratio.value)), default=None)

@@ -1,6 +1,6 @@
 """The idle time of a device charged to its causes, as a loop over numbers: for lists, and for NumPy's arrays compiled.
 
-What each cause is, `simulator.analysis.idle_time` says.
+`simulator.analysis.idle_time` defines the causes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 from pipesched.schedules import op_cells
 
 WARMUP, UPSTREAM, DOWNSTREAM, BUSY_LINK, TRANSFER, HAND_OVER, COLLECTIVE, OVERHEAD, COOLDOWN, BUSY = range(10)
-"""The causes, in the order of their names; and what is none, the time in which the device works."""
+"""The causes, in the order of their names; and BUSY, the time in which the device works."""
 
 F, I, SEND_F, SEND_B, RECV_F = op_cells.F, op_cells.I, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F  # noqa: E741
 REDUCE, STEP, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED
 
 
 def add_up(row: int, seconds: float, sums: Any, rests: Any) -> None:
-    """Add seconds to a sum, with what rounding leaves over in another (Neumaier, 1974)."""
+    """Add seconds to a sum, with the rounding error in another sum (Neumaier, 1974)."""
     before = sums[row]
     after = before + seconds
     rests[row] += (before - after) + seconds if abs(before) >= abs(seconds) else (seconds - after) + before
@@ -28,7 +28,7 @@ def cut(
     cause: int, cut_s: float, from_s: float, until_s: float, same_s: float,
     sums: Any, rests: Any, causes: Any, begins_s: Any, ends_s: Any, count: Any,
 ) -> float:  # fmt: skip
-    """Charge what of a gap lies before a cut to a cause; return from when on the rest of the gap is [s]."""
+    """Charge the part of a gap before a cut to a cause; return the start of the rest of the gap [s]."""
     end_s = cut_s if cut_s < until_s - same_s else until_s
     if end_s <= from_s + same_s:
         return from_s
@@ -77,16 +77,16 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
     own_begins: Any, own_starts_s: Any, own_ends_s: Any,
     sums: Any, rests: Any, causes: Any, part_begins_s: Any, part_ends_s: Any, count: Any,
 ) -> None:  # fmt: skip
-    """Walk through the works of a device; charge what lies between them, idle.
+    """Go through the works of a device, and charge the idle time between them.
 
     Args:
         works: Cells of its works, in order of their starts.
         ranks: The rank of each.
-        late: Cells of what its ranks wait for behind their last works, in the order in which it was posted.
+        late: Cells that its ranks wait for behind their last works, in the order of posting.
         late_ends_s: Until when they wait for each [s].
         from_s: When the Timeline begins [s].
         until_s: When it is over [s].
-        same_s: What is no longer is no gap [s].
+        same_s: Longest time that is no gap [s].
         begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
         codes: n codes.
         stages: n stages.
@@ -104,11 +104,11 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
         own_starts_s: When each begins [s], ascending.
         own_ends_s: When each is over [s].
         sums: 10 sums of seconds, one of each cause and of busy time; zeros at first, to be written.
-        rests: What rounding leaves over of them.
-        causes: Room for the parts of the idle time: the cause of each, as far as there is room.
+        rests: Their rounding errors.
+        causes: Causes of the parts of the idle time, to be written as far as there is room.
         part_begins_s: When each begins [s].
         part_ends_s: When each is over [s].
-        count: How many parts are written.
+        count: Number of parts written.
     """
     gap = sums, rests, causes, part_begins_s, part_ends_s, count
     now_s = from_s
@@ -152,7 +152,7 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
                     first -= 1
                 brought = -1
                 for i in range(first, work + 1):
-                    awaited = -1  # what the rank waited for, a Send or a Reduce, and until when
+                    awaited = -1  # the Send or Reduce that the rank waited for, and until when
                     awaited_s = 0.0
                     for turn in range(2):
                         awaited = -1
@@ -208,4 +208,4 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
 
 
 CHARGE_PARTS = add_up, cut, is_busy
-"""What the loop calls, for numba."""
+"""The functions that the loop calls, for numba."""

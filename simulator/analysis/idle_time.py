@@ -1,6 +1,6 @@
 """Idle time of devices: every idle second is charged to one cause.
 
-A gap between two works of a device is blamed on what the op that ends it was waiting for, the last of its messages:
+A gap between two works of a device is charged to the waits of the op that ends it, by the last of its messages:
 
     work ├ upstream / downstream ┤ hand_over ├ busy_link ├ transfer ┤ hand_over, overhead ├ op
        ends       message being  Send        its rank    transfer   message               starts
@@ -10,14 +10,14 @@ A gap between two works of a device is blamed on what the op that ends it was wa
     upstream    an activation was still being computed
     downstream  a gradient was still being computed
     busy_link   it was made, but the channel was busy or the receiver's buffer not posted
-    transfer    it was travelling; or what the rank had sent was, and the Send kept its rank
+    transfer    it was travelling; or an earlier message of the rank was, and the Send kept its rank
     hand_over   the sender was posting it; or it was there, and the rank was posting, taking it, or between two ops
     collective  a Step waited for its Reduce: the replicas were late, or the gradients travelling
     overhead    everything was there; none in a prediction
     cooldown    after the device's last work
 
-The instants are clamped into the gap, so that the charges add up to it whatever the clocks of a measured run say. What
-is no longer than a rounding is no gap, and no charge.
+The instants are clamped into the gap, so that the charges add up to it whatever the clocks of a measured run say. A
+difference within rounding is no gap, and no charge.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def idle_parts(timeline: Timeline) -> dict[int, tuple[IdlePart, ...]]:
 
 @final
 class _Charges:
-    """The columns of a Timeline, and what of them the charges of all devices need."""
+    """The columns of a Timeline, prepared for the charges of all devices."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._spans = spans = timeline.columns
@@ -175,7 +175,7 @@ class _Charges:
         return [cell for cell, _ in pairs], [rank for _, rank in pairs]
 
     def _behind(self, rank: int, last: int) -> Iterator[tuple[int, float]]:
-        """Yield the cells of what a rank waits for behind its last work, and until when it does."""
+        """Yield the cells that a rank waits for behind its last work, and until when it does."""
         posted_s, starts_s, ends_s = self._times_s
         begin, end, same_s = int(self._begins[rank]), int(self._begins[rank + 1]), self._extent_s[2]
         for cell in range(last + 1, end):
@@ -238,7 +238,7 @@ def _counted(count: int) -> Any:
 
 
 def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
-    """Return the cell of the Reduce that each Step waits for, and of each rank those that no Step does."""
+    """Return the cell of the Reduce that each Step waits for, and for each rank the Reduces that no Step waits for."""
     waits: dict[int, int] = {}
     left: dict[int, list[int]] = {}
     if not ops.counts[REDUCE]:

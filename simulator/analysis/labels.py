@@ -1,4 +1,4 @@
-"""Labels for people: of ops, of Timelines that must be told apart, of times in a readable unit."""
+"""Labels for people: of ops, of several Timelines, of times in a readable unit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Label:
 
 
 def label(op: Op) -> Label:
-    """Return what people read of `op`."""
+    """Return the label of `op` for people."""
     match op:
         case Compute():
             return Label(op.phase.value, op.stage, op.microbatch)

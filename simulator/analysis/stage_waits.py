@@ -4,8 +4,8 @@
     ends      message arrives   starts
     └─ waits for its stage ─┘
 
-What goes before a device's first work is nobody's fault: somebody must come later. A wait lasts until the message is
-there: while it is made, handed over and under way. The causes of `idle_time` tell these apart.
+Idle time before a device's first work is no wait: some device must come later. A wait lasts until the message arrives:
+while it is made, handed over and under way. The causes of `idle_time` distinguish these.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Straggler:
 
     @property
     def sentence(self) -> str:
-        """What is slow, as people read it."""
+        """The slow part, as text for people."""
         stages = _counted("stage", self.stages)
         ends = f"{self.share:.0%} of the makespan"
         if self.is_edge:

@@ -1,4 +1,4 @@
-"""One schedule in one row: what people compare before they choose."""
+"""One schedule in one row: the numbers that people compare before they choose."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def summarize(
         timeline: Timeline of `schedule`; with memory samples where the costs have bytes.
         costs: The costs that it was simulated with.
         cluster: Says how much memory the devices have.
-        pace: Pace of the schedule in the long run, where it is known how it goes on.
+        pace: Pace of the schedule in the steady state, if known.
 
     Raises:
         SimulationError: Nothing in the timeline takes time.

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pipesched.schedules import printable
 
 CellValue: TypeAlias = str | int | float | None
-"""What stands in a cell of a table; None where nothing is known."""
+"""The value of a cell of a table, or None if unknown."""
 
 
 def to_csv(rows: Sequence[dict[str, CellValue]]) -> str:

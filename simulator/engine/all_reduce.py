@@ -1,6 +1,6 @@
-"""The all-reduces of a simulation: who takes part in each, and when all have come to it.
+"""The all-reduces of a simulation: the ranks of each, and when all have reached it.
 
-How long one takes, `profiles.clusters.reduction_time` says; what it keeps meanwhile, `engine.network`.
+`profiles.clusters.reduction_time` gives the duration of one, `engine.network` the links that it occupies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Collectives:
         self._open: dict[MeetingKey, TransferTimes] = {}
 
     def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> tuple[TransferTimes, bool]:
-        """Post a rank's side of what is over so much later than the network says [s]; return whether it can start."""
+        """Post a rank's side, over `late_s` later than on the network [s]; return whether the reduction can start."""
         key = self._meetings.come(rank, op)
         times = self._open.setdefault(key, TransferTimes())
         times.late_s = late_s

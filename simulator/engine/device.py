@@ -1,7 +1,7 @@
-"""A simulated device: what an op occupies while it runs, alone or beside the ops of other ranks.
+"""A simulated device: the resources of an op while it runs, alone or beside the ops of other ranks.
 
 Ranks on one device share its processor by utilisation: while the utilisations of the running ops add up to at most
-1 nobody is slowed, above it all are slowed in proportion (what AvgPipe's Eq. 2 assumes, PPoPP 2023). Two ops of 1 s
+1 no op is slowed, above it all are slowed in proportion (as in AvgPipe's Eq. 2, PPoPP 2023). Two ops of 1 s
 and utilisation 0.75 each, the second 0.5 s after the first:
 
     first   ══════════▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒                        ══ at full speed
@@ -25,11 +25,11 @@ from pipesched.profiles.clusters import Cluster
 
 
 class SimulatedDevice(ABC):
-    """A device of the simulation: it runs ops, each as long as its costs and what runs beside it say."""
+    """A device of the simulation: it runs ops, for the seconds of their costs, slowed by simultaneous ops."""
 
     @abstractmethod
     def run(self, seconds: float, utilisation: float) -> Event:
-        """Start an op of so many seconds (at speed 1) and this utilisation; the event says that it is over."""
+        """Start an op of `seconds` seconds at speed 1 and this utilisation; the event fires when it is over."""
 
     @abstractmethod
     def begin_transfer(self) -> None:

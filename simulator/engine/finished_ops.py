@@ -1,4 +1,4 @@
-"""What a rank has come through in a simulation, with times that for its posts are known only later."""
+"""The finished ops of a rank in a simulation, with times that for its posts are known only later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FinishedOps:
     posts: list[tuple[int, PostOp, TransferTimes]] = field(default_factory=list)
 
     def all_times_s(self) -> list[tuple[float, float, float]]:
-        """Return all times, when what was posted is over."""
+        """Return all times, after all posted transfers and reductions are over."""
         for place, _, times in self.posts:
             start_s, over_s = times.start_s, times.over_s
             assert start_s is not None, "a channel without an unmet side has started all its transfers"

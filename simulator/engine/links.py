@@ -1,4 +1,4 @@
-"""The links and shared NICs of a simulation: who uses each, and who waits for it."""
+"""The links and shared NICs of a simulation: the users of each, and the waiting messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The network of a simulation: messages meet in order, wait for links, and take latency and bandwidth.
 
-Each directed pair of ranks is one channel that keeps its order; `semantics.Meetings` says which Send meets which Recv.
+Each directed pair of ranks is one channel that keeps its order; `semantics.Meetings` pairs Sends with Recvs.
 
     Send posted ──┐
     Recv posted ──┴─ busy link ─┬─ bytes / bandwidth ─┬─ latency ─┐
@@ -8,14 +8,14 @@ Each directed pair of ranks is one channel that keeps its order; `semantics.Meet
                                                 may start
 
 Under ``rendezvous`` a transfer may start when both sides have posted, under ``eager`` when the sender has. Both are
-known at the moment of the later post, and with them start and arrival: no event is spent on a message that nobody
-waits for. Channels from ranks of one device to ranks of another
-share the link: their messages divide its bandwidth evenly while they last, and only their ends say when.
+known at the moment of the later post, and with them start and arrival: a message needs no event unless an op waits for
+it. Channels from ranks of one device to ranks of another share the link: their messages divide its bandwidth evenly
+while they last, so their ends are known only at run time.
 
 A network interface that devices of a node share is one more link in the way, each of its directions: messages pass it
 one after the other, in the order in which they could start. A message starts when its link, its sender's outgoing and
 its receiver's incoming side are all free, and then has the whole of them, also of a link that ranks share. In chunks,
-it asks for them chunk by chunk, each time behind what others have asked for meanwhile:
+it asks for them chunk by chunk, each time behind the requests of others in the meantime:
 
     whole    NIC  aaaaaaaabbbbbbbb      chunks   NIC  aabbaabbaabbaabb
 
@@ -43,7 +43,7 @@ from pipesched.simulator.engine.links import Wire, Wires, occupy
 from pipesched.simulator.engine.transfer_times import TransferTimes
 
 OnStart: TypeAlias = Callable[[TransferTimes, Sequence[int]], None]
-"""Told of what is going to start, at a time that is known, between these devices."""
+"""Called with the times of a starting transfer or reduction, at a known time, and its devices."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,11 +75,11 @@ class Network:
 
     Args:
         env: Clock of the simulation.
-        costs: Say the bytes of messages.
+        costs: Costs with the bytes of messages.
         cluster: Links and NICs.
         rank_to_device: The device of every rank.
         options: How messages go.
-        on_start: Told of every message and reduction.
+        on_start: Callback for every message and reduction.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Network:
         return transfer
 
     def recv(self, rank: int, op: Recv, late_s: float = 0.0) -> Transfer:
-        """Post the receiver's side of what is over so much later than the network says [s]; never waits."""
+        """Post the receiver's side of a message, over `late_s` later than on the network [s]; never waits."""
         ends, number = self._meetings.recv(rank, op.peer)
         channel = self._channels.get(ends) or self._open(ends)
         transfer = channel.unmet.pop(number, None)
@@ -186,7 +186,7 @@ class Network:
         transfer.times.set_end(self._env, start_s + seconds + wire.link.latency_s)
 
     def _depart(self, channel: _Channel) -> None:
-        """Send the first message that is due, beside those of other channels; when it has left, the next one."""
+        """Send the first due message, beside messages of other channels; when it has left, the next one."""
         transfer, wire = channel.due[0], channel.wire
         num_bytes = self._costs.message_bytes(transfer.message)
         if not wire.is_shared:

@@ -1,11 +1,11 @@
-"""Seconds that are given for a single op, in place of what the model says of it: measured, drawn or supposed.
+"""Seconds given for a single op, in place of the model's seconds: measured, drawn or assumed.
 
     Compute, Overlap, Step, Average     reached ── waits for messages ── own ───── work ──── own ──── next one reached
                                                    late_s of a Recv      before_s  work_s    after_s
     Send, Recv, Reduce                  reached ── own ─── posted ────── own ──── next one reached
                                                    before_s              after_s
 
-A message that nobody waits for may be late for nothing.
+A message that no op waits for may be late without effect.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pipesched.simulator import SimulationError
 
 @dataclass(frozen=True, slots=True)
 class OpSeconds:
-    """What one op takes; all in seconds as they pass, whatever the device's speed and whoever shares it.
+    """The times of one op; all in elapsed seconds, whatever the speed and the other users of the device.
 
-    None is what the model says: costs and devices of the work, links of the rest.
+    None stands for the model's value: costs and devices for the work, links for the rest.
 
     Attributes:
         work_s: Seconds of its work.
-        before_s: Seconds of its rank alone, before the work or the posting, when all that the op waits for is there.
+        before_s: Seconds of its rank alone, before the work or the posting, when all inputs of the op are there.
         after_s: Seconds of its rank alone, until it comes to the next op.
-        late_s: How much later than the network says a Recv or Reduce is over; negative: earlier.
+        late_s: Delay of a Recv or Reduce after its end on the network; negative if earlier.
     """
 
     work_s: float | None = None
@@ -41,7 +41,7 @@ AS_MODELLED = OpSeconds()
 
 
 def require_given(given: Sequence[Sequence[OpSeconds]], schedule: Schedule) -> None:
-    """Refuse seconds that are of other lists than those of the lowered `schedule`.
+    """Refuse seconds that do not match the lists of the lowered `schedule`.
 
     Raises:
         SimulationError: There are more or fewer of them on a rank than it has ops.

@@ -44,8 +44,8 @@ def obstacle_of_several(scenario: Scenario) -> str | None:
 def lists_of_all(schedule: Schedule, num_pipelines: int) -> Schedule:
     """Return the lists of equal pipelines on the same devices, lowered.
 
-    Rank ``n * num_ranks + k`` is rank k of pipeline n, whose micro-batches come behind those of pipeline n - 1. One
-    pipeline alone has no Averages; lists that are those of several are as they are.
+    Rank ``n * num_ranks + k`` is rank k of pipeline n, whose micro-batches follow the micro-batches of pipeline n - 1.
+    One pipeline alone has no Averages; lists of several pipelines stay as they are.
     """
     lowered = lower(schedule)
     if num_pipelines == 1 and (lowered.pipelines > 1 or not lowered.averagers):
@@ -87,7 +87,7 @@ class _Pipeline:
     schedule: Schedule
 
     def read(self, row: tuple[Op, ...]) -> Iterator[Op]:
-        """Yield the list of a rank of this pipeline, given that of the schedule."""
+        """Yield the list of a rank of this pipeline, given the schedule's list."""
         return (rewritten(op, self._compute, self._post) for op in row)
 
     def _compute(self, op: Compute) -> Compute:

@@ -1,4 +1,4 @@
-"""Refuse what cannot be simulated: missing costs or devices, and options out of their range."""
+"""Refuse simulations with missing costs or devices, or with options out of their range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_JITTER = 10.0
 def require_simulable(
     schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float
 ) -> None:
-    """Refuse what cannot be simulated, all faults in one line.
+    """Refuse an impossible simulation, with all faults in one line.
 
     Raises:
         SimulationError: Costs or devices are missing, or an option is out of its range.
@@ -22,7 +22,7 @@ def require_simulable(
     options = [*network.faults()]
     if not 0 <= jitter <= _MAX_JITTER:
         options.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
-    if options:  # they are of no schedule
+    if options:  # they do not depend on the schedule
         raise SimulationError("; ".join(options))
     faults = []
     if schedule.num_stages > costs.num_stages:

@@ -2,17 +2,17 @@
 
     Compute       waits for the messages it needs, then occupies the device
     Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is
-                  done, and what is left of them one after the other: longer + (1 - overlap) * shorter
-    Send, Recv    post and go on; a blocking Send keeps its rank until the message has left
-    Reduce        posts and goes on; a ring all-reduce of the gradients starts when all replicas of the stage have come
-                  to it, and its links and shared NICs are free
+                  done, and the rest of them one after the other: longer + (1 - overlap) * shorter
+    Send, Recv    post and continue; a blocking Send keeps its rank until the message has left
+    Reduce        posts and continues; a ring all-reduce of the gradients starts when all replicas of the stage have
+                  come to it, and its links and shared NICs are free
     Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
     Average       occupies the device
     Unshard, Reshard    take no time
-    handing over  occupies the device too, where the cluster says that it takes time: see `simulator.hand_over`
+    handing over  occupies the device too, if it takes time on the cluster: see `simulator.hand_over`
 
-SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the ranks that are not
-over are looked for, and reported.
+SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the engine looks for
+unfinished ranks, and reports them.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def simulate_lists(
     Args:
         schedule: Lowered or not; compute-only lists are lowered first.
         costs: Seconds and bytes of every stage.
-        cluster: Devices and links; None: equal devices and links that take no time.
+        cluster: Devices and links, or None for equal devices and links that take no time.
         network: How messages go.
         jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none. It is drawn in the order of the
             rank's list, so that the same op has the same factor whatever it waits for.
         seed: Seed of the factors.
-        given: Seconds of single ops in place of what costs, devices and network say of them: ``given[rank][index]`` is
-            of that op of the lowered lists; None: nothing is given.
+        given: Seconds of single ops in place of the model's seconds, or None: ``given[rank][index]`` is for that op of
+            the lowered lists.
 
     Returns:
         The timeline, source ``"predicted"``, from 0 s.
@@ -96,9 +96,9 @@ def simulate_lists(
     Raises:
         ScheduleError: A message is used on a rank that neither makes nor receives it, or the two sides of a channel
             name different messages.
-        SimulationError: Costs or devices are missing, a rule or the jitter is none, what is given is of other lists,
-            the lists deadlock, or only one side of a channel posts a message.
-        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        SimulationError: Costs or devices are missing, a rule or the jitter is invalid, `given` does not match the
+            lists, the lists deadlock, or only one side of a channel posts a message.
+        ProfileError: The costs lack the seconds of a phase of the lists.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
     require_simulable(schedule, costs, cluster, network, jitter)
@@ -261,7 +261,7 @@ class _Run:
         self._hand_overs[rank].append(HandOver(rank, op, start_s, self._env.now))
 
     def _hand_over(self, rank: int, device: SimulatedDevice, op: Op, work: HandOverWork) -> Generator[Event, Any, None]:
-        """Keep the rank and its device for what handing over takes."""
+        """Keep the rank and its device for the time of a hand-over."""
         piece = work.piece(self._costs, self._cluster)
         if piece.seconds:
             start_s = self._env.now
@@ -291,7 +291,7 @@ class _Run:
         self._env.process(slow())
 
     def _awaited(self, rank: int, op: Compute | Overlap) -> list[Transfer]:
-        """Return the transfers that `op` waits for; what the rank made itself is just there."""
+        """Return the transfers that `op` waits for; messages made on the rank itself are just there."""
         made, transfers = self._made[rank], []
         for part in computes(op):
             for message in needs(part, self._schedule.num_stages):
@@ -308,7 +308,7 @@ class _Run:
         return transfers
 
     def _pieces(self, op: Compute | Overlap, factors: Iterator[float]) -> tuple[WorkPiece, ...]:
-        """Return what runs one after the other; each of two ops that overlap has a factor of its own."""
+        """Return the pieces that run one after the other; each of two ops that overlap has a factor of its own."""
         if isinstance(op, Overlap):
             return self._costs.beside(*self._pieces(op.first, factors), *self._pieces(op.second, factors))
         key = (op.phase, op.stage, op.lookahead and looks_ahead(op))
@@ -331,7 +331,7 @@ class _Run:
         return SpanColumns(ops, posted_s, starts_s, ends_s, self._schedule.ops)
 
     def _wait(self, rank: int) -> str:
-        """Say what a stuck rank waits for."""
+        """Return the text of a stuck rank's wait."""
         row, at = self._schedule.ops[rank], len(self._done[rank].times_s)
         open_posts = [post for post in self._done[rank].posts if post[2].end_s is None]
         if self._options.sends == "blocking" and open_posts:

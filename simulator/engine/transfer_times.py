@@ -1,4 +1,4 @@
-"""The times of one transfer in the network, and the events for those who wait until it is over."""
+"""The times of one transfer in the network, and the events for its waiters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class TransferTimes:
     Attributes:
         start_s: When its first byte leaves [s].
         end_s: When its last byte is there [s].
-        late_s: What is given beside the network: how much later it is over for who waits for it [s].
-        waits: The events of those who wait before the end is known, and how long before it they go on [s]; None where
-            nobody does: then no event is spent on it.
+        late_s: Given delay beside the network: how much later it is over for its waiters [s].
+        waits: The events of waiters before the end is known, and how long before the end each continues [s]; None
+            without waiters: then no event is spent on it.
     """
 
     start_s: float | None = None
@@ -25,7 +25,7 @@ class TransferTimes:
     waits: list[tuple[Event, float]] | None = None
 
     def set_end(self, env: Environment, end_s: float) -> None:
-        """Say when it is over: those who wait go on then."""
+        """Set the end; its waiters continue then."""
         self.end_s = end_s
         for wait, before_s in self.waits or ():
             over = env.timeout(max(0.0, self._over_s(end_s) - before_s - env.now))
@@ -33,7 +33,7 @@ class TransferTimes:
 
     @property
     def over_s(self) -> float | None:
-        """When it is over for who waits for it [s]; never before it has begun."""
+        """When it is over for its waiters [s]; never before it has begun."""
         return None if self.end_s is None else self._over_s(self.end_s)
 
     def over(self, env: Environment, before_s: float = 0.0) -> Event | None:

@@ -1,4 +1,4 @@
-"""Trainings under random failures: what is left of their time, by how often they write a checkpoint."""
+"""Trainings under random failures: their remaining useful time, by the interval of checkpoints."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""A training that fails at random, and goes on from its last checkpoint."""
+"""A training that fails at random, and continues from its last checkpoint."""
 
 from __future__ import annotations
 

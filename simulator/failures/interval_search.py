@@ -20,7 +20,7 @@ _COUNTABLE = 1e9
 
 @dataclass(frozen=True, slots=True)
 class IntervalGoodput:
-    """What a checkpoint interval leaves of the time of a training.
+    """The goodput of a training under a checkpoint interval.
 
     Attributes:
         interval_steps: Steps between two checkpoints.
@@ -46,7 +46,7 @@ class IntervalGoodput:
 def interval_goodputs(
     training: CheckpointedTraining, intervals: Sequence[int], draws: int, seed: int = 0
 ) -> list[IntervalGoodput]:
-    """Return what each interval leaves of the time, over the same draws of failures.
+    """Return the goodput of each interval, over the same draws of failures.
 
     Args:
         training: The training.
@@ -86,7 +86,7 @@ def search_interval(
 ) -> tuple[int, tuple[IntervalGoodput, ...]]:
     """Return the best checkpoint interval [steps], and the goodput over intervals, from short to long.
 
-    The best interval is that of the least expected seconds; no draw decides. Of the intervals, some have all lengths,
+    The best interval has the least expected seconds; no draw decides. Of the intervals, some have all lengths,
     and some are near the best. Intervals with which a run takes more than twice as long as with the best are left out.
 
     Args:

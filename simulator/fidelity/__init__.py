@@ -1,4 +1,4 @@
-"""The fidelity of predictions: their error split into the parts of costs, of hand-over, and of what is left."""
+"""The fidelity of predictions: their error split into costs, hand-over and the rest."""
 
 import lazy_loader
 

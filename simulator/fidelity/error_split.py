@@ -1,12 +1,12 @@
-"""The error of a prediction in three parts, by replacing what it supposes with what was measured, one after the other.
+"""The error of a prediction in three parts: its assumptions are replaced by measurements, one after the other.
 
     prediction ── measured works ──> replay ── measured hand-over ──> replay ── the run itself
                        costs                       hand-over                  rest
 
-Each part is a difference of two neighbours, so the three add up to the error. Hand-over is what posting took, op by op,
-and how late messages were, each as late as is usual at its boundary: what a model can know. Were each message as late
-as it was, nothing would be left of a run that does what its lists say, whatever the model is worth; that replay is made
-too, and says how much of the rest is due to single messages that came late.
+Each part is a difference of two neighbours, so the three add up to the error. Hand-over is the measured time of
+posting, op by op, and the usual lateness of messages at each boundary: a model can know these. A replay with the lateness of
+each single message would reproduce any run that follows its lists, whatever the model is worth. That replay is made
+too, and shows how much of the rest is due to single late messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN = 0.0005
 """Less than this of the makespan is no part of a sentence."""
 
 _SHOWN_LATE = 0.005
-"""Single late messages are told from here on."""
+"""Share from which on single late messages are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class SplitError:
 
     Attributes:
         name: ``makespan_s``, ``busy_s`` or ``idle_s``.
-        device: None: of the whole run.
-        predicted_s: None where nothing was predicted.
-        with_works_s: Seconds of a replay with what each op's work took in the run.
-        with_hand_over_s: Seconds of a replay that also has what posting took, and what messages usually took.
-        with_messages_s: Seconds of a replay that also has what each single message took.
+        device: The device, or None for the whole run.
+        predicted_s: Seconds of the prediction, or None without prediction.
+        with_works_s: Seconds of a replay with the measured work of each op.
+        with_hand_over_s: Seconds of a replay that also has the measured posting, and the usual time of messages.
+        with_messages_s: Seconds of a replay that also has the time of each single message.
         measured_s: Seconds of the quantity in the run.
     """
 
@@ -60,7 +60,7 @@ class SplitError:
 
     @property
     def error_s(self) -> float:
-        """What was predicted, or without it what works alone give, less what was measured."""
+        """The prediction, or without it the replay of works alone, less the measurement."""
         return (self.with_works_s if self.predicted_s is None else self.predicted_s) - self.measured_s
 
     @property
@@ -75,16 +75,16 @@ class SplitError:
 
     @property
     def rest_s(self) -> float:
-        """What is left: the schedule's model, and chance."""
+        """The rest: the schedule's model, and chance."""
         return self.with_hand_over_s - self.measured_s
 
     @property
     def late_messages_s(self) -> float:
-        """What of the rest is single messages that came later, or earlier, than is usual."""
+        """The part of the rest by single messages that came later, or earlier, than usual."""
         return self.with_hand_over_s - self.with_messages_s
 
     def share(self, seconds: float) -> float | None:
-        """Return a part relative to what was measured; None where that is nothing."""
+        """Return a part relative to the measurement, or None if that is 0."""
         return seconds / self.measured_s if self.measured_s else None
 
     def to_dict(self) -> dict[str, CellValue]:
@@ -131,7 +131,7 @@ class ErrorSplit:
         return self.quantities[0]
 
     def sentence(self, than: str = "predicted") -> str:
-        """Return why the makespan is off, as one sentence; `than` says what the ops were slower than."""
+        """Return the reasons of the makespan's error, as one sentence; `than` is the reference of slow ops."""
         makespan = self.makespan
         sign = -1.0 if makespan.error_s < 0 else 1.0
 
@@ -169,12 +169,12 @@ class ErrorSplit:
 def split_error(
     measured: Timeline, predicted: Timeline | None = None, network: NetworkModel | None = None
 ) -> ErrorSplit:
-    """Say how much of a prediction's error is due to costs, to hand-over, and to neither.
+    """Split a prediction's error into costs, hand-over and the rest.
 
     Args:
         measured: A run.
-        predicted: The same lists, predicted; None: the run is replayed alone.
-        network: Network that the prediction supposes; None: what its Timeline shows of messages is taken as it is.
+        predicted: The same lists, predicted, or None to replay the run alone.
+        network: Network of the prediction, or None to take the messages of its Timeline as they are.
 
     Raises:
         SimulationError: They are not of the same devices and op lists, or the prediction has something that a replay
@@ -205,7 +205,7 @@ def split_error(
 
 
 def _quantities(timeline: Timeline) -> Iterator[tuple[str, int | None, float]]:
-    """Yield name, device and seconds of what is split."""
+    """Yield name, device and seconds of the quantities to split."""
     yield "makespan_s", None, timeline.makespan_s
     for use in usage(timeline):
         yield "busy_s", use.device, use.busy_s

@@ -42,9 +42,9 @@ def makespan_range(
     draws: int,
     seed: int = 0,
 ) -> MakespanRange:
-    """Return between which makespans 80 % of the runs of a schedule lie.
+    """Return the range with the makespans of 80 % of a schedule's runs.
 
-    A simulated run has one factor that all its works share, as those of a pass of the profile do, and one of each work.
+    A simulated run has one factor for all its works, like a pass of the profile, and one factor for each work.
 
     Args:
         schedule: Lowered or not.
@@ -53,10 +53,10 @@ def makespan_range(
         network: How messages go.
         variation: How the seconds that the costs say vary.
         draws: Simulated runs.
-        seed: Seed of what is drawn.
+        seed: Seed of the draws.
 
     Raises:
-        SimulationError: Ranks share a device: what ops that slow each other take is not known before.
+        SimulationError: Ranks share a device: the times of ops that slow each other are not known before.
     """
     import numpy as np
 

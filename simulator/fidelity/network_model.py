@@ -16,10 +16,10 @@ PostPlace = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class NetworkModel:
-    """What a prediction supposes beside the seconds of ops.
+    """The assumptions of a prediction beside the seconds of ops.
 
     Attributes:
-        costs: Say the bytes of messages and of gradients.
+        costs: Costs with the bytes of messages and of gradients.
         cluster: Devices and links.
         network: How messages go.
     """
@@ -31,7 +31,7 @@ class NetworkModel:
     def arrivals_s(self, timeline: Timeline) -> dict[PostPlace, float]:
         """Return when each message and reduction would be over, had it been posted as in `timeline` [s].
 
-        The lists are reduced to what they post, and each post waits for its time: only the network is left to simulate.
+        The lists are reduced to their posts, and each post waits for its time: only the network is left to simulate.
         """
         zero_s = min((span.posted_s for span in timeline.spans), default=0.0)
         lists: list[tuple[PostOp, ...]] = []

@@ -1,15 +1,16 @@
 """The seconds of each op of a Timeline: its work, its rank's own time around it, and how late its message was.
 
-A rank's own time lies between its works where it waits for nobody: it posts, takes what has come, and reads its list.
+A rank's own time lies between its works when it waits for no other rank: it posts, takes arrived messages,
+and reads its list.
 
     work ──┬─ own ─┬─ Send ── own ─┬─ waits for a message ─┬─ work
           end    reached        reached                 arrives
 
-When a message arrived is seen in a run only where somebody waited for it: where its reader had come before it was
-posted, or took much longer than it takes to take what is there. Any other was there at the latest when the work began;
-it counts as late as is usual: the median of the messages of its boundary whose reader had come before the posting.
-Where a reader really posted its buffer later than its list has it (PyTorch's 1F1B), the message is on its way from then
-on whenever it was sent: the reader's wait counts, in the usual run the median of those of the boundary.
+A run shows the arrival of a message only if its reader waited for it: the reader came before the posting, or took much
+longer than it takes to take an arrived message. Any other message arrived at the latest when the work began. It gets
+the usual lateness: the median of the messages of its boundary whose reader had come before the posting.
+If a reader really posted its buffer later than its list has it (PyTorch's 1F1B), the message is on its way only from
+then on: the reader's wait counts, in the usual run the median wait of the boundary.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ GivenRows: TypeAlias = tuple[tuple[OpSeconds, ...], ...]
 """The seconds of every rank and op, as the engine takes them."""
 
 _CLEARLY = 3.0
-"""A reader that takes so many times as long as others to take what is there has waited for it."""
+"""A reader has waited for a message if it takes this many times as long as others to take an arrived one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitingWork:
-    """A work that needs what others send: its place, and those of the Recvs or the Reduce that bring it."""
+    """A work that needs messages or gradients of others: its place, and the places of the Recvs or the Reduce."""
 
     rank: int
     index: int
@@ -60,13 +61,13 @@ class AwaitingWork:
 
 @dataclass(frozen=True, slots=True)
 class RunSeconds:
-    """What the ops of a run took.
+    """The measured seconds of a run's ops.
 
     Attributes:
         given: Seconds of every op, each message as late as it was.
-        usual: The same, but each message as late as those of its boundary were in the median.
-        num_messages: Messages and reductions that somebody needs.
-        num_seen: Messages and reductions, of those, whose arrival was seen.
+        usual: The same, but each message with the median lateness of its boundary.
+        num_messages: Messages and reductions that a work needs.
+        num_seen: Number of these whose arrival was seen.
     """
 
     given: GivenRows
@@ -89,11 +90,11 @@ def with_works_of(given: GivenRows, other: GivenRows) -> GivenRows:
 
 
 def seconds_of_prediction(timeline: Timeline, network: NetworkModel) -> GivenRows:
-    """Return what the ops of a predicted Timeline took, whose messages arrive when they end.
+    """Return the seconds of the ops of a predicted Timeline, whose messages arrive when they end.
 
     Args:
         timeline: The prediction.
-        network: Network that the prediction supposes; what messages took beside that is how late they are.
+        network: Network of the prediction; the lateness of messages is their additional time.
     """
     modelled_s = network.arrivals_s(timeline)
     late_s = {place: _span(timeline, place).end_s - expected_s for place, expected_s in modelled_s.items()}
@@ -104,11 +105,11 @@ def seconds_of_prediction(timeline: Timeline, network: NetworkModel) -> GivenRow
 
 
 def seconds_of_run(timeline: Timeline, network: NetworkModel) -> RunSeconds:
-    """Return what the ops of a measured Timeline took.
+    """Return the seconds of the ops of a measured Timeline.
 
     Args:
         timeline: The measurement.
-        network: Network that is supposed of the run; what messages took beside that is how late they are.
+        network: Network assumed for the run; the lateness of messages is their additional time.
     """
     modelled_s, readings = network.arrivals_s(timeline), _readings(timeline)
     last = {reading: _last_brought(timeline, reading) for reading in readings}
@@ -173,7 +174,7 @@ def _row(
     before_s: Mapping[PostPlace, float],
     late_s: Mapping[PostPlace, float],
 ) -> Iterable[OpSeconds]:
-    """Yield the seconds of a rank's ops, given those of works that wait, and how late each message is."""
+    """Yield the seconds of a rank's ops, given the own time of works that wait, and the lateness of each message."""
     for index, span in enumerate(spans):
         begun_s = 0.0 if index else max(0.0, span.posted_s - now_s)  # a rank may begin later than others
         next_s = spans[index + 1].posted_s if index + 1 < len(spans) else None
@@ -187,7 +188,7 @@ def _row(
 
 
 def _readings(timeline: Timeline) -> list[AwaitingWork]:
-    """Return the works that wait for what others send, with what brings it."""
+    """Return the works that wait for messages or gradients of others, with the posts that bring these."""
     num_stages, readings = schedule_of(timeline).num_stages, []
     for rank in range(len(timeline.rank_to_device)):
         received: dict[Message | None, PostPlace] = {}
@@ -226,7 +227,7 @@ def _ready_s(timeline: Timeline, reading: AwaitingWork) -> float:
 
 
 def _boundary(timeline: Timeline, place: PostPlace) -> Hashable:
-    """Return what messages that are alike have in common."""
+    """Return the boundary of a message: a key that similar messages share."""
     op = _span(timeline, place).op
     return (op.peer, place[0], op.message.origin) if isinstance(op, Recv) else op
 

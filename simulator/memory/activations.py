@@ -6,8 +6,8 @@
     F ─── R ── B                 input              F to R, then saved from R on
     └─────┘
 
-(Times run to the right; what a list never uses is held to the end.) Bytes and counts of micro-batches are both made
-of these.
+(Times run to the right; a list without the last op holds the memory to the end.) Bytes and counts of micro-batches are
+both made of these.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Activation(NamedTuple):
 
 
 def activations(parts: Iterable[tuple[Compute, TimedOp]]) -> Iterator[Activation]:
-    """Yield what the forwards among the computations of one rank leave there.
+    """Yield the activations that the forwards of one rank leave there.
 
     Args:
         parts: Every computation with its op, in the rank's order.

@@ -1,4 +1,4 @@
-"""The changes of what a rank has in flight, and their sum: loops over numbers, for lists and for arrays compiled."""
+"""The changes of a rank's micro-batches in flight, and their sum: loops over numbers, for lists and compiled arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
     starts_s: Any, ends_s: Any, num_microbatches: int, inputs: Any, saved: Any, saved_for_weight: Any,
     seen: Any, stamp: int, times_s: Any, orders: Any, counts: Any,
 ) -> int:  # fmt: skip
-    """Find when a rank has more or less in flight; instants are those of `memory.instants`.
+    """Find the changes of a rank's micro-batches in flight, at the instants of `memory.instants`.
 
     Args:
         begin: The first of the rank's cells.
@@ -28,13 +28,13 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
         starts_s: When the op of each cell began [s].
         ends_s: When it was over [s].
         num_microbatches: m.
-        inputs: Of each stage, what its input counts.
-        saved: What it counts from F, or from R, to the end of B or I.
-        saved_for_weight: What it counts from there to the end of W.
+        inputs: Count of a stage's input, by stage.
+        saved: Count from F, or from R, to the end of B or I, by stage.
+        saved_for_weight: Count from there to the end of W, by stage.
         seen: Of each micro-batch of each stage, to be written: 4 times a stamp, and whether it has F, R and I.
         stamp: A number of the rank, above 0.
         times_s: When each change comes [s], to be written.
-        orders: Its place among those of the same time, to be written.
+        orders: Its place among simultaneous changes, to be written.
         counts: How much comes, or goes, to be written.
 
     Returns:
@@ -92,14 +92,14 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
 
 
 def add_changes(times_s: Any, orders: Any, counts: Any, sample_times_s: Any, held: Any) -> int:
-    """Add up changes: what is held after those of one time is a sample, and before it the most, if that is more.
+    """Add up changes: the count after all changes of one time is a sample, and a higher peak before it another one.
 
     Args:
         times_s: When each comes [s], ascending.
-        orders: Ascending among those of the same time.
+        orders: Ascending among simultaneous changes.
         counts: How much comes, or goes.
-        sample_times_s: When each sample is of [s], to be written: room for as many as there are changes.
-        held: How much is held then, to be written.
+        sample_times_s: Time of each sample [s], to be written; as long as the changes.
+        held: Count at each sample, to be written.
 
     Returns:
         How many samples there are.

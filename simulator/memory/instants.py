@@ -1,12 +1,13 @@
-"""Instants: the order of a rank's ops in time, also of those that take no time.
+"""Instants: the order of a rank's ops in time, including ops that take no time.
 
     op        F         B         Step      F
     start     (0, 0)    (1, 0)    (3, 0)    (3, 1)
     end       (1, 0)    (3, 0)    (3, 1)    (4, 0)
 
-An instant is a time and how much the rank has left behind at that time already: B is over at 3 s, then the Step that
-takes no time runs, and then the next F begins. So what is held during the Step alone is held at some instant, whether
-the Step takes 0 s or a nanosecond. A predicted copy of the weights, too, is dropped one instant after its op has ended.
+An instant is a time and the number of steps without time that the rank has done at that time: B is over at 3 s, then
+the Step that takes no time runs, and then the next F begins. So memory during the Step alone is held at some instant,
+whether the Step takes 0 s or a nanosecond. A predicted copy of the weights, too, is dropped one instant after its op
+has ended.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TimedOp(NamedTuple):
     """A span whose times are instants, so that ops of no duration have an order.
 
     Attributes:
-        over: When a predicted copy of the weights is dropped: one instant after the end; the end where there is none.
+        over: When a predicted copy of the weights is dropped, one instant after the end; the end without a copy.
     """
 
     op: Op
@@ -59,7 +60,7 @@ class TimedOp(NamedTuple):
 
 
 def holds_inside(op: Op) -> bool:
-    """Return whether `op` holds something of its own; all others post, or leave what is held as it is."""
+    """Return whether `op` holds memory of its own; other ops post, or leave memory as it is."""
     match op:
         case Compute() | Overlap() | Step():
             return True

@@ -1,4 +1,4 @@
-"""Lifetimes of bytes: what ranks hold on their devices, and from when to when.
+"""Lifetimes of bytes: the memory of ranks on their devices, and from when to when.
 
     list of a rank    Recv   F   Send ..  Recv   B   Send ..  Step
     receive_buffers   ├─────┤             ├─────────┤                    the activation goes with F, the gradient with B
@@ -7,7 +7,7 @@
     gradients                                       ├──────────────┤
     weights          ─────────────────────────────────────────────────
 
-What each kind is, and when it is held:
+The kinds, and when each is held:
 
     weights          one version of every stage on the rank, always
     optimizer        its state, always
@@ -17,26 +17,26 @@ What each kind is, and when it is held:
     updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
     gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
-                     W what W still needs; with R only the stage's input until R; and while B or I runs what it works
-                     in, such as gradients of activations inside the stage
+                     W the part that W still needs; with R only the stage's input until R; and while B or I runs its
+                     working memory, such as gradients of activations inside the stage
     receive_buffers  pooled (as our executor between processes): from the Recv to the start of F (then it is the stage's
                      input, part of the activations), and for a gradient until B or I is over. At use (as our executor
                      on the streams of a GPU): from the start of F, B or I. Per micro-batch (as PyTorch allocates them):
                      one for every message of the whole run, always; the stage's input stays there and is no part of
                      the activations
     send_buffers     an output, from the end of its op. Pooled: until its rank takes a message that the receiver sent
-                     after it had used this one, which is how the rank knows (nobody can be asked whether a message has
-                     left); for a stage on the same rank until that stage's op starts (F) or ends (B, I). Per
-                     micro-batch: to the end of its transfer. Nothing of the kind where the activations have it already
+                     after use, which is the rank's only proof (no call reports whether a message has left); for a stage
+                     on the same rank until that stage's op starts (F) or ends (B, I). Per micro-batch: to the end of
+                     its transfer. None if the activations contain it already
 
 A Reduce holds nothing of its own: its ring works in the buckets that hold the gradients until the Step.
 
-This covers what is held between ops, and what an op holds inside it: B and I hold what they work in, as far as the
-costs say it; a Step holds its gradients and the copy that it keeps; an op on predicted weights holds its copy, at its
-end beside what it has made. Without what B and I work in, it is what the executor measures between ops. Within the
-first B of a batch gradients grow while activations go, so the peak inside an op may be higher, by the smaller of the
-two at most; and what an optimizer or a prediction makes and drops on the way is not counted. What an F, a W or an R
-works in is not in the costs.
+Memory between ops and inside ops is covered: B and I hold their working memory, as far as it is in the costs; a Step
+holds its gradients and the copy that it keeps; an op on predicted weights holds its copy, at its end beside its output.
+Without the working memory of B and I, it is the memory that the executor measures between ops. Within the first B of a
+batch gradients grow while activations are freed, so the peak inside an op may be higher, by the smaller of the two at
+most. Temporary memory of an optimizer or a prediction is not counted. The working memory of F, W and R is not in the
+costs.
 
 Lifetimes are given in instants (`memory.instants`), so that ops which take no time hold their bytes too.
 
@@ -174,7 +174,7 @@ def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Itera
 
 
 def _reference(timeline: Timeline, costs: StageCosts, begin: Instant) -> Iterator[tuple[int, Lifetime]]:
-    """Yield (device, what is held there) beside the models that are averaged."""
+    """Yield (device, lifetime) of the memory for averaged models."""
     averages = {(span.rank, span.op.stage) for span in timeline.spans if isinstance(span.op, Average)}
     for rank, stage in averages:
         yield timeline.rank_to_device[rank], Lifetime("updates", costs.stages[stage].weight_bytes, begin)
@@ -205,7 +205,7 @@ def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator
 
 
 def _working(parts: _Parts, costs: StageCosts) -> Iterator[Lifetime]:
-    """Yield what each backward works in; in an Overlap for as long as the pair runs."""
+    """Yield the working memory of each backward; in an Overlap for as long as the pair runs."""
     for part, timed in parts:
         num_bytes = costs.stages[part.stage].working_bytes
         if num_bytes and part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT):
@@ -251,7 +251,7 @@ def _outputs(
     kept: Container[Message | None],
     let_go: Mapping[Message, Instant] | None = None,
 ) -> Iterator[Lifetime]:
-    """Yield what is sent, from its making until `let_go` says; where that is None, until the transfer ends."""
+    """Yield the sent messages, from their making until freed; without `let_go`, until the transfer ends."""
     made = _made(parts)
     for timed in ops:
         if isinstance(timed.op, Send) and (costs.compression is not None or timed.op.message not in kept):
@@ -273,7 +273,7 @@ def _kept_outputs(parts: _Parts, costs: StageCosts) -> set[Message | None]:
 
 
 def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[Message, Instant]:
-    """Return when each message is let go of, as our executor does it; some are at the end only, and not in it."""
+    """Return when our executor frees each message; messages that it frees only at the end are missing."""
     let_go: dict[Message, Instant] = {}
     lists = {rank: [timed.op for timed in ops] for rank, ops in by_rank.items()}
     for rank, ops in by_rank.items():

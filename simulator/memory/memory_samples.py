@@ -36,7 +36,7 @@ from pipesched.simulator.memory.lifetimes import KINDS as KINDS
 from pipesched.simulator.memory.lifetimes import Lifetime, lifetimes
 
 _OP_BYTES = 3000
-"""What the bytes of an op take while they are added up, with the op and its span [bytes]."""
+"""Memory to add up the bytes of an op, with the op and its span [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,18 @@ class OverCapacity:
 def memory(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
 ) -> tuple[MemorySample, ...]:
-    """Return what every device holds whenever it changes.
+    """Return the memory of every device at each change.
 
-    Where ops take no time, a device may hold more on the way through one time than at its end: then it has two samples
-    of that time, the most and the last.
+    If ops take no time, a device may hold more in passing through one time than at its end: then it has two samples
+    of that time, the peak and the last.
 
     Args:
         timeline: Timeline of `schedule`, lowered.
         costs: Bytes of every stage.
-        schedule: Says how many stages there are.
+        schedule: Schedule with the number of stages.
         buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
-        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: all hold as
-            much, but there is only one reference model.
+        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: each holds the
+            same memory, but there is only one reference model.
 
     Returns:
         Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
@@ -123,7 +123,7 @@ def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster
 
 
 def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:
-    """Return, per device, the first sample of the most bytes: how many, when, and made of what."""
+    """Return, per device, the first sample of the peak: its bytes, time and kinds."""
     return {
         device: max(group, key=lambda sample: sample.total_bytes)
         for device, group in groupby(samples, key=lambda sample: sample.device)
@@ -148,10 +148,10 @@ def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: T
 def taken_over(
     timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int, *, passes: bool = False
 ) -> OverCapacity:
-    """Return who takes a device over its capacity at a time [s]: the last op until then that takes memory.
+    """Return the op that takes a device over its capacity at a time [s]: the last op until then that takes memory.
 
     Args:
-        passes: Whether the device holds so much only for a moment of that time.
+        passes: Whether the excess lasts only for a moment of that time.
     """
     takers = [
         (_taken_s(span), index, span)
@@ -190,9 +190,9 @@ def _samples(
     short: Container[tuple[int, float]],
     num_pipelines: int,
 ) -> Iterator[MemorySample]:
-    """Add up the lifetimes; what changes at one instant changes in one sample, and the first is at `begin_s`.
+    """Add up the lifetimes; changes at one instant are in one sample, and the first is at `begin_s`.
 
-    What is held between two ops for a rounding is in no sample; `short` are the starts of ops that take so little.
+    Memory that lasts between two ops only for a rounding is in no sample; `short` are the starts of such short ops.
     """
     changes = [(begin_s, 0, KINDS[0], 0)]
     for kind, num_bytes, since, until in lifetimes:

@@ -4,10 +4,10 @@
     in flight from its start on     1  2              2        1        0       from F to the end of B; at 6 s one
                                     0  1  2  3  4  5  6  7  8  9 10 11 12 s     goes as another comes
 
-The unit is what one micro-batch leaves behind on a device's share of the model (one of p stages on p devices): a chunk
-counts 1/v where each device has v of them, and a stage held by all p devices counts p. From the end of I to the end of
-W, and with R from F to R, it counts what the costs say is held then of the whole; where they say nothing, all of it for
-W, and nothing of an input before its R.
+The unit is the memory of one micro-batch on a device's share of the model (one of p stages on p devices): a chunk
+counts 1/v if each device has v of them, and a stage held by all p devices counts p. From the end of I to the end of
+W, and with R from F to R, it counts the share that is then held according to the costs. If the costs do not say it,
+it counts fully for W, and an input before its R counts nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipesched.simulator.memory.activations import Part, activation_bytes
 from pipesched.simulator.memory.flight_loop import add_changes, find_changes
 
 _MOST = 1 << 40
-"""Largest common denominator of what stages count that machine code adds up in whole numbers."""
+"""Largest common denominator of stage counts that machine code adds up in whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
     Args:
         timeline: Timeline of `schedule`.
         costs: Bytes of every stage, where they are known.
-        schedule: Says what a stage is of a device's share of the model.
+        schedule: Schedule with each stage's part of a device's share of the model.
 
     Returns:
         Samples in order of device, then time [s], in micro-batches, which may be fractions; the first of a device is of
@@ -79,7 +79,7 @@ def peak_in_flight(samples: Iterable[InFlight]) -> Mapping[int, InFlight]:
 
 @final
 class _Counts:
-    """What the stages of a Timeline count, in whole numbers of one unit.
+    """The counts of a Timeline's stages, in whole numbers of one unit.
 
     Attributes:
         unit: How many of it are one micro-batch.
@@ -114,9 +114,9 @@ class _Counts:
         return sample_times_s[:num_samples], held[:num_samples]
 
     def _changes(self, rank: int, columns: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Return the times of the changes on a rank [s], their places among those of the same time, and how much.
+        """Return the times of the changes on a rank [s], their places among simultaneous ones, and their sizes.
 
-        They are in columns such as those given.
+        They are lists or arrays like `columns`.
         """
         begin, end = int(self._begins[rank]), int(self._begins[rank + 1])
         times_s, orders, counts = (machine_code.filled_like(numbers, end - begin) for numbers in columns)

@@ -8,7 +8,7 @@ from pipesched.profiles.costs import Profile
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Return what divides `number`, rising."""
+    """Return the divisors of `number`, rising."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return tuple(sorted({*small, *(number // d for d in small)}))
 

@@ -1,11 +1,11 @@
 """Find the cheapest of many candidates, most of them by a lower bound of their cost alone.
 
-    bound    3   4   5   7   9         the cheapest is refined: put back under a higher bound, or what it really costs
+    bound    3   4   5   7   9         the cheapest is refined: put back under a higher bound, or its real cost
              ↓
-             4   5   6*  7   9         and so on; what is at the top with its real cost (*) is the cheapest of all
+             4   5   6*  7   9         and so on; a candidate at the top with its real cost (*) is the cheapest of all
 
-So the ranking is that of an exhaustive search as far as it goes, and most candidates are never evaluated. With several
-workers the next cheapest are refined meanwhile: more are looked at than had to be, and the ranking stays what it is.
+So the ranking is the front of the ranking of an exhaustive search, and most candidates are never evaluated. With
+several workers the next cheapest are refined meanwhile: more are refined than necessary, with the same ranking.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pipesched.simulator.search.search_outcome import OutcomeT
 
 @dataclass(frozen=True, order=True, slots=True)
 class BoundedCandidate(Generic[CandidateT, OutcomeT]):
-    """A candidate under the least that it can cost, or with an outcome under what it costs.
+    """A candidate under a lower bound of its cost, or with an outcome under its real cost.
 
     Attributes:
-        cost: Cost, in any unit; inf: it cannot be taken.
+        cost: Cost, in any unit; inf if it cannot be taken.
         number: Number of the candidate: of equal costs, the lower number comes first.
-        outcome: Outcome of the evaluation; None: `cost` is a bound.
+        outcome: Outcome of the evaluation, or None if `cost` is a bound.
         num_refined: How often the bound was raised.
     """
 
@@ -62,12 +62,12 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
 
     @property
     def ranked(self) -> tuple[OutcomeT, ...]:
-        """The best outcomes that are known, the cheapest first, at most as many as are to be ranked."""
+        """The best known outcomes, the cheapest first, at most `top` of them."""
         return tuple(bounded.outcome for bounded in self._known[: self._top] if bounded.outcome is not None)
 
     @property
     def refined(self) -> tuple[BoundedCandidate[CandidateT, OutcomeT], ...]:
-        """What the candidates became that one worker would have refined too: their bounds were below the ranking."""
+        """The refined candidates that one worker would have refined too: their bounds were below the ranking."""
         last = self._known[self._top - 1] if len(self._known) >= self._top else None
         return tuple(
             bounded
@@ -91,7 +91,7 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
         run: Runner,
         is_late: Callable[[], bool] = lambda: False,
     ) -> Iterator[BoundedCandidate[CandidateT, OutcomeT]]:
-        """Refine candidates until all is settled, and yield what each becomes.
+        """Refine candidates until all is settled, and yield each result.
 
         A search that is stopped meanwhile loses no candidate.
 

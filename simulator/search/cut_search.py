@@ -1,8 +1,8 @@
 """Search the cut of layers into stages that takes the least time, near cuts that balance the ranks.
 
 cost     5   6*   7        a cut that was simulated (*) puts its neighbours, one layer moved, under their bound and
-↓                 what it lost to its own bound; the cheapest comes next, and is simulated unless its
-5*  6    6   7    bound is above the best that is known
+↓                 plus its loss over its own bound; the cheapest comes next, and is simulated unless its
+5*  6    6   7    bound is above the best known cost
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias, final
 from pipesched.profiles.partitioning import Layers, RankWork
 
 CutCost: TypeAlias = Callable[[Layers], tuple[float, ...]]
-"""Returns the cost of a cut, to be compared: bytes over memory, seconds, and what decides between equal seconds."""
+"""Returns the cost of a cut as a tuple to compare: bytes over memory, seconds, and tie-breakers."""
 
 _SAME = 1e-9
 """Relative; less is no gain."""
@@ -83,8 +83,8 @@ class CutSearch:
 
     Args:
         bounds: Lower bounds of the seconds of cuts.
-        measure: Says what a cut costs: (bytes over memory, seconds, ..).
-        most: Cuts that are simulated at most, besides those that it starts from.
+        measure: Returns the cost of a cut: (bytes over memory, seconds, ..).
+        most: Most cuts to simulate, besides the starting cuts.
     """
 
     def __init__(self, bounds: CutBounds, measure: CutCost, most: int) -> None:

@@ -1,4 +1,4 @@
-"""The cut of layers into stages under which a schedule takes the least time on given machines, among those that fit."""
+"""The cut of layers into stages that minimises the time of a schedule on given machines, among all cuts that fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ StageRanges: TypeAlias = tuple[tuple[int, int], ...]
 """The first layer of each stage, and the layer behind its last."""
 
 _MOST_CUTS = 64
-"""Cuts that are simulated at most, besides those that a search starts from."""
+"""Most cuts to simulate, besides the starting cuts of a search."""
 _MOST_STEPS = 50_000
 """Instructions that are simulated at most: numba, for which others count theirs too, is not loaded for so few."""
 _MOST_PACES = 4
@@ -50,10 +50,10 @@ class CutTask:
     Attributes:
         schedule: The lists.
         num_layers: Layers of the model.
-        costs_of: Returns what the stages of a cut cost.
+        costs_of: Returns the costs of a cut's stages.
         cluster: Devices and links.
         network: How messages go.
-        longer: Makes a run without a flush so many times as long; None: its lists are continued.
+        longer: Makes a run without a flush a number of times as long, or None to continue its lists.
         buffers: How receive buffers are allocated.
     """
 
@@ -227,7 +227,7 @@ def _drifting_cost(task: CutTask) -> Callable[[Layers], tuple[float, ...]]:
 
 @final
 class _Measure:
-    """What cuts cost: the bytes that devices hold beyond their memory, and the seconds."""
+    """The cost of cuts: the bytes beyond the memory of devices, and the seconds."""
 
     def __init__(self, task: CutTask, lists: Schedule, costs: StageCosts) -> None:
         require_simulable(lists, costs, task.cluster, task.network, 0.0)

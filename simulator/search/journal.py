@@ -1,8 +1,8 @@
-"""The journal of a search: its outcomes on disk, from which a stopped search goes on.
+"""The journal of a search: its outcomes on disk, from which a stopped search continues.
 
-A line of JSON each: first which problem it is of, then the outcomes, as they come. A last line that was cut short when
-the search was stopped is left out, and found anew. A file that is there is changed only by the first new outcome, so
-that one which is refused, also for what comes of its outcomes, stays as it is.
+A line of JSON each: first the problem, then the outcomes, as they come. A last line that was cut short when
+the search was stopped is left out, and searched again. An existing file is changed only by the first new outcome, so
+a refused file, also one refused for its outcomes, stays as it is.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KeptT = TypeVar("KeptT", bound=KeptOutcome)
 
 @final
 class Journal(Generic[KeptT]):
-    """One file; what is in it already is `known`, by setting."""
+    """One file; its earlier outcomes are `known`, by setting."""
 
     def __init__(self, path: str | Path, kind: type[KeptT], problem: object, expected: str) -> None:
         """Open the file, or begin one.
@@ -57,10 +57,10 @@ class Journal(Generic[KeptT]):
             path: Path of the file.
             kind: Class of the outcomes.
             problem: All that the outcomes depend on but their settings; another one has another ``repr``.
-            expected: What such a file is of, for messages.
+            expected: Description of such a file's search, for messages.
 
         Raises:
-            SimulationError: It is none of ours, or of another problem.
+            SimulationError: It is no journal, or of another problem.
             ProfileError: It cannot be read.
             ScheduleError: It cannot be written.
         """
@@ -84,7 +84,7 @@ class Journal(Generic[KeptT]):
             self._mend()
 
     def add(self, *outcomes: KeptT) -> None:
-        """Keep what was found; it is in the file when this returns.
+        """Store outcomes; they are in the file when this returns.
 
         Raises:
             ScheduleError: It cannot be written.
@@ -94,7 +94,7 @@ class Journal(Generic[KeptT]):
 
     @staticmethod
     def line_schema(*kinds: type[KeptOutcome]) -> dict[str, Any]:
-        """Return the JSON Schema of a line: the first says what is searched, each other one an outcome of a kind."""
+        """Return the JSON Schema of a line: the first is the head of the search, the others are outcomes."""
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
             "version": {"const": 1, "description": "The version of its form."},
@@ -139,13 +139,13 @@ def search_all(
     journal: Journal[KeptT] | None = None,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> tuple[KeptT, ...]:
-    """Return the outcome of every setting, in their order; what a journal knows is not searched again.
+    """Return the outcome of every setting, in their order; outcomes in a journal are not searched again.
 
     Args:
         settings: The settings, each once.
         search: Yields the outcomes of settings, in any order, as they are found.
-        journal: Keeps them; None: nobody does.
-        tick: Told the fraction done.
+        journal: Stores them, or None for no storage.
+        tick: Callback with the fraction done.
     """
     known = {} if journal is None else journal.known
     outcomes = {setting: known[setting] for setting in settings if setting in known}

@@ -4,9 +4,9 @@
     slice 2   a c       a c       a c            b is shown slower and leaves; d is further behind than c, and waits
     slice 3   a d       ...                      c is shown slower and leaves; d runs again
 
-A contender leaves for good where the interval of its lag behind the leader lies above 0, and the race is over when one
-is left. Of those that stay, a half, a quarter and so on run in the slices that follow (successive halving), the nearest
-to the leader first.
+A contender leaves for good if the interval of its lag behind the leader lies above 0, and the race is over when one
+is left. Of the contenders that stay, a half, a quarter and so on run in the next slices (successive halving), the
+nearest to the leader first.
 
 A lag is the mean of the logarithms of paired ratios, with Student's t-interval. Its level is shared out among all
 contenders, and among the looks, of which the k-th gets 1 / (k (k + 1)): so all intervals hold together, however often
@@ -90,7 +90,7 @@ class Race:
 
     @property
     def slice_rounds(self) -> int:
-        """The number of rounds of the next slice: as many as there were."""
+        """The number of rounds of the next slice, equal to the number so far."""
         return max(_FIRST, self.num_rounds)
 
     def add(self, seconds: Mapping[int, float]) -> None:
@@ -103,7 +103,7 @@ class Race:
         self._staying.remove(contender)
 
     def look(self) -> None:
-        """End a slice: see who leads, and let those go that are shown slower."""
+        """End a slice: find the leader, and drop contenders that are shown slower."""
         self._num_looks += 1
         was, *_ = self._staying
         leader = min(self._staying, key=lambda contender: self.lag(contender, was).mean)

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 _PATIENCE_S = 60.0
-"""How long a cluster may be without a core, until a machine comes in place of those that are gone."""
+"""How long a cluster may be without a core, until a machine replaces the lost ones."""
 _TRIES = 10
 """How often an item is handed out again whose process or machine has died."""
 
 
 def make_ray_runner(address: str) -> Runner:
-    """Return what lets a judge go through items on a cluster, one on each of its cores at a time.
+    """Return a runner that lets a judge go through items on a cluster, one on each of its cores at a time.
 
-    Machines may go and come meanwhile: what one had not finished another does, and a new one gets its part.
+    Machines may leave and join meanwhile: another machine does the unfinished items of a lost one, and a new one gets
+    its part.
 
     Args:
         address: Address as `ray.init` takes it: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a

@@ -21,7 +21,7 @@ class Runner(Protocol):
     """Lets a judge go through items, here or elsewhere."""
 
     def __call__(self, judge: Callable[[ItemT], AnswerT], take: Take[ItemT], /) -> Iterator[AnswerT]:
-        """Yield what `judge` says of each item, in any order, until none is under way and none is handed out.
+        """Yield the judge's answer for each item, in any order, until none is under way and none is handed out.
 
         Args:
             judge: Can be sent to another process, where it goes through many items.
@@ -36,7 +36,7 @@ def evaluate_in_turn(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> It
 
 
 def make_process_runner(workers: int) -> Runner:
-    """Return what goes through items in so many processes; 1: in this one."""
+    """Return a runner that goes through items in `workers` processes; with 1, in this one."""
 
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         running: set[Future[list[AnswerT]]] = set()
@@ -54,9 +54,9 @@ def make_process_runner(workers: int) -> Runner:
 
 
 def make_joint_runner(workers: int) -> Runner:
-    """Return what goes through items in this process and so many less one others, each from when it has started.
+    """Return a runner that goes through items in this process and `workers` - 1 others, each once it has started.
 
-    Items that are done sooner than others start are done here, and nobody waits for those.
+    Items that are done before the others start are done here, without waiting for the others.
     """
 
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
@@ -73,7 +73,7 @@ def make_joint_runner(workers: int) -> Runner:
                 if own:
                     yield judge(own.popleft())
                 elif not running:
-                    raise _AllDoneError  # which ends who is starting
+                    raise _AllDoneError  # it ends the starting processes
                 done = {future for future in running if future.done()}
                 if not own and not done:
                     done = wait(running, return_when=FIRST_COMPLETED).done

@@ -1,4 +1,4 @@
-"""One way to train: what tuner and planner choose among."""
+"""One way to train: the common base of the tuner's settings and the planner's candidates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SearchCandidate(ABC):
     @property
     @abstractmethod
     def order(self) -> SearchCandidate:
-        """What its lists are made of; all else is the same for those that have the same lists."""
+        """The part that determines its lists; candidates with the same lists share it."""
 
     @property
     def is_asynchronous(self) -> bool:

@@ -1,4 +1,4 @@
-"""The outcome of a search for one way to train: its predicted time and memory, or why there is none."""
+"""The outcome of a search for one way to train: its predicted time and memory, or the reason of its refusal."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pipesched.schedules import ScheduleError
 from pipesched.simulator import SimulationError
 
 UNPREDICTABLE = (ScheduleError, ProfileError, SimulationError)
-"""What an evaluator raises of a way to train that cannot be, or cannot be predicted; its text is the reason."""
+"""Errors of an evaluator for a way to train that is impossible or unpredictable; the text is the reason."""
 
 
 class SearchOutcome(ABC):
     """One way to train, predicted or refused.
 
     Attributes:
-        seconds: What it takes; None where nothing could be predicted.
-        reason: Why it cannot be taken; None if it can.
+        seconds: Its time, or None if unpredictable.
+        reason: Why it cannot be taken, or None.
     """
 
     __slots__ = ()
@@ -42,11 +42,11 @@ OutcomeT = TypeVar("OutcomeT", bound=SearchOutcome)
 
 
 def over_memory_reason(over: object | None) -> str | None:
-    """Return the reason to refuse what holds more than a device has, and how; None where nothing does."""
+    """Return the reason to refuse a way to train that exceeds memory, or None if it fits."""
     return None if over is None else f"over memory: {over}"
 
 
 def least(outcomes: Iterable[OutcomeT]) -> OutcomeT | None:
-    """Return what needs the least memory, of equal ones the fastest; None if of none is anything known."""
+    """Return the known outcome with the least memory, of equal ones the fastest, or None."""
     known = [outcome for outcome in outcomes if outcome.seconds is not None and outcome.most_bytes is not None]
     return min(known, key=lambda outcome: (outcome.most_bytes, outcome.seconds), default=None)

@@ -36,7 +36,7 @@ def staleness_degree(num_register_pairs: int, stage: int) -> int:
 
 
 def weight_stash_share(num_active: int, weight_bytes: float, activation_bytes: float) -> float:
-    """Return n W / (A + W): what stashing adds to the memory of training without it (arXiv:1912.12675, Appendix D).
+    """Return n W / (A + W), the relative memory overhead of weight stashing (arXiv:1912.12675, Appendix D).
 
     Args:
         num_active: n, the mini-batches in the pipeline, each with a copy of all weights. The paper counts one per

@@ -1,6 +1,6 @@
 """Trainings under random failures: the expected time of one with checkpoints, and the intervals that make it short.
 
-Failures are exponential: M is the mean time between those of the whole job. A checkpoint keeps training waiting for
+Failures are exponential: M is the mean time between failures of the whole job. A checkpoint keeps training waiting for
 delta, a restart takes R, tau is the time of the steps between two checkpoints.
 """
 

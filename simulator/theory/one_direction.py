@@ -28,7 +28,7 @@ def one_f_one_b_makespan_s(p: int, m: int, t_f: float, t_b: float, transfer_s: f
 def two_rank_afp_makespan_s(m: int, advance: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
     """Return the makespan of 1F1B with advance forward propagation on two ranks (AvgPipe, PPoPP 2023, Figure 7).
 
-    GPipe's, and every advance + 2 micro-batches what is left of a round trip 2 c that `advance` pairs of F and B
+    GPipe's makespan, and every advance + 2 micro-batches the rest of a round trip 2 c that `advance` pairs of F and B
     have not hidden: (m + 1)(t_f + t_b) + 2 c + floor((m - 1) / (advance + 2)) max(0, 2 c - advance (t_f + t_b)).
     """
     unhidden_s = max(0.0, 2 * transfer_s - advance * (t_f + t_b))
@@ -66,7 +66,7 @@ def afp_in_flight(p: int, m: int, rank: int, advance: int) -> int:
 
 
 def interleaved_peak_factor(p: int, v: int) -> float:
-    """Return 1 + (p - 1) / (p v): activations on rank 0 over those of 1F1B, m a multiple of p and above p.
+    """Return 1 + (p - 1) / (p v): activations on rank 0 over 1F1B's, m a multiple of p and above p.
 
     Source: Reducing Activation Recomputation in Large Transformer Models, arXiv:2205.05198, section 4.2.3.
     """
@@ -101,8 +101,8 @@ def recompute_extra_s(m: int, t_f: float) -> float:
 def one_f_one_b_recompute_makespan_s(p: int, m: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
     """Return the makespan of 1F1B with an R before every backward.
 
-    That of 1F1B and m t_f, but in each of the m - 1 - ceil((m - 1) / p) round trips of its steady phase an R runs
-    while the message is on its way, and min(t_f, 2 c) less is waited.
+    The makespan of 1F1B plus m t_f, but in each of the m - 1 - ceil((m - 1) / p) round trips of its steady phase an R
+    runs while the message is on its way, and hides min(t_f, 2 c).
     """
     round_trips = m - 1 - -(-(m - 1) // p)
     plain_s = one_f_one_b_makespan_s(p, m, t_f, t_b, transfer_s)
@@ -110,7 +110,7 @@ def one_f_one_b_recompute_makespan_s(p: int, m: int, t_f: float, t_b: float, tra
 
 
 def recompute_activations(in_flight: int, saved: float, stage_input: float) -> float:
-    """Return what a rank of one stage holds at most with R: one micro-batch in full, of the others their inputs."""
+    """Return the peak memory of a rank of one stage with R: one micro-batch in full, of the others their inputs."""
     return (in_flight - 1) * stage_input + saved
 
 

@@ -39,7 +39,7 @@ def dualpipe_in_flight(p: int) -> int:
 def hanayo_makespan_s(p: int, m: int, waves: int, t_f: float, t_b: float) -> float:
     """Return m (t_f + t_b) + (p - 1) / w (a + m / p (b - a)), a the shorter and b the longer of t_f and t_b.
 
-    With t_f = t_b the bubble is that of 2 w interleaved chunks. No paper states it.
+    With t_f = t_b the bubble is the same as with 2 w interleaved chunks. No paper states it.
 
     Raises:
         SimulationError: m is not a multiple of p, where the form does not hold.
@@ -51,7 +51,7 @@ def hanayo_makespan_s(p: int, m: int, waves: int, t_f: float, t_b: float) -> flo
 def chimera_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
     """Return m (t_f + t_b) + (p - 2)(a + m / p (b - a)), a the shorter and b the longer of t_f and t_b.
 
-    Those of one stage, of which a rank holds two. With one unit, m = p, the bubble is (p - 2) b, as the paper counts it
+    The times are of one stage; a rank holds two. With one unit, m = p, the bubble is (p - 2) b, as the paper counts it
     (arXiv:2107.06925, section 3); with more units and t_f = t_b too.
     """
     return m * (t_f + t_b) + (p - 2) * _turns_s(m // p, t_f, t_b)
@@ -76,5 +76,5 @@ def gems_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
 
 
 def _turns_s(rounds: int, t_f: float, t_b: float) -> float:
-    """Return how long one step of filling and draining takes: once, and what F and B differ by in every round."""
+    """Return the time of one step of filling and draining: once, and the difference of F and B in every round."""
     return min(t_f, t_b) + rounds * abs(t_b - t_f)

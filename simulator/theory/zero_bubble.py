@@ -47,7 +47,7 @@ def interleaved_zb_longest_span_s(p: int, m: int, v: int, t_f: float, t_i: float
 
 
 def zb_h1_activations(p: int, rank: int, saved: float, saved_for_weight: float) -> float:
-    """Return (p - k) M_B + k M_W on rank k, m at least p: what is held at most from F to I and from I to W.
+    """Return (p - k) M_B + k M_W on rank k, m at least p: the peak memory from F to I and from I to W.
 
     Source: arXiv:2401.10241, section 2.3, where ranks count from 1.
     """
@@ -91,7 +91,7 @@ def zbv_in_flight(p: int, m: int) -> int:
 def v_half_makespan_s(p: int, m: int, t: float) -> float:
     """Return (6 m + 3 p - 5) t, or 3 p - 4 with p odd, where F, I and W of a chunk all take t.
 
-    It is what our squeezing comes to; the authors (arXiv:2405.15362) count a bubble of about p / (2 m) of the work.
+    It is the result of our squeezing; the authors (arXiv:2405.15362) count a bubble of about p / (2 m) of the work.
 
     Raises:
         SimulationError: m is below 2 p, where the form does not hold.
@@ -103,7 +103,7 @@ def v_half_makespan_s(p: int, m: int, t: float) -> float:
 def v_min_makespan_s(p: int, m: int, t: float) -> float:
     """Return (6 m + 4 p - 7) t, or 4 p - 4 with p one above a multiple of 3, where F, I and W of a chunk all take t.
 
-    It is what our squeezing comes to; the authors (arXiv:2405.15362) count a bubble of about 2 p / (3 m) of the work.
+    It is the result of our squeezing; the authors (arXiv:2405.15362) count a bubble of about 2 p / (3 m) of the work.
 
     Raises:
         SimulationError: m is below 2 p, where the form does not hold.
