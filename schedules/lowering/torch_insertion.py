@@ -103,7 +103,7 @@ def _backwards(op: Op) -> list[int]:
 
 
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
-    """Return `rows` with a Send after the op that makes a message, and its Recv at the current end of the receiver's list.
+    """Return `rows` with a Send after each maker of a message, and its Recv at the current end of the receiver's list.
 
     PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas, unless
     the replicas come to their Reduces in different orders: then each takes its own, and the checker finds the deadlock.

@@ -4,9 +4,9 @@
                        costs                       hand-over                  rest
 
 Each part is a difference of two neighbours, so the three add up to the error. Hand-over is the measured time of
-posting, op by op, and the usual lateness of messages at each boundary: a model can know these. A replay with the lateness of
-each single message would reproduce any run that follows its lists, whatever the model is worth. That replay is made
-too, and shows how much of the rest is due to single late messages.
+posting, op by op, and the usual lateness of messages at each boundary: a model can know these. A replay with the
+lateness of each single message would reproduce any run that follows its lists, whatever the model is worth. That replay
+is made too, and shows how much of the rest is due to single late messages.
 """
 
 from __future__ import annotations
