@@ -1,4 +1,4 @@
-"""Measuring finds what layers and links really cost; it loads torch."""
+"""Measurements of the costs of layers and links; the package loads torch."""
 
 import lazy_loader
 

@@ -1,10 +1,10 @@
 """Background load: companion processes that run the same model beside a measurement.
 
-The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured
-alone would look faster than it will be. A companion is ``python -P -m pipesched.profiles.measuring.background_load
-MODEL ...``. It is told micro-batch sizes over a socket, runs forward and backward over and over at the last one, tells
-each size back after its first run, rests at size 0, and ends when the other end of the socket is closed or its parent
-is gone. Standard output is not its own: a user's model may print.
+The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured alone
+would look too fast. A companion is ``python -P -m pipesched.profiles.measuring.background_load MODEL ...``. It receives
+micro-batch sizes over a socket, and runs forward and backward repeatedly at the last size. It returns each size after
+its first run, and rests at size 0. It ends when the other end of the socket is closed or its parent is gone. Its
+standard output is discarded: a user's model may print.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from pipesched.profiles.measuring.layer_chain import LayerChain
 
 _READY_S = 120.0
-"""How long a companion may take to start, or to finish its first run at a new size."""
+"""Longest time of a companion to start, or to finish its first run at a new size [s]."""
 _SIZE = struct.Struct("<q")
-"""A micro-batch size, as it is told and told back."""
+"""A micro-batch size, as it is sent and returned."""
 _LAST_BYTES = 4096
-"""The end of what a companion wrote to stderr, in which its last words are looked for."""
+"""Bytes at the end of a companion's stderr that are searched for its last line."""
 
 
 class Companions:
-    """Background processes that run `model` until the ``with`` block is left, however it is left."""
+    """Background processes that run `model` until the ``with`` block ends, in any way."""
 
     def __init__(self, model: str, count: int, *, dtype: str, device: str, threads: int, seed: int) -> None:
         self._model = model
@@ -64,10 +64,10 @@ class Companions:
 
         Args:
             microbatch_size: Samples, at least 1.
-            count: How many run, while the others rest; None: all.
+            count: Number of companions that run; the others rest (default: all).
 
         Raises:
-            ProfileError: One failed or took too long.
+            ProfileError: A companion failed or took too long.
         """
         running = len(self._connections) if count is None else count
         sizes = [_SIZE.pack(microbatch_size if index < running else 0) for index in range(len(self._connections))]
@@ -119,7 +119,7 @@ class Companions:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """Return the next size as it was packed; less where the other end is gone, or silent for too long."""
+    """Return the next size in packed form; shorter if the other end is gone or too slow."""
     try:
         return connection.recv(_SIZE.size, socket.MSG_WAITALL)
     except (ConnectionError, TimeoutError):
@@ -127,7 +127,7 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def _read_sizes(connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
-    """Put each size that comes in `sizes`, then None at their end."""
+    """Put each received size into `sizes`, then None at the end."""
     while len(packed := _received(connection)) == _SIZE.size:
         sizes.put(*_SIZE.unpack(packed))
     sizes.put(None)
@@ -163,7 +163,7 @@ def _main() -> None:
 
 
 def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
-    """Run the model on micro-batches of the size that was told last, which is answered once it runs; 0: rest."""
+    """Run the model at the last received size, which is returned once it runs; rest at 0."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     size = sizes.get()
     while size is not None:
@@ -180,7 +180,7 @@ def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue
 
 
 def _wait(device: object) -> None:
-    """Let the accelerator catch up, so that no endless queue builds up before it."""
+    """Wait for the accelerator, so that its queue stays short."""
     import torch
 
     if isinstance(device, torch.device) and device.type == "cuda":

@@ -1,9 +1,9 @@
-"""How torch computes in a process: with so many threads, and with the memory that it frees kept for what comes next.
+"""Torch settings of a process: number of threads, and freed memory is kept for reuse.
 
-glibc gives a large tensor's memory back to the system as soon as it is freed, and the system hands it out again page by
-page, cleared, which takes an op longer than reusing it. How often that happens depends on what else is held: an F took
-up to a third longer under GPipe, which holds all micro-batches, than under 1F1B. With freed memory kept, as allocators
-of accelerators keep it, an op takes the same under both.
+glibc returns a large tensor's memory to the system as soon as it is freed. The system then hands it out again page by
+page, cleared, which takes an op longer than reusing it. The frequency depends on the other held memory: an F took up to
+a third longer under GPipe, which holds all micro-batches, than under 1F1B. With freed memory kept, as in allocators of
+accelerators, an op takes the same time under both.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from contextlib import contextmanager
 import torch
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""Parameters of glibc's ``mallopt``: free bytes above which memory goes back, and how many tensors have maps."""
+"""Parameters of glibc's ``mallopt``: free bytes above which memory is returned, and the number of mapped tensors."""
 _SAID_BY_USERS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
-"""Variables of the environment that say the same to glibc."""
+"""Environment variables with the same settings of glibc."""
 _USUAL = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
 _KEEPING = {_TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 
 
 @contextmanager
 def computing(threads: int, devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Let torch compute as every rank does, and a profile too, so that seconds of one hold for the other.
+    """Let torch compute as in every rank and every profile, so that their seconds are comparable.
 
-    Freed memory is kept where the process has glibc, unless the environment says what it keeps; it goes back to the
-    system in the end.
+    Freed memory is kept with glibc, unless the environment configures it; it is returned to the system at the end.
 
     Args:
         threads: Threads of one operation.
-        devices: The devices that are computed on; GPUs among them get ready.
+        devices: The devices of the computation; GPUs among them are initialized.
     """
     _wake_autograd(devices)
     before = torch.get_num_threads()
@@ -48,7 +47,7 @@ def computing(threads: int, devices: Iterable[torch.device] = ()) -> Iterator[No
 
 
 def _wake_autograd(devices: Iterable[torch.device]) -> None:
-    """Let autograd's thread of each GPU launch a kernel: before its first one cuBLAS warns of a missing context."""
+    """Let autograd's thread of each GPU launch a kernel: otherwise cuBLAS warns of a missing context at the first."""
     for device in devices:
         if device.type == "cuda":
             number = torch.ones(1, device=device, requires_grad=True)

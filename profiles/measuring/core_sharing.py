@@ -1,10 +1,10 @@
-"""Measure what sharing a core costs: the processor time of a pass beside companions on the same core, over that alone.
+"""Measure the cost of sharing a core: the processor time of a pass beside companions over the time alone.
 
     on one core   alone alone   with 1 with 1   alone alone   with 2 with 2   alone alone   with 1 with 1 ...
                         ^ a            ^ b                    b / a is one ratio for 2 processes
 
 The two passes of a ratio follow each other, so that a drift of the machine cancels; the first of each kind fills the
-caches. Ratios go through all sizes in turn: they differ less between sizes than from one ratio to the next.
+caches. Ratios cycle through all sizes: they differ less between sizes than from one ratio to the next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipesched.profiles.models import Model, kept_random_state
 from pipesched.profiles.processes import can_bind, usable_cores
 
 _LEAST_S = 0.05
-"""Processor time of a measurement: several time slices of the system, or passes of a small model would see none."""
+"""Processor time of a measurement: several time slices of the system, so that short passes also see switches [s]."""
 
 
 @kept_random_state()
@@ -42,17 +42,17 @@ def measure_sharing(
     seed: int = 0,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> tuple[SharingPrice, ...]:
-    """Measure what 2, 3 and so on up to `num_processes` that run `model` on the same core cost each other.
+    """Measure the price of sharing a core among 2, 3 and so on up to `num_processes` that run `model`.
 
     Args:
-        model: Run whole, in each of them.
+        model: The model, run whole in each process.
         microbatch_sizes: Samples, taken in turn.
         num_processes: Most processes on the core, at least 2.
         repeats: Ratios for each number of processes.
         dtype: Data type of weights and activations.
-        threads: Threads of one operation; they have as many cores, which all processes share.
+        threads: Threads of one operation, and number of cores that all processes share.
         seed: Seed of weights and data.
-        progress: Told what fraction is done.
+        progress: Called with the fraction done.
 
     Raises:
         ProfileError: Processes cannot be bound to cores here, or the model fails.
@@ -84,7 +84,7 @@ def measure_sharing(
 
 
 def _pass_s(chain: LayerChain, inputs: Tensor, targets: Tensor) -> float:
-    """Return the processor time of a pass of this thread, after one that does not count [s]."""
+    """Return the processor time of a pass of this thread, after a warm-up pass [s]."""
     chain.run(inputs, targets)
     start_s, num_passes, spent_s = time.thread_time(), 0, 0.0
     while spent_s < _LEAST_S:
@@ -95,7 +95,7 @@ def _pass_s(chain: LayerChain, inputs: Tensor, targets: Tensor) -> float:
 
 @contextmanager
 def _bound(cores: Sequence[int]) -> Iterator[None]:
-    """Let this process, and those that it starts, have no other cores."""
+    """Bind this process, and its new children, to `cores`."""
     before = os.sched_getaffinity(os.getpid())
     try:
         _bind_threads(cores)
@@ -105,7 +105,7 @@ def _bound(cores: Sequence[int]) -> Iterator[None]:
 
 
 def _bind_threads(cores: Iterable[int]) -> None:
-    """Give every thread of this process these cores; those that it starts have the same."""
+    """Bind every thread of this process to `cores`; new threads inherit that."""
     for task in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):  # it has just ended
             os.sched_setaffinity(int(task.name), cores)

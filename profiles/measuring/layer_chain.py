@@ -4,9 +4,9 @@
     backward  layer L-1 from the loss, then layer L-2 from x(L-1).grad, ...
     split     I of layer L-1 from the loss, W of layer L-1, I of layer L-2 from x(L-1).grad, W of layer L-2, ...
 
-So each layer can be timed, and finds the caches as cold as in a real run. W follows I at once, so that memory is let go
-of and used again as in the backward of a stage: all I first, then all W, would hold the gradients of the whole model,
-and the page faults of that would count as I (18 % more for GPT blocks on a CPU).
+So each layer can be timed, and finds the caches as cold as in a real run. W follows I at once, so that memory is freed
+and reused as in the backward of a stage. All I first, then all W, would hold the gradients of the whole model, and
+their page faults would count as I (18 % more for GPT blocks on a CPU).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
 
 _LOSS_SCALE = 1 / 8
-"""The factor on the loss, as for eight micro-batches: any number takes the same time."""
+"""Factor on the loss, as for eight micro-batches; any number takes the same time."""
 
 
 def _no_mark() -> None:
-    """Do nothing where a timer would note the moment."""
+    """Do nothing in place of a timer's mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class KeptBytes:
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """The byte fields of a `LayerMeasurement`; `kept` is None where there is no I."""
+    """The byte fields of a `LayerMeasurement`; without I, `kept` is empty (None)."""
 
     input_bytes: int
     output_bytes: int
@@ -61,7 +61,7 @@ class LayerBytes:
 class LayerChain:
     """The layers of `model` with weights and data on one device.
 
-    Gradients accumulate over runs, as they do over the micro-batches of a batch.
+    Gradients accumulate over runs, as over the micro-batches of a batch.
     """
 
     def __init__(self, model: Model, *, seed: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -122,10 +122,13 @@ class LayerChain:
             mark()
 
     def measure_bytes(self, num_samples: int) -> list[LayerBytes]:
-        """Return what crosses each layer's boundaries and what autograd keeps inside, at one micro-batch size.
+        """Return the bytes at each layer's boundaries and the bytes that autograd keeps inside.
+
+        Args:
+            num_samples: Samples of the micro-batch.
 
         Raises:
-            ProfileError: A layer fails, or returns something else than one tensor.
+            ProfileError: A layer fails, or does not return one tensor.
         """
         x, targets = self.batch(num_samples)
         layers_bytes = []
@@ -174,7 +177,7 @@ class LayerChain:
         raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
 
     def _working_bytes(self, index: int, x: Tensor, targets: Tensor) -> int | None:
-        """Return the most that the backward of a layer holds besides what it finds; None where no allocator tells."""
+        """Return the peak memory of the backward of a layer besides its inputs, or None on other devices than GPUs."""
         if self._device.type != "cuda":
             return None
         num_bytes = 0
@@ -206,7 +209,7 @@ class LayerChain:
 
 
 def _cut(y: Tensor) -> Tensor:
-    """Return `y` as the next layer gets it: no graph behind it, and a gradient only if someone behind wants one."""
+    """Return `y` as the next layer gets it: detached, with a gradient only if `y` requires one."""
     return y.detach().requires_grad_(y.requires_grad)
 
 
@@ -225,7 +228,7 @@ def _layer_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, la
 
 
 def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
-    """Run I; return what waits for W, None where there is no I or PyTorch cannot split the backward."""
+    """Run I; return its rest for W, or None without I, or if PyTorch cannot split the backward."""
     if not x.requires_grad:
         return None
     from pipesched.profiles.measuring.split_backward import run_input_pass
@@ -237,7 +240,7 @@ def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
 
 
 def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> KeptBytes:
-    """Return what is held after I, of the output's graph all that nobody but `rest` holds."""
+    """Return the bytes held after I, in the output's graph only the bytes kept alive by `rest`."""
     from pipesched.profiles.measuring.split_backward import kept_gradients
 
     x.grad = None

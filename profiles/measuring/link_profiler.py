@@ -1,4 +1,4 @@
-"""Measure latency and bandwidth between ranks by ping-pong, or (``--slowdown``) what a message slows computing by.
+"""Measure latency and bandwidth between ranks by ping-pong, or (``--slowdown``) the slowdown of computing by messages.
 
 Under torchrun: ``torchrun ... -m pipesched.profiles.measuring.link_profiler``.
 
@@ -45,13 +45,13 @@ def measure_links(
 ) -> Cluster:
     """Measure the link of every pair of ranks; call it on all ranks of an initialised process group.
 
-    Waits no longer than the timeout that the group was made with.
+    Waits no longer than the timeout of the group.
 
     Returns:
         The same cluster on every rank: one device per rank.
 
     Raises:
-        ProfileError: There is one rank only, or an argument is out of range.
+        ProfileError: There is only one rank, or an argument is out of range.
     """
     size = dist.get_world_size()
     if size < 2:
@@ -101,7 +101,7 @@ def _ping_pong_s(pair: tuple[int, int], num_bytes: int, repeats: int, warmup: in
 
 
 def _nodes(device: torch.device) -> list[int]:
-    """Return each rank's node, numbered by first appearance: one host name, and one of torchrun's nodes if it says so.
+    """Return each rank's node, numbered by first appearance: by host name, and by torchrun's node if it is known.
 
     Two of torchrun's nodes may be on one host, in namespaces or containers that share its name.
     """

@@ -1,7 +1,7 @@
-"""How much slower a rank computes while a message of its is in flight.
+"""The slowdown of a rank's computations while a message of the rank is in flight.
 
 Gloo moves messages in a thread of its own, on the core of its rank; NCCL moves them by kernels, on the rank's GPU. So
-the same multiplications are timed alone and beside messages, by turns, so that a drift of the machine cancels:
+the same multiplications are timed alone and beside messages, in turn, so that a drift of the machine cancels:
 
     round   alone ──── rank 0 sends ──── alone ──── rank 1 sends
 """
@@ -19,25 +19,25 @@ import torch.distributed as dist
 from pipesched.profiles import ProfileError
 
 _SIZE = {"cpu": 128, "cuda": 1024}
-"""The size of the square matrices that are multiplied: in a tenth of a millisecond or so."""
+"""Size of the square matrices of the multiplications, which take about a tenth of a millisecond."""
 _ALONE = 200
-"""Multiplications without a message."""
+"""Number of multiplications without a message."""
 _MESSAGES = 40
-"""Messages that one rank sends in a round."""
+"""Number of messages of one rank in a round."""
 
 
 def measure_slowdown(num_bytes: int, rounds: int, device: torch.device) -> float:
-    """Return by which share ranks 0 and 1 compute longer while a message is in flight between them; at least 0.
+    """Return the slowdown of ranks 0 and 1 while a message is in flight between them: extra time as a share.
 
-    Call it on all ranks of an initialised process group of two.
+    Negative results count as 0. Call it on all ranks of an initialised process group of two.
 
     Args:
         num_bytes: Size of the messages.
-        rounds: Rounds, of which the median counts.
-        device: Where the ranks compute, and their messages lie.
+        rounds: Number of rounds, whose median counts.
+        device: Device of the computations and the messages.
 
     Raises:
-        ProfileError: There are not two ranks.
+        ProfileError: The number of ranks is not two.
     """
     if dist.get_world_size() != 2:
         raise ProfileError(f"links: got {dist.get_world_size()} ranks that compute beside messages, expected 2")
@@ -71,7 +71,7 @@ def _alone_s(work: Callable[[], None]) -> float:
 
 
 def _beside_s(work: Callable[[], None], sender: int, buffer: torch.Tensor) -> float:
-    """Return what `work` takes in the mean while messages go from `sender` to the other rank, one after another [s]."""
+    """Return the mean time of `work` while messages go from `sender` to the other rank, one after another [s]."""
     is_sender = dist.get_rank() == sender
 
     def messages() -> None:

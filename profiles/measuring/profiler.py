@@ -1,4 +1,4 @@
-"""Measure what each layer of a model costs on this machine."""
+"""Measure the costs of each layer of a model on this machine."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Yardstick
 
 OnProgress = Callable[[int, int, str], None]
-"""(runs done, runs in all, what is going on)."""
+"""(runs done, runs in all, name of the current measurement)."""
 
 _TURNS = 5
-"""How often all sizes are come back to."""
+"""Number of turns over all sizes."""
 _LEARNING_RATE = 1e-6
-"""Small: the weights of a profile go nowhere, and any rate takes the same time."""
+"""Learning rate; small, so that weights hardly change. Any rate takes the same time."""
 
 
 @kept_random_state()
@@ -61,20 +61,19 @@ def profile_model(
     splits: bool = True,
     progress: OnProgress | None = None,
 ) -> Profile:
-    """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and hands on.
+    """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and outputs.
 
-    Times are medians over `repeats` runs of the whole chain of layers (`LayerChain`), after `warmup` runs; I and W have
-    runs
-    of their own, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
+    Times are medians over `repeats` runs of the whole chain of layers (`LayerChain`), after `warmup` runs. I and W have
+    separate runs, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
 
     Args:
-        model: Run whole, on one device.
-        microbatch_sizes: Samples; costs are known from the smallest to the largest.
+        model: The model, run whole on one device.
+        microbatch_sizes: Samples; the profile covers sizes from the smallest to the largest.
         repeats: Measured runs.
         warmup: Runs before them.
         optimizer: A name in `OPTIMIZERS`.
         dtype: Data type of weights and activations.
-        device: Where to measure.
+        device: Device of the measurement.
         threads: Threads of one operation on the CPU, here and in each companion.
         companions: Background processes that run the model meanwhile, one for each further rank on this machine.
         seed: Seed of weights and data.
@@ -82,7 +81,7 @@ def profile_model(
         progress: Called after every run.
 
     Raises:
-        ProfileError: An argument is out of range, the device is not there, or the model fails.
+        ProfileError: An argument is out of range, the device is missing, or the model fails.
     """
     sizes = tuple(sorted(set(microbatch_sizes)))
     target = _check(sizes, repeats, warmup, threads, companions, device)
@@ -137,9 +136,9 @@ def profile_model(
 
 
 class _Runs:
-    """How often each thing is run, and who is told.
+    """The runs of each measurement, and their progress.
 
-    Things take turns: where the machine's speed drifts, it does not speak for one of them.
+    Measurements take turns, so that a drift of the machine's speed affects all of them.
     """
 
     def __init__(self, warmup: int, repeats: int, num_things: int, progress: OnProgress | None) -> None:
@@ -153,13 +152,13 @@ class _Runs:
         self._rows: defaultdict[str, list[list[float]]] = defaultdict(list)
 
     def turns(self) -> Iterator[int]:
-        """Yield the turns; in each every thing is to be run."""
+        """Yield the turns; every measurement runs once per turn."""
         for turn in range(self._num_turns):
             self._turn = turn
             yield turn
 
     def medians(self, run: Callable[[], list[float]], what: str) -> list[float]:
-        """Return the median of each of the numbers that `run` returns, over the measured runs of all turns so far."""
+        """Return the median of each number that `run` returns, over the measured runs of all turns so far."""
         rows, share, more = self._rows[what], *divmod(self._repeats, self._num_turns)
         warmup = 1 if self._turn else self._warmup
         for number in range(warmup + share + (self._turn < more)):
@@ -172,13 +171,13 @@ class _Runs:
         return [statistics.median(column) for column in zip(*rows, strict=True)]
 
     def variation(self, what: str, num_layers: int) -> Variation | None:
-        """Return how forward and backward of the whole chain varied in the measured runs of `what`."""
+        """Return the variation of forward and backward of the whole chain in the measured runs with this name."""
         rows = self._rows[what]
         return variation_of([(sum(row[:num_layers]), sum(row[num_layers : 2 * num_layers])) for row in rows])
 
 
 def _passes_at(size: int) -> str:
-    """Return what people are told is run at a micro-batch size."""
+    """Return the name of the measurement at a micro-batch size."""
     return f"micro-batch size {size}"
 
 
@@ -209,7 +208,7 @@ def _check(
 
 
 class _Passes(NamedTuple):
-    """Seconds of forward and backward of one layer, and of launching both; None where nothing is launched."""
+    """Seconds of forward and backward of one layer, and of launching both; None on synchronous devices."""
 
     forward_s: float
     backward_s: float
@@ -217,7 +216,7 @@ class _Passes(NamedTuple):
 
 
 def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> list[_Passes]:
-    """Return what each layer takes at one micro-batch size."""
+    """Return the seconds of each layer at one micro-batch size."""
     inputs, targets = chain.batch(size)
 
     def run() -> list[float]:
@@ -257,7 +256,7 @@ def _measurement(
 
 
 def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:
-    """Return one optimizer for each layer, None where there is nothing to train."""
+    """Return one optimizer for each layer, or None for a layer without trained parameters."""
     optimizers = []
     for layer in chain.layers:
         parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
@@ -268,9 +267,9 @@ def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:
 def _measure_steps(
     chain: LayerChain, size: int, timer: Timer, runs: _Runs, optimizers: Sequence[optim.Optimizer | None]
 ) -> list[tuple[float, int, LayerWork]]:
-    """Return (seconds of a step, bytes of state, work on the weights) of each layer; 0 where there is nothing of it.
+    """Return (seconds of a step, bytes of state, work on the weights) of each layer; 0 without weights.
 
-    Each kind of work goes over the whole model before the next, so that it finds the caches as cold as in a run.
+    Each kind of work covers the whole model before the next, so that it finds the caches as cold as in a run.
     """
     inputs, targets = chain.batch(size)
     works = [WeightWork(list(layer.parameters()), o) for layer, o in zip(chain.layers, optimizers, strict=True)]

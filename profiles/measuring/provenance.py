@@ -1,4 +1,4 @@
-"""The names of the device and of the libraries that a measurement was made with."""
+"""The names of the device and of the libraries of a measurement."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def device_name(device: torch.device) -> str:
 
 
 def library_versions() -> tuple[tuple[str, str], ...]:
-    """Return (name, version) of what decides the speed."""
+    """Return (name, version) of the libraries that affect speed."""
     return (("python", platform.python_version()), ("torch", str(torch.__version__)))

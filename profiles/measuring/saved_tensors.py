@@ -11,7 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class _Packed:
-    """What autograd keeps in place of a tensor, as long as it keeps it."""
+    """Autograd's placeholder for a saved tensor; it lives as long as autograd keeps the tensor."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -20,10 +20,10 @@ class _Packed:
 
 
 class SavedTensors:
-    """Watches what autograd saves for backward inside a ``with`` block, each storage once.
+    """Watches the tensors that autograd saves for backward inside a ``with`` block, each storage once.
 
-    It holds on to the tensors, so that no storage is freed and its address used again while it counts. They are kept
-    detached: a saved output that came back with its graph would be a reference cycle.
+    The tensors are kept alive, so that no storage is freed and its address reused during the count. They are detached:
+    a saved output with its graph would be a reference cycle.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class SavedTensors:
         self._hooks.__exit__(kind, error, trace)
 
     def forget_released(self) -> None:
-        """Count only what autograd still keeps."""
+        """Drop the tensors that autograd has freed."""
         kept = [packed.tensor for reference in self._packed if (packed := reference()) is not None]
         self._tensors = {address(tensor): tensor for tensor in kept}
 
@@ -62,7 +62,7 @@ class SavedTensors:
 
 
 def address(tensor: Tensor) -> int:
-    """Return what tells the storage of `tensor` from all others alive."""
+    """Return the address of the storage of `tensor`, unique among live storages."""
     return tensor.untyped_storage().data_ptr()
 
 

@@ -1,9 +1,9 @@
-"""A backward in two halves: I, the gradient of the input, and W, those of the weights (arXiv:2401.10241, section 2).
+"""A backward in two halves: I for the input's gradient, W for the weights' (arXiv:2401.10241, section 2).
 
-PyTorch does the splitting, with the two functions that its own pipeline runtime uses. They are private, so this is the
-only file that knows them, and its tests pin what they do. `run_input_pass` keeps the gradients that arrive at the ops
-with parameters; `run_weight_pass` starts from there. In between all of the graph below the topmost of these ops is
-kept, with what it saved: PyTorch lets go only of what is above.
+PyTorch splits the backward, with the two functions of its own pipeline runtime. They are private, so only this file
+uses them, and its tests pin their behaviour. `run_input_pass` keeps the gradients that arrive at the ops with
+parameters; `run_weight_pass` starts from there. In between the graph below the topmost of these ops is kept, with its
+saved tensors: PyTorch frees only the graph above.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from pipesched.profiles import ProfileError
 
 Rest: TypeAlias = list[dict[str, Any]]
-"""What I leaves for W: for each group of parameters the ops that use them, and the gradients that arrived there."""
+"""State from I to W: for each group of parameters the ops that use them, and the gradients that arrived there."""
 
 _IS_RIGHT_FOR_REUSE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Before, W adds up wrongly what reaches a parameter from several ops, or an op with several outputs."""
+"""Earlier versions of torch sum wrongly in W if a parameter has several ops, or an op several outputs."""
 
 
 class _Output(GradientEdge):
-    """An edge that looks like the stage's output to PyTorch, so that the output itself need not be kept."""
+    """An edge that acts as the stage's output for PyTorch, so that the output itself need not be kept."""
 
     requires_grad = True
 
@@ -36,16 +36,16 @@ class _Output(GradientEdge):
         return self.node
 
     def detach_(self) -> None:
-        """Nothing to cut: the caller lets go of the edge."""
+        """Do nothing: the caller drops the edge."""
 
 
 def run_input_pass(
     output: Tensor | GradientEdge, gradient: Tensor, x: Tensor, parameters: Sequence[nn.Parameter]
 ) -> Rest:
-    """Run I: give `x` its gradient, and return what is left for `run_weight_pass`.
+    """Run I: set the gradient of `x`, and return the rest for `run_weight_pass`.
 
     Args:
-        output: What the stage made of `x`, or the edge where its graph starts.
+        output: The stage's output for `x`, or the edge at the start of its graph.
         gradient: Gradient of the stage's output.
         x: The stage's input; a leaf that requires a gradient.
         parameters: Parameters of the stage.
@@ -66,7 +66,7 @@ def run_input_pass(
 
 
 def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
-    """Run W: add to the gradients of `parameters` what `run_input_pass` left; `rest` is used up."""
+    """Run W: add the rest of `run_input_pass` to the gradients of `parameters`; `rest` is used up."""
     fresh = [parameter for parameter in parameters if parameter.grad is None]
     foreign = {_address(gradient) for gradient in kept_gradients(rest)} if fresh else set()
     # what one group's ops saved may be needed by another's, where ops share a parameter
@@ -100,9 +100,9 @@ def _require_possible(rest: Rest) -> None:
 
 
 def _own(parameters: Sequence[nn.Parameter], foreign: set[int]) -> None:
-    """Give each of `parameters` a gradient of its own to add to.
+    """Give each of `parameters` a separate gradient to add to.
 
-    PyTorch's W hands over tensors as they come: one may be the gradient that arrived, another parameter's, or a view.
+    The gradients of PyTorch's W may share memory: one may be the gradient that arrived, another parameter's, or a view.
     """
     taken = set(foreign)
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Time what a run does with weights besides stepping them: copies, predictions, averages."""
+"""Time the work of a run on weights besides stepping them: copies, predictions, averages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 _SHARE, _STEPS = 0.5, 3
-"""The share of elastic averaging, and the steps of a prediction: any numbers take the same time."""
+"""The share of elastic averaging, and the steps of a prediction; any numbers take the same time."""
 
 
 @final
 class WeightWork:
-    """The work on the weights of one layer, which is trained by `optimizer` and has been stepped; None: by nothing."""
+    """The work on the weights of one layer, after a step of `optimizer`; None for a layer without one."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
         self._weights = tuple(parameters)
@@ -25,7 +25,7 @@ class WeightWork:
 
     @torch.no_grad()
     def copy(self) -> dict[nn.Parameter, Tensor]:
-        """Copy the weights, as a Step does that keeps them for later."""
+        """Copy the weights, as for a version kept for later."""
         return {weight: weight.clone() for weight in self._weights}
 
     @torch.no_grad()
@@ -41,7 +41,7 @@ class WeightWork:
 
     @torch.no_grad()
     def average(self) -> list[Tensor]:
-        """Average elastically: keep the weights before the Step, draw those after it to the reference; the updates."""
+        """Average elastically: keep the weights before the Step, move the new ones to the reference; return updates."""
         before = [parameter.clone() for parameter in self._trained]
         updates = [now - then for now, then in zip(self._trained, before, strict=True)]
         for now, then, reference in zip(self._trained, before, self._reference, strict=True):
@@ -62,7 +62,7 @@ class WeightWork:
 def adams_direction(
     first: Tensor, second: Tensor, num_steps: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
 ) -> Tensor:
-    """Return the direction in which Adam steps after `num_steps` updates of its two moments, per learning rate."""
+    """Return the direction of Adam's step after `num_steps` updates of its two moments, per learning rate."""
     m_hat = first / (1 - betas[0] ** num_steps)
     v_hat = second / (1 - betas[1] ** num_steps)
     delta: Tensor = m_hat / (v_hat.sqrt() + eps)

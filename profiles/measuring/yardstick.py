@@ -1,7 +1,7 @@
-"""The yardstick: a fixed kernel, timed now and then, which says how fast the machine is just now.
+"""The yardstick: a fixed kernel, timed now and then, which measures the present speed of the machine.
 
-It keeps as many cores busy as the ranks of a run do, so that another program which takes one of them is seen, and it
-says the mean and not the median: what is taken away by turns, a tenth of a second at a time, slows a run too.
+It keeps the same number of cores busy as the ranks of a run, so that it notices another program on one of them. It
+takes the mean, not the median: interruptions of a tenth of a second at a time slow a run too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from pipesched.profiles import DeviceKind
 
 _SIZE = {"cpu": 256, "cuda": 2048}
-"""The size of the square matrices that are multiplied: on a core in about a millisecond."""
+"""Size of the square matrices of the multiplications, which take about a millisecond on a core."""
 _WARMUP = {"cpu": 20, "cuda": 200}
-"""How often it is run before it is timed: clocks of GPUs take a while to rise."""
+"""Runs before the timing: clocks of GPUs take a while to rise."""
 _COUNT = 200
 SHORT_COUNT = 100
-"""How often it is run before and after each profile and each run, which is to take no time to speak of."""
+"""Runs before and after each profile and each run, which take little time."""
 
 
 def yardstick_s(num_busy: int, device: torch.device | DeviceKind = "cpu", count: int = _COUNT) -> float:

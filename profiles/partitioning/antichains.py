@@ -1,13 +1,13 @@
-"""Where a graph of layers can be cut: at its antichains, as PipeDream's optimizer does.
+"""Cuts of a graph of layers: its antichains, as in PipeDream's optimizer.
 
-The layers before a cut are a prefix of the graph: a set that has all that its layers need. The ends of a prefix are an
-antichain. A chain of n layers has n + 1 prefixes; branches side by side have the product of theirs.
+The layers before a cut are a prefix of the graph: a set that contains all inputs of its layers. The ends of a prefix
+are an antichain. A chain of n layers has n + 1 prefixes; parallel branches multiply their numbers of prefixes.
 
     0 ─┬─ 1 ── 2 ─┬─ 4        prefixes: none, 0, 01, 03, 012, 013, 0123, 01234
        └──── 3 ───┘
 
-Where they are many, of prefixes that differ in layers without time and weights only the one whose cut sends the least
-is kept, and of those the smallest. No stage that has time or weights is lost: the bytes that cross a cut are
+If there are many, prefixes that differ only in layers without time and weights are reduced to one: the prefix whose cut
+sends the least, and the smallest among equals. No stage with time or weights is lost: the bytes that cross a cut are
 submodular, so the kept prefixes are nested wherever the others are.
 """
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 NumberT = TypeVar("NumberT", int, float)
 
 MAX_PREFIXES = 20_000
-"""Prefixes of a graph that are enumerated at most; with more it is cut along one chain."""
+"""Limit of enumerated prefixes of a graph; with more, it is cut along one chain."""
 
 _MAX_KEPT = 1000
-"""Prefixes at which a graph may be cut at most."""
+"""Limit of prefixes at which a graph may be cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """The prefixes of a graph at which it may be cut, by rising size, from none of its layers to all.
+    """The prefixes of a graph at which it may be cut, by rising size, from no layers to all.
 
     Attributes:
         masks: Layers of each prefix, a bit for each.
-        cut_bytes: Bytes that cross the cut behind each; of the first the data.
-        are_all: Whether no cut of the graph is better than one behind one of them.
+        cut_bytes: Bytes that cross the cut behind each prefix; for the first, the data.
+        are_all: Whether no cut of the graph is better than the cuts behind these prefixes.
     """
 
     masks: tuple[int, ...]
@@ -50,11 +50,11 @@ class Prefixes:
     are_all: bool
 
     def is_stage(self, first: int, last: int) -> bool:
-        """Return whether a stage may lie between two prefixes: whether the second has all of the first, and more."""
+        """Return whether a stage may lie between two prefixes: whether the second contains the first, and more."""
         return first < last and not self.masks[first] & ~self.masks[last]
 
     def are_stages(self) -> NDArray[np.bool_]:
-        """Return `is_stage` of every two prefixes."""
+        """Return `is_stage` of every two prefixes, shape (prefixes, prefixes)."""
         import numpy as np
 
         places = range(len(self.masks))
@@ -65,13 +65,13 @@ class Prefixes:
         return [sum(values[layer] for layer in _bits(mask)) for mask in self.masks]
 
     def order(self, ends: Sequence[int]) -> tuple[int, ...]:
-        """Return all layers, those of each stage together; `ends` are the prefixes behind each stage."""
+        """Return all layers, stage by stage; `ends` are the prefixes behind each stage."""
         masks = [0, *(self.masks[end] for end in ends)]
         return tuple(layer for before, after in pairwise(masks) for layer in _bits(after & ~before))
 
 
 def prefixes_of(profile: Profile) -> Prefixes | None:
-    """Return the prefixes of a profile's graph; None where those along the chain of its layers are all."""
+    """Return the prefixes of a profile's graph, or None if they all lie along the chain of its layers."""
     if profile.graph is None:
         return None
     antichains = _prefixes(profile.graph, _counting(profile))
@@ -79,17 +79,17 @@ def prefixes_of(profile: Profile) -> Prefixes | None:
 
 
 def has_too_many_prefixes(profile: Profile) -> bool:
-    """Return whether a profile's graph has so many prefixes that it is cut along one chain."""
+    """Return whether a profile's graph has too many prefixes, so that it is cut along one chain."""
     return profile.graph is not None and not _prefixes(profile.graph, _counting(profile)).are_all
 
 
 def arranged(profile: Profile, num_stages: int, speeds: Sequence[float] | None = None) -> Profile:
-    """Return a profile with its layers in an order whose best cut, the fastest slowest stage, is that of the graph.
+    """Return a profile with its layers in the order of the graph's best cut: the cut with the fastest slowest stage.
 
     Args:
-        profile: Profile of a chain, which is returned as it is, or of a graph.
+        profile: Profile of a chain, which is returned unchanged, or of a graph.
         num_stages: At least 1.
-        speeds: Speed of the device of each stage; None: all 1.
+        speeds: Speed of the device of each stage (default: all 1).
     """
     order = arranged_order(profile, num_stages, speeds)
     return profile if order == (*range(len(profile.layers)),) else profile.in_order(order, num_stages)
@@ -113,8 +113,8 @@ def cut_profile(
 
     Args:
         profile: Profile of a chain or a graph.
-        partition: As `parse_partition` takes it; None: the stages that the graph's file gives if they are as many as
-            asked for, else balanced.
+        partition: Partition as `parse_partition` takes it (default: the stages in the graph's file if their number is
+            `num_stages`, else balanced).
         microbatch_size: Samples.
         num_stages: At least 1.
 
@@ -130,14 +130,14 @@ def cut_profile(
 
 
 def is_searched(profile: Profile, partition: str | None, num_stages: int) -> bool:
-    """Return whether the cut is to be the fastest one: nothing else is asked for, and the graph's file gives none."""
+    """Return whether the fastest cut is searched: no other is requested, and the graph's file has none."""
     is_given = profile.graph is not None and len(profile.graph.given_counts) == num_stages
     return partition == "balanced" or (partition is None and not is_given)
 
 
 @lru_cache(maxsize=64)
 def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence[float]) -> tuple[int, ...]:
-    """Return the layers by stage: the slowest stage as fast as can be, then the least sum of squares."""
+    """Return the layers by stage: the fastest slowest stage, then the least sum of squares."""
     import numpy as np
 
     sums = np.array(prefixes.sums(seconds))
@@ -166,7 +166,7 @@ def _counting(profile: Profile) -> tuple[bool, ...]:
 
 @lru_cache(maxsize=16)
 def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
-    """Return the prefixes at which a graph may be cut; along the chain of its layers alone where there are too many."""
+    """Return the prefixes at which a graph may be cut; only along the chain of its layers if there are too many."""
     count = len(graph.needs)
     kept = {(1 << size) - 1: num_bytes for size, num_bytes in enumerate(graph.cut_bytes())}
     prefixes = {prefix: cut_bytes for prefix, cut_bytes in islice(_enumerated(graph), MAX_PREFIXES + 2) if prefix}

@@ -1,4 +1,4 @@
-"""The bytes that a device holds under the schedule that its stages are cut for, without buffers of messages."""
+"""The bytes that a device holds under the schedule of its stages, without message buffers."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from pipesched.schedules.builders import build
 
 
 def held_bytes(cost: StageCost, in_flight: int) -> int:
-    """Return weights, gradients, optimizer state, the activations of `in_flight` micro-batches and what B works in.
+    """Return weights, gradients, optimizer state, activations of `in_flight` micro-batches and working memory of B.
 
-    Further versions of the weights, which some schedules have, are not in it.
+    Further versions of the weights, which some schedules have, are not included.
     """
     always, for_microbatch = flushed_bytes(cost)
     return always + cost.working_bytes + in_flight * for_microbatch
 
 
 def flushed_bytes(cost: StageCost) -> tuple[int, int]:
-    """Return what a stage with one version of its weights holds always, and for each micro-batch in flight.
+    """Return the fixed bytes of a stage with one version of its weights, and its bytes per micro-batch in flight.
 
-    Always: weights, gradients and optimizer state. For each: its activations. Of layers that become a stage both add
-    up.
+    Fixed: weights, gradients and optimizer state. Per micro-batch: activations. Both add up over the layers of a stage.
     """
     return 2 * cost.weight_bytes + cost.optimizer_bytes, cost.saved_bytes
 
 
 def stashed_bytes(cost: StageCost) -> tuple[int, int]:
-    """Return what 1F1B-RR, like PipeDream, holds always, and for each micro-batch in flight.
+    """Return the fixed bytes of a stage under 1F1B-RR, as in PipeDream, and its bytes per micro-batch in flight.
 
-    Always: optimizer state, and gradients or what B works in, which are gone before the next B. For each: its
-    activations, and the version of the weights that it read. That is a bound: a version lives on until its Step, when
-    the activations are gone already.
+    Fixed: optimizer state, and gradients or the working memory of B, which are freed before the next B. Per micro-
+    batch: its activations, and the version of the weights that it read. That is a bound: a version lives on until its
+    Step, when the activations are already freed.
     """
     return cost.optimizer_bytes + max(cost.weight_bytes, cost.working_bytes), cost.weight_bytes + cost.saved_bytes
 
 
 def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]:
-    """Return what each device holds under interleaved 1F1B, stage s being on device s mod `num_devices`.
+    """Return the bytes that each device holds under interleaved 1F1B, with stage s on device s mod `num_devices`.
 
-    What is in flight is counted op by op, over more micro-batches than it takes to fill the pipeline.
+    Micro-batches in flight are counted op by op, over more micro-batches than it takes to fill the pipeline.
     """
     schedule = build("interleaved", num_devices, 4 * num_devices, len(costs) // num_devices)
     device_bytes = []

@@ -13,18 +13,18 @@ from pipesched.profiles.partitioning.stage_sizes import stage_sizes
 from pipesched.schedules import machine_code
 
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
-"""What (stage, first layer, layer behind the last) costs."""
+"""Cost of (stage, first layer, layer behind the last)."""
 
 _CostTable: TypeAlias = Callable[[int, bool], Any]
-"""What a stage costs, of each first layer and each layer behind the last, in a list or in NumPy's array: of (stage,
-whether in an array)."""
+"""Table of a stage's costs by first layer and layer behind the last: takes (stage, whether as NumPy array instead of
+list)."""
 
 
 def uniform_partition(num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
     """Return stages whose numbers of layers differ by at most one, the larger ones first.
 
     Raises:
-        ProfileError: There are more stages than layers, or none.
+        ProfileError: There are more stages than layers, or no stages.
     """
     _check(num_layers, num_stages)
     share, larger = divmod(num_layers, num_stages)
@@ -37,14 +37,14 @@ def balanced_partition(
     speeds: Sequence[float] | None = None,
     fits: Callable[[int, int, int], bool] | None = None,
 ) -> tuple[tuple[int, int], ...]:
-    """Return the stages whose slowest is as fast as can be; among those, the most even ones, the large ones first.
+    """Return the stages with the fastest slowest stage; among equals the most even stages, large ones first.
 
     Args:
         seconds: Forward plus backward of each layer on a device of speed 1.
         num_stages: At least 1.
-        speeds: Speed of the device of each stage; None: all 1.
-        fits: Whether a stage (its number, its first layer, the layer behind its last) has room on its device; None:
-            every stage has.
+        speeds: Speed of the device of each stage (default: all 1).
+        fits: Returns whether a stage (its number, its first layer, the layer behind its last) fits its device (default:
+            every stage fits).
 
     Raises:
         ProfileError: There are more stages than layers, a time is negative or not finite, there is not one speed
@@ -67,7 +67,7 @@ def balanced_partition(
 
 
 def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return the stages of `balanced_partition`, with the large ones first and, where these are others, last.
+    """Return the stages of `balanced_partition`, with the large ones first and, if that differs, last.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.
@@ -78,19 +78,19 @@ def balanced_partitions(seconds: Sequence[float], num_stages: int) -> list[tuple
 
 
 def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the stages whose costliest costs as little as can be; among those, the most even ones, large ones first.
+    """Return the stages with the cheapest costliest stage; among equals the most even stages, large ones first.
 
     Exact, by dynamic programming over (stages, layers): first the smallest possible maximum, then within it the
     smallest sum of squares. Takes num_stages x layers^2 steps.
 
     Args:
-        cost: Cost of (stage, its first layer, the layer behind its last), 0 or more: seconds, or bytes; infinite for a
-            stage that cannot be.
+        cost: Cost of (stage, its first layer, the layer behind its last), 0 or more: seconds, or bytes; infinite for an
+            impossible stage.
         num_layers: At least `num_stages`.
         num_stages: At least 1.
 
     Raises:
-        ProfileError: There are more stages than layers, or every partition has a stage that cannot be.
+        ProfileError: There are more stages than layers, or every partition has an impossible stage.
     """
     _check(num_layers, num_stages)
 
@@ -105,10 +105,10 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
 def _cheapest(
     table: _CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Return the most even stages whose costliest costs least, once for each of `orders`: whether large ones are last.
+    """Return the most even stages with the cheapest costliest stage, once per order: whether large stages come last.
 
     Raises:
-        ProfileError: Every partition has a stage that cannot be.
+        ProfileError: Every partition has an impossible stage.
     """
     in_arrays = machine_code.is_hot(num_stages * num_layers * num_layers, add_maximum)
     maximum, squares = (machine_code.loop_in(loop, in_arrays=in_arrays) for loop in (add_maximum, add_squares))
@@ -150,7 +150,7 @@ def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int, in_array
 
 
 def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tuple[tuple[int, int], ...]:
-    """Return the partition that `text` names: ``uniform``, ``balanced``, or what `stage_sizes` reads, as ``3,3,4``.
+    """Return the partition that `text` names: ``uniform``, ``balanced``, or sizes for `stage_sizes`, such as ``3,3,4``.
 
     Args:
         text: The partition, as a user wrote it.
@@ -158,7 +158,7 @@ def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tup
         num_stages: At least 1.
 
     Raises:
-        ProfileError: `text` is none of these, or does not fit the layers or the stages.
+        ProfileError: `text` is invalid, or does not fit the layers or the stages.
     """
     if text == "uniform":
         return uniform_partition(len(seconds), num_stages)
@@ -197,12 +197,12 @@ def _bounds(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def add_maximum(costs: Any, stage: int, best: Any) -> None:
-    """Add a stage to the least possible costs of the costliest.
+    """Add a stage to the least possible costs of the costliest stage.
 
     Args:
-        costs: Of each first layer and each layer behind the last, of n, what the stage costs.
-        stage: Its number.
-        best: n numbers: of each layer behind the last of the stages so far, that cost; to be written.
+        costs: Costs of the stage by first layer and layer behind the last, n x n numbers.
+        stage: Number of the stage.
+        best: Least cost by layer behind the last of the stages so far, n numbers; to be written.
     """
     count = len(best)
     for end in range(count - 1, -1, -1):  # so that what is before it is of the stages before
@@ -213,15 +213,15 @@ def add_maximum(costs: Any, stage: int, best: Any) -> None:
 
 
 def add_squares(costs: Any, stage: int, limit: float, best: Any, cuts: Any, large_last: bool) -> None:
-    """Add a stage to the least sums of squares of stages none of which costs more than a limit.
+    """Add a stage to the least sums of squares of stages, each within a limit.
 
     Args:
         costs: As `add_maximum` takes them.
         stage: The stage's number.
-        limit: The most that it may cost.
+        limit: Largest cost of the stage.
         best: n sums; to be written.
-        cuts: Of each layer behind the last of the stage, its first; to be written.
-        large_last: Whether of equal sums the one whose last stage is largest counts.
+        cuts: First layer of the stage by layer behind its last; to be written.
+        large_last: Whether the sum with the largest last stage counts among equal sums.
     """
     count = len(best)
     for end in range(count - 1, -1, -1):

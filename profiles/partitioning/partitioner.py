@@ -21,7 +21,7 @@ from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level, 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedStage:
-    """One stage and what it costs; times are per micro-batch of the whole pipeline unless said otherwise.
+    """One stage and its costs; times are per micro-batch of the whole pipeline unless noted otherwise.
 
     Attributes:
         first: The stage's first layer.
@@ -33,8 +33,8 @@ class PartitionedStage:
         reduce_s: Averaging the gradients of the replicas.
         transfer_s: Time of the stage's input and its gradient between it and the stage before; 0 for the first.
         weight_bytes: One version of its weights.
-        output_bytes: What it hands on.
-        memory_bytes: Held by one of its devices at most, for all stages that it has; see `partitioning.device_memory`.
+        output_bytes: Bytes of its output.
+        memory_bytes: Largest memory of one of its devices, for all its stages; see `partitioning.device_memory`.
     """
 
     first: int
@@ -63,7 +63,7 @@ class PartitionedStages:
         stages: The stages, in order.
         slowest_s: Work of the busiest device on all its stages; for `by_replicas`, the slowest of work, averaging and
             transfers by PipeDream's formula [s].
-        order: All layers, those of each stage together: rising but in a graph that is cut through its branches.
+        order: All layers, stage by stage: rising except in a graph that is cut through its branches.
     """
 
     stages: tuple[PartitionedStage, ...]
@@ -88,11 +88,11 @@ class PartitionedStages:
 def by_time(
     profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int, num_chunks: int = 1
 ) -> PartitionedStages:
-    """Return the stages whose slowest is as fast as can be, each on its device's speed and within its memory.
+    """Return the stages with the fastest slowest stage, at the speed and within the memory of the devices.
 
-    Stage s is on device s mod `num_devices`. Memory is that of 1F1B, where stage s of p has p - s micro-batches in
-    flight. With several chunks on a device the busiest device counts, as fast as moving single layers makes it; memory
-    is that of interleaved 1F1B, and what comes out may not fit: see `over_memory`.
+    Stage s is on device s mod `num_devices`. Memory is counted for 1F1B, where stage s of p has p - s micro-batches in
+    flight. With several chunks per device the busiest device counts, and single layers are moved to speed it up. Memory
+    is then counted for interleaved 1F1B, and the result may not fit: see `over_memory`.
 
     Raises:
         ProfileError: There are more stages than layers, or no partition fits.
@@ -128,7 +128,7 @@ def by_time(
 
 
 def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> PartitionedStages:
-    """Return the stages whose largest holds as little as can be under 1F1B: stage s of p has p - s micro-batches.
+    """Return the stages with the smallest peak memory under 1F1B: stage s of p has p - s micro-batches.
 
     Raises:
         ProfileError: There are more stages than layers.
@@ -160,12 +160,12 @@ def by_replicas(
     form: ReplicationForm = "paper",
     straight: bool = False,
 ) -> PartitionedStages:
-    """Return PipeDream's stages and replicas, on the speeds of the devices and within their memory.
+    """Return PipeDream's stages and replicas, at the speed and within the memory of the devices.
 
-    Devices are handed out in their order, node by node. Memory is that of 1F1B-RR; see `stashed_bytes`.
+    Devices are assigned in their order, node by node. Memory is counted for 1F1B-RR; see `stashed_bytes`.
 
     Raises:
-        ProfileError: Nodes have different numbers of devices, or no partition uses all, or none fits.
+        ProfileError: Nodes have different numbers of devices, no partition uses all devices, or no partition fits.
     """
     prefixes = prefixes_of(profile)
     cost_of = _costs(profile, microbatch_size)
@@ -208,7 +208,7 @@ def by_replicas(
 
 
 def over_memory(partitioned: PartitionedStages, cluster: Cluster) -> tuple[int, int, int] | None:
-    """Return the first stage that holds more than one of its devices has, the bytes it holds and those there are."""
+    """Return the first stage that does not fit its devices, the bytes it needs and the bytes of the device, or None."""
     limits = [math.inf if device.memory_bytes is None else device.memory_bytes for device in cluster.devices]
     for index, stage in enumerate(partitioned.stages):
         limit = min(limits[device] for device in stage.devices)
@@ -218,10 +218,12 @@ def over_memory(partitioned: PartitionedStages, cluster: Cluster) -> tuple[int, 
 
 
 def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
-    """Return the first `num_devices` as PipeDream's levels: those of a node, then the nodes; exceptions are left out.
+    """Return the first `num_devices` devices as PipeDream's levels: within a node, then between nodes.
+
+    Links of single pairs are ignored.
 
     Raises:
-        ProfileError: Their nodes have different numbers of them.
+        ProfileError: Their nodes have different numbers of devices.
     """
     devices = cluster.devices[:num_devices]
     sizes = [sum(device.node == node for device in devices) for node in sorted({device.node for device in devices})]
@@ -272,7 +274,7 @@ def _straight(
     num_devices: int,
     order: tuple[int, ...],
 ) -> PartitionedStages:
-    """Return stages that have one device each, by turns."""
+    """Return stages with one device each, in turn."""
     costs = [cost_of(first, last) for first, last in bounds]
     if len(bounds) == num_devices:
         held = [held_bytes(cost, num_devices - stage) for stage, cost in enumerate(costs)]

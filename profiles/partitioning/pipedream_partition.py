@@ -1,19 +1,19 @@
 """PipeDream's partitioner: layers into stages, and devices to stages: arXiv:1806.03377, section 3.2.
 
-Devices come in levels: ``levels[0]`` joins so many devices, as in a server, ``levels[1]`` so many of those groups.
+Devices come in levels: ``levels[0]`` joins a number of devices, as in a server, ``levels[1]`` a number of such groups.
 With T_l the forward and backward seconds of layer l, a_l its output and w_l its weights [bytes], the layers i..j as one
 stage on m groups of level k, and the best pipeline of them, take per micro-batch
 
     T^k(i..j, m) = max( A^{k-1}(i..j, all of level k-1), 2 (m - 1) sum of w / B_k ) / m
     A^k(i..j, m) = min over s and m' of max( A^k(i..s, m - m'), 2 a_s / B_k, T^k(s+1..j, m') ),  or T^k(i..j, m)
 
-with A^0 the plain sum of T_l. The optimizer that the authors published adds the gradients' time to the work instead,
+with A^0 the plain sum of T_l. The authors' published optimizer adds the gradients' time to the work instead,
 (A + 4 (m - 1) sum of w / (B m)) / m, and leaves the transfers between stages out: ``form="published"``.
 
-Two things are ours. Devices may differ: they are handed out in their order, so a stage has neighbours, and since each
-replica gets every m-th micro-batch, all are as slow and as small as the least of them; A^0 is the sum of T_l divided by
-the speed of that one. And a stage must fit: under 1F1B-RR one of r devices, with R from its stage on, has ceil(R / r)
-micro-batches in flight and as many versions of its weights; where that is too much for the device, T^0 is infinite.
+Two extensions are ours. Devices may differ. They are assigned in their order, so a stage has neighbours. Each replica
+gets every m-th micro-batch, so all replicas count as slow and as small as the least of them; A^0 is the sum of T_l
+divided by the least speed. And a stage must fit. Under 1F1B-RR a stage on r devices, with R devices from this stage on,
+has ceil(R / r) micro-batches in flight, each with a version of its weights; T^0 is infinite if that exceeds the memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pipesched.profiles.partitioning.replicated_stage import (
 )
 
 _MAX_ENTRIES = 5 * 10**7
-"""The most entries of a table, 8 bytes each."""
+"""Largest number of entries of a table, 8 bytes each."""
 
 
 def replicated_partition(
@@ -47,24 +47,27 @@ def replicated_partition(
     stage_bytes: StageBytes | None = None,
     prefixes: Prefixes | None = None,
 ) -> tuple[ReplicatedStage, ...]:
-    """Return the stages, and the devices of each, whose slowest part takes the least time per micro-batch.
+    """Return the stages, and the devices of each, with the fastest slowest part.
 
     Exact. Among equals one stage beats several, then the last stage has the fewest groups, then it begins earliest.
-    Takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for that; where groups differ,
-    or memory is limited, the levels below once for each run of groups.
+    Takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for the last. If groups differ,
+    or memory is limited, the levels below run once for each run of groups.
 
     Args:
         layers: The layers, in order.
         levels: The levels from the innermost; the product of their groups is the number of devices. All devices are
             used.
-        form: The paper's formula, or that of the published optimizer.
-        straight: No stage is replicated.
-        devices: Speeds and memory of the devices, group by group; None: all of speed 1.
-        stage_bytes: What a stage holds; None: the memory of the devices is not looked at.
-        prefixes: Prefixes of the layers' graph, in whose numbers stages and `stage_bytes` are then; None: a chain.
+        form: Formula: of the paper, or of the published optimizer.
+        straight: Whether no stage is replicated.
+        devices: Speeds and memory of the devices, group by group (default: all of speed 1).
+        stage_bytes: Memory of a stage; None to ignore the memory of the devices.
+        prefixes: Prefixes of the layers' graph, whose numbers then replace layers in stages and `stage_bytes`; None for
+        a
+            chain.
 
     Raises:
-        ProfileError: No layers or levels, numbers that are none, no partition that uses all devices, or none that fits.
+        ProfileError: There are no layers or levels, numbers are invalid, no partition uses all devices, or no partition
+            fits.
     """
     from pipesched.profiles.partitioning.pipedream_tables import LayerSums, pipelines
 
@@ -93,13 +96,13 @@ def replicated_partition(
 
 
 def replicated_in_flight(stages: Sequence[ReplicatedStage]) -> tuple[int, ...]:
-    """Return the micro-batches that each device of a stage has begun and not finished under 1F1B-RR, at most."""
+    """Return the largest number of unfinished micro-batches on each device of a stage under 1F1B-RR."""
     behind = [*accumulate(stage.replicas for stage in reversed(stages))]
     return tuple(math.ceil(all_on / stage.replicas) for all_on, stage in zip(reversed(behind), stages, strict=True))
 
 
 def slowest_s(stages: Sequence[ReplicatedStage]) -> float:
-    """Return the time per micro-batch of the slowest part of a plan, which is what the partitioner makes least."""
+    """Return the time per micro-batch of the slowest part of a plan, which the partitioner minimizes."""
     return max(max(stage.seconds, stage.transfer_s) for stage in stages)
 
 

@@ -1,8 +1,8 @@
 """The tables of PipeDream's programme, over layers i (first) to j (behind the last); see `pipedream_partition`.
 
-Whatever a level asks of the one below it asks for one group that stands for all replicas: device d of it is as slow and
-as small as the least of the devices d, and `behind` it, once for every replica, are so many devices of later stages.
-With a devices behind m groups that is ceil(a / m), and ceilings of ceilings add up to 1F1B-RR's ceil(R / r) in flight.
+A level asks the level below it about one group that represents all replicas. Device d of it is as slow and as small as
+the least of the devices d. `behind` it is the number of devices of later stages per replica: with a devices behind m
+groups that is ceil(a / m), and ceilings of ceilings add up to 1F1B-RR's ceil(R / r) in flight.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Times: TypeAlias = "NDArray[np.float64]"
 
 @final
 class LayerSums:
-    """What all levels share: the layers, summed over every i and j, and what is made least.
+    """The common data of all levels: the layers, summed over every i and j, and the cost to minimize.
 
-    Of a graph i and j are prefixes; two of them have a stage between them where the second has all of the first.
-    With ``form="bytes"`` that is what the fullest device holds, and their memory is not limited.
+    In a graph i and j are prefixes; two of them have a stage between them if the second contains the first. With
+    ``form="bytes"`` the cost is the memory of the fullest device, and memory is not limited.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LayerSums:
         self.tables: dict[tuple[int, tuple[Device, ...], int], Tables] = {}
 
     def alone(self, device: Device, in_flight: int) -> Times:
-        """Return what each i..j costs on one device; infinite where it is none, or does not fit."""
+        """Return the cost of each i..j on one device; infinite if it is no stage, or does not fit."""
         held = self._bytes[0] + in_flight * self._bytes[1]
         if self.form == "bytes":
             return np.where(np.isfinite(self.work_s), held, np.inf)
@@ -77,7 +77,7 @@ class LayerSums:
         return np.where(held <= limit, self.work_s / device.speed, np.inf)
 
     def cut_s(self, level: Level) -> Times:
-        """Return what a cut before each layer costs."""
+        """Return the cost of a cut before each layer."""
         if self.form != "paper":
             return np.zeros(self.num_layers + 1)
         return 2.0 * np.array(self._cut_bytes, float) / level.bandwidth_bytes_per_s
@@ -89,7 +89,7 @@ class LayerSums:
         return 4 * (count - 1) * weights / (level.bandwidth_bytes_per_s * count)
 
     def both_s(self, inner_s: Any, reduce_s: Any, count: int) -> Any:
-        """Return what a stage on `count` groups costs."""
+        """Return the cost of a stage on `count` groups."""
         match self.form:
             case "paper":
                 return np.maximum(inner_s, reduce_s) / count
@@ -144,11 +144,11 @@ class Tables:
         return best
 
     def _shares(self, count: int) -> range:
-        """Return how many of `count` groups the last stage of several may have."""
+        """Return the possible numbers of groups of the last stage among `count` groups."""
         return range(1, min(count, 2) if self._chain.straight else count)
 
     def _split(self, first: int, last: int, count: int) -> tuple[int, int]:
-        """Return where the last stage begins, and on how many groups it is."""
+        """Return the first layer of the last stage, and its number of groups."""
         for own in self._shares(count):
             before = np.maximum(self._best_s[count - own, first], self._cut_s)
             either = np.maximum(before, self._stage_s(own, count)[:, last])
@@ -158,7 +158,7 @@ class Tables:
         raise AssertionError("the tables were filled from these")
 
     def _stage_s(self, own: int, count: int) -> Times:
-        """Return what each i..j costs as one stage on `own` groups, the last of the first `count`."""
+        """Return the cost of each i..j as one stage on `own` groups, the last of the first `count`."""
         chain = self._chain
         if chain.straight and own > 1:
             return np.full_like(chain.work_s, np.inf)
@@ -167,7 +167,7 @@ class Tables:
         return np.asarray(chain.both_s(inner_s, chain.reduce_s(self._level, own, chain.weights), own))
 
     def _below(self, own: int, count: int) -> Tables | tuple[Device, int]:
-        """Return the tables of a group that stands for those; of a device, itself and what it has in flight."""
+        """Return the tables of a group that represents these; or the device and its micro-batches in flight."""
         chain, size = self._chain, self._group_size
         groups = [self._devices[group * size : (group + 1) * size] for group in range(count - own, count)]
         behind = math.ceil(((self._num_groups - count) * size + self._behind) / own)
@@ -181,7 +181,7 @@ class Tables:
         return chain.tables[key]
 
     def _stage(self, first: int, last: int, own: int, count: int, transfer_s: float) -> list[ReplicatedStage]:
-        """Return layers that are one stage here, on each of these groups, and may be a pipeline in the level below."""
+        """Return the stages of layers that are one stage at this level; they may be a pipeline in the level below."""
         chain, below = self._chain, self._below(own, count)
         if isinstance(below, Tables):
             inner = below.stages(first, last)

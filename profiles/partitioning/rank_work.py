@@ -1,7 +1,7 @@
-"""The work of ranks and channels under a cut of the layers, and the cut whose busiest one works least.
+"""The work of ranks and channels under a cut of the layers, and a cut with little work of the busiest rank.
 
 stages   0  1  2  3        rank 0 of interleaved 1F1B has stages 0 and 2, rank 1 has 1 and 3:
-layers   2  1  1  2        a rank's work is the sum of its stages', 3 layers each
+layers   2  1  1  2        a rank's work is the sum over its stages, 3 layers each
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Layers: TypeAlias = tuple[int, ...]
 """Layers of each stage."""
 
 _MOST_STAGES = 8
-"""Stages up to which every pair of them exchanges a layer; of more, the busiest rank's and neighbours do."""
+"""Stages up to which every pair exchanges a layer; with more, only stages of the busiest rank and neighbours do."""
 _MOST_MOVES = 200
-"""Layers that are moved at most to balance the ranks."""
+"""Largest number of moves of a layer to balance the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """The work that each rank does on its stages, whatever layers these have.
+    """The work of each rank on its stages, for any cut of the layers.
 
     Attributes:
         num_stages: Stages of the schedule.
-        ranks: The stages of each rank, each with the work of all layers before layer 0, 1, .. if they were in it [s].
+        ranks: The stages of each rank, each with the work of all layers before layer 0, 1, .. as part of the stage [s].
         channels: The stages whose outputs each channel carries, each with the seconds of its messages if layer 0, 1, ..
-            were the first of the next stage [s].
+            is the first of the next stage [s].
     """
 
     num_stages: int
@@ -46,12 +46,13 @@ class RankWork:
         ]
 
     def moves(self, layers: Layers, costs: Sequence[float]) -> Iterator[Layers]:
-        """Yield the cuts that differ by one layer, moved from one stage to another; stages between keep their numbers.
+        """Yield the cuts that differ by one layer, moved from one stage to another; other stages keep their size.
 
         Args:
             layers: Layers of each stage.
-            costs: Cost of each rank and channel; of many stages those of the costliest are moved to all others, and
-                the rest to their neighbours.
+            costs: Cost of each rank and channel. With many stages, layers of the costliest move to all other stages,
+            and the
+                rest only to their neighbours.
         """
         stages = range(self.num_stages)
         costliest = {stage for stage, _ in (*self.ranks, *self.channels)[max(range(len(costs)), key=costs.__getitem__)]}
@@ -68,7 +69,7 @@ class RankWork:
 
 
 def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
-    """Return a cut whose busiest rank works little, found from a first cut by moving one layer at a time."""
+    """Return a cut with little work of the busiest rank, found from a first cut by moving one layer at a time."""
     loads_s = work.loads_s(layers)
     key = sorted(loads_s, reverse=True)
     for _ in range(_MOST_MOVES):
@@ -84,7 +85,7 @@ def balanced_over_ranks(work: RankWork, layers: Layers) -> Layers:
 
 
 def first_cuts(work: RankWork, seconds: Sequence[float]) -> list[Layers]:
-    """Return the cuts that a search starts from: over stages, uniform, of least messages, and each over ranks.
+    """Return the initial cuts of a search: balanced over stages, uniform, with least messages, each also over ranks.
 
     Raises:
         ProfileError: There are more stages than layers, or a time is negative or not finite.

@@ -1,4 +1,4 @@
-"""Layers, levels of devices, and replicated stages: the question and the answer of PipeDream's partitioner."""
+"""Layers, levels of devices, and replicated stages: the input and the output of PipeDream's partitioner."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 ReplicationForm: TypeAlias = Literal["paper", "published"]
-"""What replicas take: by the formula of PipeDream's paper, or as its published optimizer works it out."""
+"""Formula of the cost of replicas: of PipeDream's paper, or of its published optimizer."""
 
 StageBytes: TypeAlias = Callable[[int, int], tuple[int, int]]
-"""What (first layer, layer behind the last) holds on each device: always, and per micro-batch in flight."""
+"""Bytes of (first layer, layer behind the last) on each device: fixed, and per micro-batch in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLayer:
-    """What the partitioner knows of a layer.
+    """The costs of a layer for the partitioner.
 
     Attributes:
         seconds: Forward and backward of one micro-batch on a device of speed 1.
-        output_bytes: What crosses a cut behind it, one way; as much comes back.
-        weight_bytes: Bytes of the layer's parameters; their gradients take as much.
+        output_bytes: Bytes that cross a cut behind it, in each direction.
+        weight_bytes: Bytes of the layer's parameters; their gradients take the same again.
     """
 
     seconds: float
@@ -48,7 +48,7 @@ class ReplicatedStage:
         compute_s: Forward and backward, shared by the replicas.
         reduce_s: Averaging the gradients, at the slowest of the levels.
         transfer_s: Time of the stage's input and its gradient between it and the stage before; 0 for the first stage.
-        seconds: What the partitioner charges for work and averaging together.
+        seconds: Cost of work and averaging together in the partitioner.
     """
 
     first: int
