@@ -1,4 +1,4 @@
-"""Python's collector of cycles, which has nothing to find where many objects are made and none is thrown away."""
+"""Pause the garbage collector while many long-lived objects are created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """Let the collector wait until the block is over.
+    """Pause the garbage collector until the end of the block.
 
-    It looks at all that there is again and again while objects become more: that took a third to a half of the time of
+    It scans all objects again and again while their number grows: that took a third to a half of the time of
     a simulation.
     """
     was_enabled = gc.isenabled()

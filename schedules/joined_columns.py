@@ -15,8 +15,8 @@ class JoinedColumns(NamedTuple):
 
     Attributes:
         offsets: k + 1 numbers: where the cells of each list begin, and the end.
-        begins: Of each list where the cells of each rank begin, from 0 on, and the end.
-        codes: Codes, as `OpColumns` has them.
+        begins: Where the cells of each rank of each list begin, from 0 on, and the end.
+        codes: Codes, as in `OpColumns`.
         stages: Stages.
         microbatches: Micro-batches.
     """

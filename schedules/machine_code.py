@@ -57,10 +57,10 @@ def compiled(
     are_inlined: bool = True,
     has_references: bool = True,
 ) -> Callable[..., Any]:
-    """Return a loop as machine code, which is kept on disk, and beside which other threads run.
+    """Return a loop as machine code, which is cached on disk, and runs beside other threads.
 
-    It has no fast mathematics, so that sums are the same. An index below 0 does not count from the end, as it does in
-    Python: that it never is below 0 is up to the loop, and `make bounds` looks whether any is.
+    It uses no fast mathematics, so that sums are the same. Unlike in Python, an index below 0 does not count from the
+    end: the loop must never use one, and `make bounds` checks that.
 
     Args:
         loop: The loop.
@@ -70,7 +70,7 @@ def compiled(
             parts. A loop that makes no array needs no count.
 
     Raises:
-        ImportError: There is no numba.
+        ImportError: Numba is not installed.
     """
     import numba
     from numba.extending import register_jitable
@@ -102,7 +102,7 @@ def _kept_code(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) 
 
 @cache
 def _is_on_disk(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) -> bool:
-    """Whether the disk holds machine code of a loop; also if a numba with other inner parts does not tell."""
+    """Whether machine code of a loop is on disk; also true if a numba with other inner parts cannot report it."""
     kept = _kept_code(loop, parts)
     if kept is None:
         return False
@@ -123,7 +123,7 @@ def on_compile(listener: Callable[[bool], object]) -> None:
 
 
 def _count_from_the_front(compiler: Any, *, is_kept: bool) -> None:
-    """Let machine code take every index as it is; to look whether it is below 0 takes a third of a loop's time."""
+    """Let machine code use every index unchecked; a check for negative ones takes a third of a loop's time."""
     compile_any = compiler.compile
 
     def compile_loop(args: Any, return_type: Any) -> Any:  # nobody else compiles meanwhile: numba has a lock
@@ -169,9 +169,9 @@ def _quick_cache() -> Callable[..., Any]:
 
 
 def interruptible(loop: Callable[..., Any], num_steps: int) -> Callable[..., Any]:
-    """Return a loop that answers Ctrl-C, and lets other threads tell of progress, where it takes long.
+    """Return a loop that answers Ctrl-C, and lets other threads report progress, if it takes long.
 
-    Machine code does not look for signals: it runs in a thread of its own, for which the calling one waits.
+    Machine code ignores signals: it runs in a thread of its own, and the calling thread waits for it.
 
     Args:
         loop: The loop, compiled or not.

@@ -9,9 +9,9 @@
     others          0    0    0             0                0    0      rank of the peer, or version of a computation
     begins          0                       3                     6
 
-A builder says ``make_schedule(name, num_stages, num_microbatches, OpColumns(begins, codes, stages, microbatches))``,
-with lists, or with NumPy's arrays, which readers take without a copy where they are of int32 (codes: int8). Ops are
-made when somebody reads them, and then once.
+A builder calls ``make_schedule(name, num_stages, num_microbatches, OpColumns(begins, codes, stages, microbatches))``,
+with lists, or with NumPy's arrays, which are used without a copy if they are of int32 (codes: int8). Ops are made on
+first access, and then kept.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ class OpColumns:
     """The ops of all R ranks as columns; n cells in all.
 
     Args:
-        begins: R + 1 indices: where the cells of each rank begin, and at last n.
+        begins: R + 1 indices: where the cells of each rank begin, and n.
         codes: n codes, as above.
         stages: n stages.
         microbatches: n micro-batches; 0 for words of a stage.
-        others: n ranks of peers (messages) and versions (computations); None: there is no message, and all versions
-            are 0.
-        lookaheads: n look-aheads of computations; None: all are 0.
+        others: n ranks of peers (messages) and versions (computations), or None without messages and with versions 0.
+        lookaheads: n look-aheads of computations, or None for 0.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class OpColumns:
 
     @classmethod
     def spelled(cls, cells: SpelledCells) -> OpColumns:
-        """Return columns that are written out when somebody reads them; until then they have their `cells`."""
+        """Return columns that are written out on first access; until then they have their `cells`."""
         columns = cls.__new__(cls)
         columns.cells, columns.begins, columns.others, columns.lookaheads = cells, cells.begins, None, None
         return columns

@@ -49,11 +49,11 @@ class NotRunnableError(ScheduleError):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedOps:
-    """One rank's list, generated anew whenever it is read.
+    """One rank's list, generated on every reading.
 
     Attributes:
-        begin: Begins it; it can be called as often as one likes.
-        batch: The list that is repeated, whose first time it is; None: it is no repetition.
+        begin: Returns a new iterator over the list; it can be called any number of times.
+        batch: The list that it repeats, or None without repetition.
     """
 
     begin: Ops

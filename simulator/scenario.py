@@ -107,19 +107,18 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Inexact:
-    """Why an evaluator does not answer: it would have to leave something out."""
+    """The reason why an evaluator has no answer: it would have to leave something out."""
 
     reason: str
 
 
 class SteadyPace(NamedTuple):
-    """The pace of batches that follow one another, or of a run without a flush in the long run.
+    """The pace of batches that follow one another, or of a run without a flush in the steady state.
 
     Attributes:
         s_per_microbatch: Seconds of a micro-batch, of all pipelines together.
-        bubble_fraction: Idle share of all device time; None of pipelines that slow each other, whose works drift.
-        error: How far off the seconds may be, as a share of them: the standard error of pipelines that drift; None
-            where the pace is exact.
+        bubble_fraction: Idle share of all device time; None for pipelines that slow each other, whose works drift.
+        error: Relative error of the seconds: the standard error of pipelines that drift, or None if the pace is exact.
     """
 
     s_per_microbatch: float
@@ -128,4 +127,4 @@ class SteadyPace(NamedTuple):
 
 
 EvaluateScenario: TypeAlias = Callable[[Scenario], Estimate | Inexact]
-"""Raises ScheduleError, SimulationError or ProfileError where nobody can predict the scenario."""
+"""Raises ScheduleError, SimulationError or ProfileError if no evaluator can predict the scenario."""

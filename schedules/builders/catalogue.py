@@ -166,7 +166,7 @@ def simplest_case(name: str, settings: Mapping[str, int]) -> tuple[Entry, dict[s
         The entry, and which of the settings it takes.
 
     Raises:
-        ScheduleError: There is no such schedule.
+        ScheduleError: The schedule is unknown.
     """
     cases = [
         (entry, entry.case_of.settings)

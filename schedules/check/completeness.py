@@ -17,7 +17,7 @@ F, B, I, W, R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
 
 
 def is_complete(schedule: Schedule) -> bool:
-    """Whether all computations are there, once, on one rank and in order; false where that cannot be said of columns.
+    """Whether all computations are there, once, on one rank and in order; False if columns cannot show it.
 
     Args:
         schedule: Held or generated.
@@ -57,14 +57,14 @@ def are_all_there(  # noqa: C901 -- one loop: calls would cost plain Python more
     """Go through all lists; return whether each micro-batch of each stage has F, (R), and then B, or I and W.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them, within the bounds.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`, within the bounds.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
         num_microbatches: m.
-        states: Of each micro-batch of each stage its last phase, -1 at first.
-        owners: Of each stage its rank, -1 at first.
-        are_over: Of each stage whether its Step has come, 0 at first.
+        states: Last phase of each micro-batch of each stage, -1 at first.
+        owners: Rank of each stage, -1 at first.
+        are_over: Whether the Step of each stage has come, 0 at first.
     """
     for rank in range(len(begins) - 1):
         for i in range(begins[rank], begins[rank + 1]):

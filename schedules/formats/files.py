@@ -145,7 +145,7 @@ def write_text(path: Path | str, text: str) -> None:
     """Write `text` to `path` as UTF-8: the whole of it, or nothing.
 
     Raises:
-        ScheduleError: There is no such folder, or it cannot be written.
+        ScheduleError: The folder is missing, or the file cannot be written.
     """
     with whole_file(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
@@ -166,17 +166,17 @@ def require_folder(folder: Path, path: Path | str) -> None:
 
 @contextmanager
 def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool = False) -> Iterator[Path]:
-    """Yield a name to write to: in the end that file takes the place of `path`, or of the file that `path` links to.
+    """Yield a name to write to: in the end that file replaces `path`, or the file that `path` links to.
 
-    Every file that is written as a whole is written through here, so that all are refused in the same words.
+    Every whole file is written through here, so that all errors have the same words.
 
     Args:
-        path: Where the file belongs; it is as it was if anything goes wrong.
+        path: Place of the file; it is unchanged after an error.
         makes_folder: Whether its folder is made, if missing; the folder around it must exist.
         is_lasting: Whether the file is flushed to the disk in the end, and survives a crash of the machine.
 
     Raises:
-        ScheduleError: There is no such folder, or it cannot be written.
+        ScheduleError: The folder is missing, or the file cannot be written.
     """
     try:
         target = _file_linked(path)
@@ -232,7 +232,7 @@ _postponed: set[Path] = set()
 
 
 def postpone_files(paths: Iterable[Path]) -> None:
-    """Let these files, whoever writes them, be in their places when all of them are: see `finish_files`.
+    """Put these files into their places only when all of them are written: see `finish_files`.
 
     Raises:
         ScheduleError: The links of a path form a loop.
@@ -264,7 +264,7 @@ def drop_files() -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Let a file, or the names in a folder, come to the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -273,10 +273,10 @@ def _to_disk(path: Path) -> None:
 
 
 def fill_disk(on_write: Callable[[], None]) -> None:
-    """Let this process write no file as a whole from here on, as if the disk were full: a fault on purpose.
+    """Make all later writes of this process fail as on a full disk: a fault on purpose.
 
     Args:
-        on_write: Called when one is to be written.
+        on_write: Called on every such write.
     """
     _Disk.on_write = on_write
 

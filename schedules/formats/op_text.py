@@ -61,7 +61,7 @@ _STAGE_OPS: dict[str, Callable[[int], Op]] = {
 
 
 def parse_op(text: str) -> Op:
-    """Return the op that `text` says, with nothing before or after it; a peer that it does not say is `NO_PEER`.
+    """Return the op of `text`, with nothing before or after it; a missing peer is `NO_PEER`.
 
     Raises:
         ScheduleError: It is no op. The message has no place: the caller knows it.
@@ -76,7 +76,7 @@ def parse_op(text: str) -> Op:
 
 
 def parse_op_with_peer(text: str) -> Op:
-    """Return the op that `text` says; unlike `parse_op`, refuse a Send or Recv that does not say its peer.
+    """Return the op of `text`; unlike `parse_op`, refuse a Send or Recv without its peer.
 
     Raises:
         ScheduleError: It is no op, or lacks its peer. The message has no place.

@@ -101,7 +101,7 @@ def _unknown_op(schedule: Schedule) -> str:
 
 
 def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpColumns | None:
-    """Return columns with Sends and Recvs; None if some list cannot come to its end."""
+    """Return columns with Sends and Recvs; None if some list cannot finish."""
     if not columns.are_within(num_stages, num_microbatches):
         return None
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)

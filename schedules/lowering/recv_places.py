@@ -28,18 +28,18 @@ def find_meetings(  # noqa: C901 -- as below
     """Find the rank of each F, and which Reduces meet.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
         num_microbatches: m.
         meetings: n numbers, -1 at first: of a Reduce its meeting, of a Step the meeting of its stage's last Reduce.
-        counts: 2 numbers of each stage, zeros at first: room to count.
-        members: Of each stage, 0 at first: how many ranks reduce it.
-        homes: Of each micro-batch of each stage, -1 at first: the rank of its F.
+        counts: 2 numbers per stage, zeros at first: room to count.
+        members: Number of ranks that reduce each stage, 0 at first.
+        homes: Rank of the F of each micro-batch of each stage, -1 at first.
 
     Returns:
-        How many meetings there are.
+        Number of meetings.
     """
     num_stages, num_meetings = len(members), 0
     for turn in range(2):  # first how many meetings each stage has, then which they are
@@ -80,28 +80,28 @@ def work_through(  # noqa: C901 -- one loop: calls would cost plain Python more 
     """Work all lists through, and find where the Recvs of their messages go.
 
     Args:
-        begins: As `find_meetings` takes and leaves it, as are the next five and `members`.
+        begins: Same as in `find_meetings`, like the next five and `members`.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
-        num_stages: How many stages there are.
+        num_stages: Number of stages.
         num_microbatches: m.
         homes: The rank of each F.
         meetings: The meetings of n cells.
-        members: How many ranks reduce each stage.
-        at: Of each rank its next cell; R numbers, to be written.
+        members: Number of ranks that reduce each stage.
+        at: Next cell of each rank; R numbers, to be written.
         ready: The ranks that can continue; R numbers, to be written.
-        blocked: Of each rank the meeting that it waits for, -1 at first.
-        clocks: R rows of R zeros: how many cells of each rank are surely over, for each rank.
+        blocked: The meeting that each rank waits for, -1 at first.
+        clocks: R rows of R zeros: the number of each rank's cells that are surely over, as known by each rank.
         kept: Room for clocks of messages.
-        free: The rows of `kept` that are free; as many numbers, to be written.
+        free: The free rows of `kept`; to be written, with the same length.
         told: A row of R zeros for each meeting: the joint clock of its ranks.
-        num_there: How many have come to each meeting, 0 at first.
-        makers: Of each message the rank that has made it, -1 at first.
-        slots: Of each message its row of `kept`, -1 at first.
-        waiters: Of each message the rank that waits for it, -1 at first.
-        places: n numbers, -1 at first: of each cell that makes a message for another rank, the cell there in front of
-            which its Recv goes, all ranks' cells being counted, and for each rank its end as a cell more.
+        num_there: Number of ranks that have come to each meeting, 0 at first.
+        makers: Rank that has made each message, -1 at first.
+        slots: Row in `kept` of each message, -1 at first.
+        waiters: Rank that waits for each message, -1 at first.
+        places: n numbers, -1 at first: for a cell that makes a message for another rank, the cell there in front of
+            which its Recv goes. Cells are counted over all ranks, and the end of each rank counts as one more cell.
 
     Returns:
         `DONE`, `STUCK` or `FULL`.
@@ -222,15 +222,15 @@ def write_lowered(  # noqa: C901 -- as above
     """Write the columns with Sends and Recvs.
 
     Args:
-        begins: As `work_through` takes it, as are the next three.
+        begins: Same as in `work_through`, like the next three.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
-        others: n versions, or none at all.
-        lookaheads: n look-aheads, or none at all.
+        others: n versions, or empty.
+        lookaheads: n look-aheads, or empty.
         num_microbatches: m.
         homes: The rank of each F.
-        places: Where Recvs go, as `work_through` leaves it.
+        places: Places of Recvs, from `work_through`.
         bounds: n + R zeros: room to count Recvs.
         lowered_begins: R + 1 numbers, and then columns of all cells, to be written.
         lowered_codes: Codes.

@@ -114,7 +114,7 @@ class Deadlock:
 
 
 def deadlocks(schedule: Schedule, communication: Communication = Communication.CHANNEL) -> tuple[Deadlock, ...]:
-    """Return why ranks stand still, each reason once; nothing where all come to their end."""
+    """Return the reasons why ranks are blocked, each once; empty if all lists finish."""
     outcome = progress(schedule, communication)
     return explain(schedule, outcome, communication) if outcome.blocked else ()
 

@@ -52,17 +52,17 @@ class Meetings:
         return self.send(rank, op.peer) if isinstance(op, Send) else self.recv(rank, op.peer)
 
     def send(self, rank: int, peer: int) -> tuple[Channel, int]:
-        """Return where the next Send of `rank` to `peer` comes to."""
+        """Return the key of the next Send of `rank` to `peer`."""
         channel = rank, peer
         return channel, next(self._sends[channel])
 
     def recv(self, rank: int, peer: int) -> tuple[Channel, int]:
-        """Return where the next Recv of `rank` from `peer` comes to."""
+        """Return the key of the next Recv of `rank` from `peer`."""
         channel = peer, rank
         return channel, next(self._recvs[channel])
 
     def clear(self) -> None:
-        """Begin anew: the next posts are the first."""
+        """Reset: the next posts are the first."""
         for numbers in (self._sends, self._recvs, self._reduces):
             numbers.clear()
 
@@ -125,7 +125,7 @@ def meeting_reduces(ops: Iterable[RankOpT]) -> list[list[RankOpT]]:
     """Return the Reduces that meet, sorted by rank within each reduction.
 
     Args:
-        ops: As `transfers` takes them.
+        ops: Same as in `transfers`.
     """
     meetings, reductions = Meetings(), defaultdict[MeetingKey, list[RankOpT]](list)
     for rank_op in ops:

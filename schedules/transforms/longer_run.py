@@ -44,7 +44,7 @@ class Continuation:
 
     Attributes:
         longer: Makes a run at least the given number of times as long.
-        period: Micro-batches after which its lists do the same again; None: the micro-batches of a step.
+        period: Micro-batches after which its lists repeat, or None for the micro-batches of a step.
     """
 
     longer: Callable[[int], Schedule]

@@ -43,7 +43,7 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
         stages: The stages that recompute; None: all.
 
     Raises:
-        ScheduleError: There is no such stage.
+        ScheduleError: The stage does not exist.
     """
     chosen = set(range(schedule.num_stages) if stages is None else stages)
     strange = sorted(chosen - set(range(schedule.num_stages)))

@@ -175,13 +175,13 @@ class _Copy:
 
 @final
 class _Gradients:
-    """The last gradient of each stage so far, behind which its Reduce goes if none comes before its Step.
+    """The last gradient of each stage so far; its Reduce goes behind it unless one comes before its Step.
 
-    Which gradient is the last shows at the Step. Sends and Recvs directly behind a gradient stay there: others need not
-    wait for the sum to get their messages.
+    The last gradient is known only at the Step. Sends and Recvs directly behind a gradient stay there: other ranks need
+    not wait for the sum to get their messages.
 
     Attributes:
-        last: Of each stage that has one the number of the gradient, or of the last message directly behind it.
+        last: Number of the last gradient of each stage, or of the last message directly behind it.
     """
 
     def __init__(self) -> None:

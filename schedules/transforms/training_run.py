@@ -1,7 +1,7 @@
 """A training run: a schedule carried on for any number of steps, and how many micro-batches a step takes.
 
 A *step* is one optimizer step of the model: the fewest micro-batches after which every stage has stepped, each as
-often as the others, or, where replicas take turns (1F1B-RR), a whole number of times. How many that are is read off
+often as the others, or, if replicas take turns (1F1B-RR), a whole number of times. Their number is derived from
 the lists, whatever the schedule is called: all m of a batch under GPipe, `accumulate` under PipeDream-2BW, one under
 PipeDream. So runs of different schedules can be given the same samples, step by step, each cut as its lists want it.
 """

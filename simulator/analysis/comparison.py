@@ -100,12 +100,12 @@ class OpKind:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prediction beside a measurement, or two of a kind.
+    """A prediction and a measurement, or two runs of a kind.
 
     Attributes:
         quantities: The makespan and the bubble, then busy, idle and peak memory of each device.
         ops: The kinds of ops, in order of stage, then of first appearance.
-        names: Names of the first and the second of two of a kind; None: a prediction and a measurement.
+        names: Labels of two runs of a kind, or None for a prediction and a measurement.
     """
 
     name: str
@@ -115,9 +115,9 @@ class Comparison:
 
     @property
     def largest_disagreement(self) -> OpKind | None:
-        """The kind of op whose durations, all together, are furthest off; None when there is no op.
+        """The kind of op whose durations, all together, are furthest off, or None without ops.
 
-        Transfers are left out: when nobody waited for one, its measured end is only an upper bound.
+        Transfers are left out: if no op waited for one, its measured end is only an upper bound.
         """
         works = (kind for kind in self.ops if not kind.kind.startswith(("SEND", "RECV")))
         return max(works, key=lambda kind: abs(kind.difference_s), default=None)

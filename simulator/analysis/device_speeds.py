@@ -70,8 +70,8 @@ class _Ratio(NamedTuple):
     Attributes:
         value: The ratio.
         threshold: Smallest relative difference from 1 that counts.
-        tells: Whether the reference is the same stage elsewhere, so that a difference is one of devices.
-        odd: The ratio if it counts, else that to the median of all stages if it does; else 1.
+        tells: Whether the reference is the same stage elsewhere, so that a difference is between devices.
+        odd: The ratio if it counts; otherwise the ratio to the median of all stages if that counts; otherwise 1.
     """
 
     value: float
@@ -81,7 +81,7 @@ class _Ratio(NamedTuple):
 
     @property
     def side(self) -> int:
-        """1 of a slow cell, -1 of a quick one, 0 of one like its peers."""
+        """1 for a slow cell, -1 for a quick one, 0 for one like its peers."""
         return _side(self.value, self.threshold)
 
 
@@ -94,12 +94,12 @@ def _side(value: float, threshold: float) -> int:
 def device_speeds(
     timelines: Sequence[Timeline], *, warmup: int = 1, expected_s: Sequence[float] | None = None
 ) -> tuple[DeviceSpeed, ...]:
-    """Return how fast each device of the first of some runs was, beside its peers.
+    """Return the speed of each device of the first run, relative to its peers.
 
     Args:
         timelines: Runs of the same stages.
         warmup: The first ops of each kind of each stage on each device that are left out.
-        expected_s: Seconds of a micro-batch of each stage, as a profile says them; None: all stages are peers.
+        expected_s: Seconds of a micro-batch of each stage in a profile, or None if all stages are peers.
     """
     runs = [_normal(_cells(timeline, warmup), expected_s) for timeline in timelines]
     speeds = []

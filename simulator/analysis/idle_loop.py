@@ -51,14 +51,14 @@ def find_transfers(
     """Find the cells where each message is sent and received.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
-        num_stages: How many stages there are.
+        num_stages: Number of stages.
         num_microbatches: m.
-        sends: Of each activation and gradient of a stage the cell of its Send, -1 at first; to be written.
-        recvs: The same of its Recv.
+        sends: Cell of the Send of each activation and gradient of a stage, -1 at first; to be written.
+        recvs: Cell of the Recv, in the same way.
     """
     for i in range(begins[len(begins) - 1]):
         if SEND_F <= codes[i] < REDUCE:
@@ -87,20 +87,20 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
         from_s: When the Timeline begins [s].
         until_s: When it is over [s].
         same_s: Longest time that is no gap [s].
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
         posted_s: When its rank reached the op of each cell [s].
         starts_s: When it began [s].
         ends_s: When it was over [s].
-        num_stages: How many stages there are.
+        num_stages: Number of stages.
         num_microbatches: m.
-        sends: As `find_transfers` finds them, as is the next.
+        sends: Cells of Sends, from `find_transfers`.
         recvs: Cells of Recvs.
-        reduces: Of each cell that is a Step the Reduce that it waits for, -1 for none; or nothing, if none does.
-        left_s: Of each cell that is a Send, when its rank had it off its hands [s]; or nothing, if at once.
-        own_begins: R + 1 indices: where the hand-overs of each rank begin in the next two; or nothing.
+        reduces: For a cell of a Step the Reduce that it waits for, -1 without one; empty if no Step waits.
+        left_s: For a cell of a Send the time when its rank is free of it [s]; empty if at once.
+        own_begins: R + 1 indices: where the hand-overs of each rank begin in the next two; empty without hand-overs.
         own_starts_s: When each begins [s], ascending.
         own_ends_s: When each is over [s].
         sums: 10 sums of seconds, one of each cause and of busy time; zeros at first, to be written.

@@ -12,19 +12,19 @@ from pipesched.profiles.clusters import Cluster, Link
 
 @dataclass(slots=True, eq=False)
 class LinkQueue:
-    """A link, or one direction of a shared NIC, and when the last that went over it has made room [s]."""
+    """A link, or one direction of a shared NIC, and the time when it is free again [s]."""
 
     free_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Wire:
-    """All that a message from one device to another needs at once.
+    """The link and NICs that a message from one device to another needs at once.
 
     Attributes:
         ways: The link first, then the NICs that it crosses.
-        is_shared: Whether several ranks use the link at once and divide its bandwidth; else one message goes after the
-            other.
+        is_shared: Whether several ranks use the link at once and divide its bandwidth; otherwise one message goes
+            after the other.
     """
 
     link: Link
@@ -39,7 +39,7 @@ class Wire:
 
 @final
 class Wires:
-    """The wires of a cluster, made when they are asked for."""
+    """The wires of a cluster, made on first use."""
 
     def __init__(self, cluster: Cluster, rank_to_device: Sequence[int]) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class Wires:
 
 
 def occupy(ways: Collection[LinkQueue], now_s: float, seconds: float) -> float:
-    """Take all ways for so long, as soon as they are free; return from when on [s]."""
+    """Occupy all ways for `seconds`, as soon as they are free; return the start [s]."""
     start_s = now_s
     for way in ways:
         if way.free_s > start_s:

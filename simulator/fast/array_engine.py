@@ -53,7 +53,7 @@ class CompiledLists:
         costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
-        given: Seconds of single ops, as `simulate_lists` takes them.
+        given: Seconds of single ops, as in `simulate_lists`.
 
     Raises:
         As `simulate_lists` does.
@@ -122,17 +122,17 @@ def program_times(
     """Return the times of a program by number [s]: a list, or an array of NumPy where machine code made them.
 
     Args:
-        program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
+        program: The program for `network` and for the cluster: hand-over takes time in both or in neither.
         costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
-        jitter: As `simulate_lists` takes it.
-        seed: As `simulate_lists` takes it.
+        jitter: Same as in `simulate_lists`.
+        seed: Same as in `simulate_lists`.
         num_pipelines: Equal pipelines in lockstep on the same devices. The times are of one of them. They share
             nothing but devices and links.
 
     Raises:
-        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        ProfileError: The costs lack the seconds of a phase of the lists.
         SimulationError: A rank waits forever.
     """
     return LoadedProgram(program, costs, cluster, network, num_pipelines).times(jitter, seed)

@@ -87,7 +87,7 @@ def compile_columns(schedule: Schedule, network: NetworkOptions) -> Program:
 
 
 class _Room:
-    """How many numbers a program of columns takes at most.
+    """The maximum numbers of a program of columns.
 
     Args:
         columns: The columns, lowered.

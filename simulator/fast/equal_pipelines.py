@@ -119,7 +119,7 @@ class EqualPipelines:
 
         Raises:
             SimulationError: The lists deadlock.
-            ProfileError: The costs do not say the seconds of a phase that the lists have.
+            ProfileError: The costs lack the seconds of a phase of the lists.
         """
         num_works = num_pipelines * self._program.in_lists.kinds.count(WORK)
         least_s = self.least_s(num_pipelines)
@@ -231,8 +231,8 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
     """Predict the pace of pipelines that drift apart; nothing is said of their memory.
 
     Raises:
-        ScheduleError, SimulationError: The lists cannot come to their end.
-        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        ScheduleError, SimulationError: The lists cannot finish.
+        ProfileError: The costs lack the seconds of a phase of the lists.
     """
     schedule, number = scenario.schedule, scenario.num_pipelines
     if schedule.reducers:

@@ -61,7 +61,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     """Work through all lists; the times are in the state.
 
     Returns:
-        Whether all ranks came to the end of their lists; else one waits forever.
+        Whether all ranks finished; False if one waits forever.
     """
     _, kinds, targets, takes, seconds, utilisations, sharers = instructions
     channels, following, loads, load_bytes, load_s, _, wires, modes, wire_sharers, latencies = transfers[:10]

@@ -28,7 +28,7 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
     """Write the change of memory at each instruction.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them: lowered, without look-aheads.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`: lowered, without look-aheads.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.

@@ -34,51 +34,51 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
     """Write the instructions of all ranks.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them: lowered.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`: lowered.
         codes: n codes.
         stages: n stages.
         microbatches: n micro-batches.
-        others: n peers and versions, or nothing.
-        lookaheads: n look-aheads, or nothing.
-        copies: n flags: whether a Step keeps a copy of the weights that it replaces; or nothing.
-        num_stages: How many stages there are.
+        others: n peers and versions, or empty.
+        lookaheads: n look-aheads, or empty.
+        copies: n flags whether a Step keeps a copy of the weights that it replaces, or empty.
+        num_stages: Number of stages.
         num_microbatches: m.
         is_blocking: Whether Sends block.
         has_latency: Whether a blocking Send is over by a latency before its message is there.
         counts: 5 numbers, to be written: instructions, transfers, reductions, durations, channels.
-        begun: R + 1 numbers, to be written: where the instructions of each rank begin; and the end.
-        kinds: Kinds of instructions, to be written, as are the next two.
+        begun: R + 1 numbers, to be written: where the instructions of each rank begin, and the end.
+        kinds: Kinds of instructions, to be written, like the next two.
         targets: Transfer or reduction that they post or wait for.
         takes: Their durations.
-        durations: Of each duration the first cell that takes it, to be written; of a latency, below 0, its channel.
-        pieces: Of each duration, to be written: 0, or which piece of an Overlap; 8 more if a Step copies.
-        channel_of: Of each transfer its channel, to be written, as are the next three.
+        durations: First cell of each duration, to be written; for a latency its channel, as a negative number.
+        pieces: Piece of each duration, to be written: 0, or the piece of an Overlap; 8 more if a Step copies.
+        channel_of: Channel of each transfer, to be written, like the next three.
         following: The next transfer of the channel.
-        sizes: Which message it is but for the micro-batch.
-        messages: Which message it is.
-        size_cells: Of each different message a cell that posts it, to be written.
-        size_of: 2 numbers of each stage, -1 at first.
-        senders: Of each channel, to be written, as is the next.
+        sizes: Index of the message without its micro-batch.
+        messages: Index of the message.
+        size_cells: A cell that posts each distinct message, to be written.
+        size_of: 2 numbers per stage, -1 at first.
+        senders: Sender of each channel, to be written, like the next.
         receivers: The rank that receives.
-        first_channels: Of each rank the first channel that it sends to, -1 at first.
-        next_channels: Of each channel the next of the same sender, -1 at first.
-        latency_of: Of each channel the duration that is its latency, -1 at first.
-        sent: Of each channel the last transfer whose sender's side is posted, -1 at first.
-        received: The same of the receiver's side.
-        firsts: Of each channel its first transfer, -1 at first.
-        lasts: The same of the last.
-        there: Of each message of each stage the last rank that has it, -1 at first.
-        arrived: Of each the transfer that brings it, -1 where it is made there.
-        work_of: 20 numbers of each stage: the duration of each phase, with a copy or a look-ahead or without.
-        work_ranks: Of each the rank that it is of, -1 at first.
-        pairs: As many numbers as there are durations, three times: keys of pairs, and their durations.
-        reduced: Of each reduction its stage, to be written.
-        next_reductions: Of each the next of its stage, -1 at first.
-        num_posts: Of each how many ranks post it, 0 at first.
-        first_reductions: Of each stage, -1 at first.
-        last_reductions: Of each stage the last that the rank has posted.
-        open_of: Of each stage the reduction that its next Step waits for, -1 for none.
-        open_ranks: Of each stage the rank that the last two are of, -1 at first.
+        first_channels: First channel of each sender, -1 at first.
+        next_channels: Next channel of the same sender, by channel, -1 at first.
+        latency_of: Duration of each channel's latency, -1 at first.
+        sent: Last transfer of each channel whose sender's side is posted, -1 at first.
+        received: The same for the receiver's side.
+        firsts: First transfer of each channel, -1 at first.
+        lasts: Last transfer of each channel, -1 at first.
+        there: Last rank that has a message, by message of a stage, -1 at first.
+        arrived: Transfer that brings it, -1 if it is made there.
+        work_of: 20 numbers per stage: the duration of each phase, with a copy or a look-ahead or without.
+        work_ranks: The rank of these durations, by stage, -1 at first.
+        pairs: Three numbers per duration: keys of pairs, and their durations.
+        reduced: Stage of each reduction, to be written.
+        next_reductions: Next reduction of the same stage, -1 at first.
+        num_posts: Number of ranks that post each reduction, 0 at first.
+        first_reductions: First reduction of each stage, -1 at first.
+        last_reductions: Last reduction of each stage that the rank has posted.
+        open_of: Reduction that the next Step of each stage waits for, -1 without one.
+        open_ranks: The rank of the last two, by stage, -1 at first.
 
     Returns:
         `WRITTEN`, or the kind of error.
@@ -273,15 +273,15 @@ def write_spans(
         kinds: Kinds of instructions.
         targets: Transfer or reduction that they post or wait for.
         is_blocking: Whether Sends block.
-        num_instructions: How many there are.
-        num_posted: How many transfers and reductions there are.
+        num_instructions: Number of instructions.
+        num_posted: Number of transfers and reductions.
         times: The times by number, or the numbers themselves.
-        posted: Of each op, to be written, as are the next two: when its rank comes to it.
+        posted: When the rank comes to each op, to be written, like the next two.
         starts: When it starts.
         ends: When it is over.
 
     Returns:
-        How many ops there are.
+        Number of ops.
     """
     op = 0
     for rank in range(len(begins) - 1):

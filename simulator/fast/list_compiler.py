@@ -58,7 +58,7 @@ def compile_lists(
         schedule: Lowered.
         network: How messages go.
         has_hand_over: Whether messages, or going from op to op, take time of the ranks.
-        given: Seconds of single ops, as `simulate_lists` takes them.
+        given: Seconds of single ops, as in `simulate_lists`.
 
     Raises:
         SimulationError: An op waits for a missing message, posts do not meet, or a stage does not exist. SimPy reports

@@ -22,7 +22,7 @@ class LoadedProgram:
     """A program under given costs and on given machines.
 
     Args:
-        program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
+        program: The program for `network` and for the cluster: hand-over takes time in both or in neither.
         costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
@@ -30,7 +30,7 @@ class LoadedProgram:
             nothing but devices and links.
 
     Raises:
-        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        ProfileError: The costs lack the seconds of a phase of the lists.
         SimulationError: Handing over takes time on the cluster, and the program has no instructions for that.
     """
 
@@ -55,8 +55,8 @@ class LoadedProgram:
         """Return the times of the program by number [s]: a list, or an array of NumPy where machine code made them.
 
         Args:
-            jitter: As `simulate_lists` takes it.
-            seed: As `simulate_lists` takes it.
+            jitter: Same as in `simulate_lists`.
+            seed: Same as in `simulate_lists`.
 
         Raises:
             SimulationError: A rank waits forever.

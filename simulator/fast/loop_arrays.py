@@ -25,9 +25,9 @@ class Instructions(NamedTuple):
     """The n instructions of R ranks.
 
     Attributes:
-        begins: R + 1 indices: where each rank's instructions begin, and at last n.
+        begins: R + 1 indices: where each rank's instructions begin, and the total number.
         kinds: n kinds, as above.
-        targets: n numbers: the transfer or reduction that is posted or waited for; else 0.
+        targets: n numbers: the transfer or reduction that is posted or waited for; otherwise 0.
         takes: n indices into the next two.
         seconds: Duration on a rank's device [s]. For a WAIT, the time before the end. For a RECV or REDUCE, the delay
             after its end on the network.
@@ -60,15 +60,15 @@ class Transfers(NamedTuple):
         following: T numbers: the next transfer of the channel; -1 behind the last.
         loads: T indices into the next two: the pair of message size and channel.
         load_bytes: Sizes.
-        load_seconds: How long each occupies its wire, when it has the whole of it [s].
+        load_seconds: Time that each occupies its wire at full bandwidth [s].
         lates: T delays after the end on the network [s]; empty without delays.
         wires: C numbers.
         modes: W of `ALONE`, `SHARED`, `CHUNKED`: how messages pass the wire.
         sharers: W indices of the wires among the shared resources; -1 for others.
         latencies: W latencies [s].
         bandwidths: W bandwidths [bytes/s].
-        queues: 3 W numbers: of each wire the link and the NICs that must be free; -1 fills up.
-        slowed_begins: Of each channel and way of reductions, where its devices begin in `slowed`; and the end.
+        queues: 3 W numbers: the link and the NICs that must be free for each wire; -1 fills up.
+        slowed_begins: Where the devices of each channel and way of reductions begin in `slowed`, and the end.
         slowed: Devices slowed by a transfer, as indices among the shared resources.
     """
 
@@ -92,16 +92,16 @@ class Reductions(NamedTuple):
     """The reductions, numbered after the transfers; all reductions of a stage go one way.
 
     Attributes:
-        members: Of each reduction, how many ranks have to post it.
-        begins: Of each way, where its queues begin in the next two; and the end.
-        queues: The links and NICs that it keeps.
-        untils: How long from its start on it keeps each [s].
-        seconds: Of each way [s].
-        round_begins: Of each way, where its phases begin in the next three; and the end. None: it is not in rounds.
+        members: Number of ranks that have to post each reduction.
+        begins: Where the queues of each way begin in the next two, and the end.
+        queues: The links and NICs that it occupies.
+        untils: Time from its start until it frees each [s].
+        seconds: Duration of each way [s].
+        round_begins: Where the phases of each way begin in the next three, and the end; None without rounds.
         round_counts: Equal rounds of each phase.
-        round_occupied: How long a round keeps its queues [s].
-        round_seconds: Of a round [s].
-        round_queue_begins: Where the queues of each phase begin in the next; and the end.
+        round_occupied: Time that a round occupies its queues [s].
+        round_seconds: Duration of a round [s].
+        round_queue_begins: Where the queues of each phase begin in the next, and the end.
         round_queues: Links and NICs.
     """
 
@@ -203,12 +203,12 @@ class LoopArrays(NamedTuple):
 
     @property
     def num_posted(self) -> int:
-        """How many transfers and reductions there are."""
+        """Number of transfers and reductions."""
         return len(self.transfers.following) + len(self.reductions.members)
 
     @property
     def num_times(self) -> int:
-        """How many times there are: of instructions, and two of all that is posted."""
+        """Number of times: one for each instruction, two for each transfer and reduction."""
         return len(self.instructions.kinds) + 2 * self.num_posted
 
     def state(self, full: Callable[[int, float], Any]) -> State:

@@ -16,7 +16,7 @@ def event(what: int, which: int) -> int:
 
 
 def take_queues(queues: Any, begin: int, end: int, now: float, seconds: float, free_s: Any) -> float:
-    """Take some queues for so long, as soon as they are free; return from when on [s]."""
+    """Occupy some queues for `seconds`, as soon as they are free; return the start [s]."""
     start_s = now
     for at in range(begin, end):
         if queues[at] >= 0 and free_s[queues[at]] > start_s:

@@ -95,7 +95,7 @@ def compiled_ahead() -> Callable[..., bool]:
     """Return the loop of ranks that run ahead as machine code.
 
     Raises:
-        ImportError: There is no numba.
+        ImportError: Numba is not installed.
     """
     return machine_code.compiled(run_ahead)
 
@@ -105,7 +105,7 @@ def compiled_loop() -> Callable[..., bool]:
     """Return the event loop as machine code, whose events are columns of numbers.
 
     Raises:
-        ImportError: There is no numba.
+        ImportError: Numba is not installed.
     """
     from numba.extending import overload
 

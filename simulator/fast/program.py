@@ -46,7 +46,7 @@ class WorkTime(NamedTuple):
 
 
 class GivenTime(NamedTuple):
-    """Seconds that are given for an op, whatever the model says of it."""
+    """Seconds given for an op, in place of the model's seconds."""
 
     op: WorkOp | None
     seconds: float
@@ -63,9 +63,9 @@ InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime |
 
 
 class SpanNumbers(NamedTuple):
-    """Of each op when its rank comes to it, when it starts and when it is over: times, or their numbers.
+    """Arrival, start and end of each op: times, or their numbers.
 
-    In lists, or in NumPy's arrays.
+    As lists, or as NumPy's arrays.
     """
 
     posted: Any
@@ -79,17 +79,17 @@ class Program:
 
     Attributes:
         schedule: The lowered lists.
-        begins: R + 1 indices: where each rank's instructions begin, and at last how many there are.
-        kinds: Kinds of the instructions, as the event loop has them.
-        targets: Of each, the transfer or reduction that it posts or waits for; else 0.
-        takes: Of each, an index into `durations`.
+        begins: R + 1 indices: where each rank's instructions begin, and the total number.
+        kinds: Kinds of the instructions, in the numbering of the event loop.
+        targets: The transfer or reduction that each posts or waits for; otherwise 0.
+        takes: Index of each into `durations`.
         durations: Every different duration once; costs turn each into seconds.
         channels: Channels by number.
         channel_of: T numbers of channels.
         following: T transfers: the next of the same channel; -1 behind the last.
-        messages: Every different message once, whatever its micro-batch.
+        messages: Every distinct message once, without its micro-batch.
         sizes: T indices into `messages`.
-        reductions: Of each reduction its stage.
+        reductions: Stage of each reduction.
         find_spans: Converts all times by number into the times of the spans of all ops, in order of rank and list. It
             also converts numbers of times (`time_numbers`) into the numbers of the spans. Of n instructions, time k is
             the arrival at number k; time n + t is the start of transfer or reduction t; the ends follow.
@@ -115,7 +115,7 @@ class Program:
 
     @property
     def num_times(self) -> int:
-        """How many times there are: of instructions, and two of each transfer and reduction."""
+        """Number of times: one for each instruction, two for each transfer and reduction."""
         return len(self.kinds) + 2 * (len(self.following) + len(self.reductions))
 
     @property
@@ -169,7 +169,7 @@ class Program:
 
     @cached_property
     def lates(self) -> list[float]:
-        """How much later than the network says each transfer is over, as it is given [s]; nothing where none is."""
+        """Given delay of each transfer after its end on the network [s]; empty without delays."""
         late_s = [duration if isinstance(duration, float) else 0.0 for duration in self.durations]
         if not any(late_s):
             return []
@@ -181,12 +181,12 @@ class Program:
 
     @cached_property
     def works(self) -> tuple[Any, Any]:
-        """Where all but messages start and end, as numbers of times; lists, or NumPy's arrays."""
+        """Start and end of all ops but messages, as numbers of times; lists, or NumPy's arrays."""
         return self._where(self.schedule.columns.are_works)
 
     @cached_property
     def works_of_one(self) -> tuple[Any, Any]:
-        """Where all start and end but messages and Averages, which a pipeline that is alone has none of."""
+        """Start and end of all ops but messages and Averages; a pipeline that is alone has no Averages."""
         if not self.schedule.averagers:
             return self.works
         kinds, are_works = self.schedule.columns.kinds, self.schedule.columns.are_works
@@ -196,7 +196,7 @@ class Program:
         return self._where([is_work and kind != op_cells.AVERAGE for kind, is_work in pairs])
 
     def _where(self, is_meant: Any) -> tuple[Any, Any]:
-        """Return where ops of which it is said start and end, as numbers of times."""
+        """Return start and end of the selected ops, as numbers of times."""
         _, starts, ends = self.find_spans(self.time_numbers)
         if isinstance(starts, list):
             return list(compress(starts, is_meant)), list(compress(ends, is_meant))

@@ -35,7 +35,7 @@ def instructions_of(
         num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
 
     Raises:
-        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        ProfileError: The costs lack the seconds of a phase of the lists.
     """
     pieces = [duration_piece(duration, costs, cluster) for duration in program.durations]
     seconds = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
@@ -50,7 +50,7 @@ def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluste
     """Return seconds and utilisation of an instruction on its device, at the device's speed.
 
     Raises:
-        ProfileError: The costs do not say it.
+        ProfileError: The costs lack it.
     """
     match duration:
         case WorkTime(device, op, copies, number):

@@ -39,7 +39,7 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
             time; for each reduction its number of posts; for each queue its free time. The loop initialises all.
 
     Returns:
-        Whether all ranks came to the end of their lists; else one waits forever.
+        Whether all ranks finished; False if one waits forever.
     """
     begins, kinds, targets, takes, seconds = instructions
     channels, loads, load_s, late_s, wires, latencies = transfers

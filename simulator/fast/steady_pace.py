@@ -28,8 +28,8 @@ def steady_pace(
 
     Args:
         scenario: Scenario of a batch, or of a run without a flush.
-        timeline: Timeline of the scenario, simulated without jitter; None: it is simulated here.
-        longer: Makes a run without a flush the given number of times as long; None: its lists are continued.
+        timeline: Timeline of the scenario, simulated without jitter, or None to simulate it here.
+        longer: Makes a run without a flush a number of times as long, or None to continue its lists.
         runs: Runs of the schedule, made before with this `longer`; None: they are made here where they are needed.
     """
     try:

@@ -20,7 +20,7 @@ class TimelineExtents(NamedTuple):
     """The extents of a Timeline.
 
     Attributes:
-        ranks: When each rank that has an op begins, and when its last op that is no message is over [s].
+        ranks: When each rank that has an op begins, and when its last op other than a message is over [s].
         channels: When the first message of each channel begins, and when the last is there [s].
     """
 
@@ -58,19 +58,19 @@ def find_extents(
     """Find when ranks and channels begin and end.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
+        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
         codes: n codes.
-        others: n peers and versions, or nothing.
+        others: n peers and versions, or empty.
         starts_s: When the op of each cell begins [s].
         ends_s: When it is over [s].
-        rank_begins_s: Of each rank, infinity at first; to be written, as are the next three.
-        rank_ends_s: Of each rank, 0 at first.
-        channel_begins_s: Of each channel, infinity at first.
-        channel_ends_s: Of each channel, 0 at first.
-        channel_of: Of each rank, -1 at first: the channel that goes there.
+        rank_begins_s: Begin of each rank, infinity at first; to be written, like the next three.
+        rank_ends_s: End of each rank, 0 at first.
+        channel_begins_s: Begin of each channel, infinity at first.
+        channel_ends_s: End of each channel, 0 at first.
+        channel_of: Channel to each rank, -1 at first.
 
     Returns:
-        How many channels there are.
+        Number of channels.
     """
     num_channels = 0
     for rank in range(len(begins) - 1):
@@ -90,11 +90,11 @@ def find_extents(
 
 
 def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None = None) -> float:
-    """Return how long the devices work, all of them together [s].
+    """Return the working time of all devices together [s].
 
     Args:
         timeline: The Timeline.
-        windows: From when to when each device is looked at [s]; None: all the time.
+        windows: Time window of each device [s], or None for the whole Timeline.
     """
     spans = timeline.columns
     in_arrays = machine_code.is_hot(len(spans.ops.codes), add_lengths)
@@ -112,12 +112,12 @@ def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None
 
 
 def idle_share(busy_s: float, num_devices: int, seconds: float) -> float:
-    """Return the share of some seconds in which devices idle.
+    """Return the share of `seconds` in which devices idle.
 
     Args:
-        busy_s: Seconds in which they compute, all of them together.
-        num_devices: How many there are.
-        seconds: Seconds that are looked at.
+        busy_s: Working time of all devices together.
+        num_devices: Number of devices.
+        seconds: Length of the time window [s].
     """
     return max(0.0, 1 - busy_s / (num_devices * seconds)) if seconds else 0.0
 

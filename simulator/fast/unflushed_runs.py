@@ -34,7 +34,7 @@ def predict_unflushed(
     Args:
         scenario: Scenario of the run.
         longer: Makes the lists of a run that is `times` as long; None to continue the given lists.
-        timeline: Timeline of the scenario, simulated without jitter; None: it is simulated here.
+        timeline: Timeline of the scenario, simulated without jitter, or None to simulate it here.
     """
     return UnflushedRuns(scenario.schedule, longer).predict(scenario, timeline)
 
@@ -60,7 +60,7 @@ class UnflushedRuns:
 
         Args:
             scenario: Scenario of the run.
-            timeline: Timeline of the scenario, simulated without jitter; None: it is simulated here.
+            timeline: Timeline of the scenario, simulated without jitter, or None to simulate it here.
 
         Returns:
             The seconds of as many micro-batches as the run has, in the long run, and its bubble, without memory; or why

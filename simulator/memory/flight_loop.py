@@ -20,7 +20,7 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
     Args:
         begin: The first of the rank's cells.
         end: The one behind its last.
-        codes: n codes, of the cells of all ranks, as `OpColumns` has them.
+        codes: n codes, of the cells of all ranks, as in `OpColumns`.
         stages: n stages.
         microbatches: n micro-batches.
         versions: n versions, or nothing.
@@ -38,7 +38,7 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
         counts: How much comes, or goes, to be written.
 
     Returns:
-        How many changes there are.
+        Number of changes.
     """
     for i in range(begin, end):
         code = codes[i] % OVERLAPPED
@@ -102,7 +102,7 @@ def add_changes(times_s: Any, orders: Any, counts: Any, sample_times_s: Any, hel
         held: Count at each sample, to be written.
 
     Returns:
-        How many samples there are.
+        Number of samples.
     """
     num_samples, now, at, count = 0, 0, 0, len(times_s)
     while at < count:

@@ -90,7 +90,7 @@ def memory(
 
 
 def with_memory(timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled") -> Timeline:
-    """Return the Timeline with its memory, of which costs without bytes say nothing; the arguments are `memory`'s.
+    """Return the Timeline with its memory, if the costs have bytes; arguments as in `memory`.
 
     Raises:
         SimulationError: The schedule has more stages than the costs, or too many ops for this machine's memory.
@@ -105,11 +105,11 @@ def with_memory(timeline: Timeline, costs: StageCosts, schedule: Schedule, *, bu
 def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Estimate:
     """Return the time of an iteration and the memory over it, in which the Timeline has its memory too.
 
-    Costs without bytes say nothing of memory: then there are neither peaks nor samples.
+    Without bytes in the costs there are neither peaks nor samples.
 
     Args:
         timeline: The Timeline of `schedule`, lowered, with all pipelines.
-        schedule: Says how many stages there are.
+        schedule: Schedule with the number of stages.
         costs: Seconds and bytes of every stage.
         cluster: Says how much memory the devices have.
 

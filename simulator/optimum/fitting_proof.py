@@ -42,7 +42,7 @@ def prove_fitting_order(
         lists_of: Makes lists of starts.
         excess: Computes by how much lists are too large.
         seconds: How long to look at most [s]; 0: not at all.
-        num_workers: Threads; None: one for each core.
+        num_workers: Threads, or None for one per core.
         progress: Callback for regular reports.
 
     Raises:

@@ -51,14 +51,14 @@ def known_orders(
     *,
     is_quick: bool = False,
 ) -> list[KnownOrder]:
-    """Return the known orders of the ops of a schedule that hold no more than they may, the shortest first.
+    """Return the known orders of the ops of a schedule that keep to the limits, the shortest first.
 
     Args:
         problem: The schedule's order problem.
-        schedule: As `orderable` returns it; it is among them where it holds no more than it may.
+        schedule: Lists from `orderable`; their order is included if it keeps to the limits.
         costs: The costs of its stages.
         excess: Computes by how much lists exceed the limits beyond the memory that the room knows, or None for 0.
-        is_quick: As `planned_times` takes it.
+        is_quick: Same as in `planned_times`.
     """
     lists = (known for known in (schedule, *_of_catalogue(problem, schedule, costs)) if problem.room.holds(known))
     orders = [_known(problem, known) for known in lists if excess is None or not any(excess(known))]
@@ -69,10 +69,10 @@ def known_orders(
 def _planned(
     problem: OrderProblem, schedule: Schedule, excess: Excess | None, *, is_quick: bool
 ) -> Iterator[KnownOrder]:
-    """Yield the planner's order, if it finds one that holds no more than it may.
+    """Yield the planner's order, if it finds one that keeps to the limits.
 
-    One that is above a limit all the same, as the planner lets an R wait for the gradient that its backward needs, is
-    made anew in less room.
+    The planner lets an R wait for the gradient of its backward, so an order may exceed a limit after all. It is then
+    planned again with less room.
     """
     name = f"{PLANNER}+R" if recomputing_stages(schedule) else PLANNER
     for _ in range(_PLANS):
@@ -100,7 +100,7 @@ def orders_of_choices(
         problem: With all that may be left out.
         choices: The same without some of it, and the lists of that.
         costs: The costs of the stages.
-        excess: As `known_orders` takes it.
+        excess: Same as in `known_orders`.
     """
     orders = dict[str, KnownOrder]()
     for choice, schedule in choices:

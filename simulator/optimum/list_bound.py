@@ -42,7 +42,7 @@ def least_seconds_of_lists(schedule: Schedule, costs: StageCosts, cluster: Clust
 
     Raises:
         NotRunnableError: The lists cannot finish.
-        ProfileError: The costs do not say the seconds of an op.
+        ProfileError: The costs lack the seconds of an op.
     """
     lists = lower(schedule)
     devices, speeds = lists.rank_to_device, [device.speed for device in cluster.devices]

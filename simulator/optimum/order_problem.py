@@ -132,7 +132,7 @@ def order_problem(
     makes nothing longer, so a bound stays valid.
 
     Args:
-        schedule: As `orderable` returns it.
+        schedule: Lists from `orderable`.
         costs: Seconds of every op, and bytes of messages.
         cluster: Speeds and links.
         room: Memory per micro-batch, and the limits of the ranks.
@@ -141,7 +141,7 @@ def order_problem(
         left_out: Stages whose R is not done.
 
     Raises:
-        ProfileError: The costs do not say the seconds of an op.
+        ProfileError: The costs lack the seconds of an op.
     """
     rows = (of_one_kind(op) for row in schedule.ops for op in row if isinstance(op, Compute | Step))
     ops = sorted({op for op in rows if costs.seconds(op) > 0 or isinstance(op, Compute)}, key=_depth_in(schedule))

@@ -1,7 +1,7 @@
 """The proof of an order: a search for a better one in a process of its own, which is ended at once.
 
-CP-SAT looks at the clock, and at a request to stop, now and then: on a busy machine that may be seconds later. The
-process tells of every better order and bound, so that nothing is lost when it is killed.
+CP-SAT checks the clock, and a request to stop, only now and then: on a busy machine that may be seconds later. The
+process reports every better order and bound, so that nothing is lost when it is killed.
 """
 
 from __future__ import annotations

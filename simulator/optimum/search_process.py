@@ -1,4 +1,4 @@
-"""A process that searches for orders, as `OrderSearcher` asks on stdin, and tells on stdout how far it is."""
+"""A process that serves search requests of `OrderSearcher` from stdin, and reports progress on stdout."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ _FIRST = 3
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How much longer a contender takes than the leader, relatively, with the interval of the race.
+    """Relative extra time of a contender over the leader, with the interval of the race.
 
     Attributes:
-        high: Infinite where there are too few rounds for an interval; then `low` is -1.
+        high: Upper end, infinite if there are too few rounds for an interval; then `low` is -1.
     """
 
     mean: float
@@ -43,7 +43,7 @@ class Lag:
         return self.low > 0.0
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return plain data; None: there is no interval."""
+        """Return plain data; the interval is None if it is unknown."""
         known = math.isfinite(self.high)
         return {"mean": self.mean, "low": self.low if known else None, "high": self.high if known else None}
 
@@ -72,7 +72,7 @@ class Race:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nobody left to race."""
+        """Whether only one contender is left."""
         return len(self._staying) < 2
 
     @property

@@ -1,4 +1,4 @@
-"""Let a judge go through items on a Ray cluster, where one machine has too few cores (the extra ``ray``)."""
+"""Evaluate items with a judge on a Ray cluster, if one machine has too few cores (the extra ``ray``)."""
 
 from __future__ import annotations
 

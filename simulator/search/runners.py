@@ -1,4 +1,4 @@
-"""Let a judge go through items, in this process or in several of this machine."""
+"""Evaluate items with a judge, in this process or in several of this machine."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ ItemT = TypeVar("ItemT")
 AnswerT = TypeVar("AnswerT")
 
 Take: TypeAlias = Callable[[], Sequence[ItemT]]
-"""Hands out items, which one process goes through; it is asked whenever there is room, and has none, or none yet."""
+"""Hands out items for one process; called whenever there is room. The result is empty if it has none, or none yet."""
 
 
 class Runner(Protocol):
-    """Lets a judge go through items, here or elsewhere."""
+    """Evaluates items with a judge, here or elsewhere."""
 
     def __call__(self, judge: Callable[[ItemT], AnswerT], take: Take[ItemT], /) -> Iterator[AnswerT]:
         """Yield the judge's answer for each item, in any order, until none is under way and none is handed out.
 
         Args:
-            judge: Can be sent to another process, where it goes through many items.
-            take: Is asked for items here, while others are under way.
+            judge: Evaluates an item; can be sent to another process, where it evaluates many.
+            take: Hands out items; called here, while others are under way.
         """
 
 
 def evaluate_in_turn(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
-    """Go through items as they are handed out, in this process."""
+    """Evaluate items in the order of their arrival, in this process."""
     while items := take():
         yield from map(judge, items)
 

@@ -48,7 +48,7 @@ class Accounting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """One device in the iteration that was measured, in which each of n pipelines did a batch.
+    """One device in the measured iteration, in which each of n pipelines did a batch.
 
     Attributes:
         curve: phi(t) as (seconds, utilisation) pieces, all above 0: they add up to the time it computed.
@@ -56,8 +56,8 @@ class DeviceProfile:
         model_bytes: Weights, gradients and optimizer states of the n models, without the reference and updates.
         reference_bytes: One reference model, whether the profile has one or not; a model's gradients take the same.
         data_bytes: Activations and buffers.
-        gradient_bytes: How much of `model_bytes` is gradients.
-        in_flight: f, the micro-batches whose activations one pipeline keeps at most.
+        gradient_bytes: Gradients in `model_bytes`.
+        in_flight: f, the most micro-batches whose activations one pipeline keeps.
     """
 
     curve: tuple[tuple[float, float], ...]
@@ -76,7 +76,7 @@ class DeviceProfile:
 
 @dataclass(frozen=True, slots=True)
 class SettingProfile:
-    """The one setting that was measured: m micro-batches a batch, n pipelines."""
+    """The measured setting: m micro-batches a batch, n pipelines."""
 
     num_microbatches: int
     num_pipelines: int

@@ -110,7 +110,7 @@ class Chart:
     def interval(self, options: ChartOptions) -> tuple[float, float]:
         """Return where the axis begins and ends [s].
 
-        Unless it is said, a few that take more than twice as long as most are cut, so that most can be seen.
+        Without `to_s`, a few Timelines that take more than twice as long as most are cut, so that most can be seen.
         """
         if options.to_s is not None:
             return options.from_s, options.to_s

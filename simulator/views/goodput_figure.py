@@ -38,7 +38,7 @@ def goodput_figure(
     Args:
         training: The training.
         curve: The intervals, from short to long.
-        named: Intervals that have a line of their own; the first is the best, and says the unit.
+        named: Intervals that have a line of their own; the first is the best, and determines the unit.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 

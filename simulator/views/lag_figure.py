@@ -17,7 +17,7 @@ def lag_figure(lags: Mapping[str, Lag | None], title: str = "") -> Figure:
     """Return a dot for each contender, and its interval; grey where that reaches 0, dotted where it has no end yet.
 
     Args:
-        lags: How much longer each takes than the leader, by name, the first one on top; None: it leads.
+        lags: Lag of each contender by name, the first one on top; None for the leader.
         title: Above the picture.
     """
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
