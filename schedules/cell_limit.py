@@ -19,17 +19,17 @@ _MOST_NUMBERED = 150_000_000
 def require_cells(
     what: str, num_ranks: int, num_stages: int, num_microbatches: int, *, are_columns: bool = True
 ) -> None:
-    """Refuse lists that would be too many or too long to be held, before they are made.
+    """Refuse lists that would be too many or too long for memory, before they are made.
 
     Args:
         what: Name of the schedule, for the message.
         num_ranks: Its ranks.
         num_stages: Its stages.
         num_microbatches: Its micro-batches.
-        are_columns: Whether its ops are numbers in columns; else each is an object.
+        are_columns: Whether its ops are numbers in columns; otherwise each is an object.
 
     Raises:
-        ScheduleError: They would be; it says how many micro-batches could be held, or stages if not even one.
+        ScheduleError: They would be; the message has the most micro-batches, or the most stages if not even one fits.
     """
     if num_ranks > MOST_RANKS:
         raise ScheduleError(f"{what}: got {shown(num_ranks)} ranks, expected at most {MOST_RANKS}; try that many")

@@ -39,7 +39,7 @@ _SCARCE_BYTES = 256 << 20
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or an error that led to it, says that no memory is left; libraries have many words."""
+    """Return whether an error, or an error that led to it, reports lack of memory; libraries have many words for it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -58,7 +58,7 @@ class Compute:
     """Run one phase of one stage on one micro-batch.
 
     Attributes:
-        version: How many optimizer steps the weights that this op reads have seen, counted from the start
+        version: Number of optimizer steps of the weights that this op reads, counted from the start
             of the schedule.
         lookahead: Above 0: read weights predicted this many steps ahead of `version`.
     """
@@ -248,7 +248,7 @@ def gives(op: Compute) -> Message | None:
 def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
     """Return the messages that must be there before `op` may start; its own stage's come first.
 
-    A message of the op's own stage never travels: it says that F comes before R, B and I, and I before W.
+    A message of the op's own stage never travels: it puts F before R, B and I, and I before W.
     """
     match op.phase:
         case Phase.FORWARD:

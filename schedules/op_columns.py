@@ -144,7 +144,7 @@ class OpColumns:
 
     @property
     def num_computed_microbatches(self) -> int:
-        """How many micro-batches something is computed for."""
+        """Number of micro-batches with a computation."""
         if isinstance(self.codes, list):
             pairs = zip(self.codes, self.microbatches, strict=True)
             return len({microbatch for code, microbatch in pairs if code < SEND_F or code >= OVERLAPPED})
@@ -193,7 +193,7 @@ class OpColumns:
         return OpRows(self)
 
     def ops(self, rank: int) -> Iterator[Op]:
-        """Yield the ops of `rank`, made anew."""
+        """Yield new objects of the ops of `rank`."""
         cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
         first: Compute | None = None
         columns = self.codes, self.stages, self.microbatches, self.others, self.lookaheads
@@ -208,7 +208,7 @@ class OpColumns:
                 yield op
 
     def op_at(self, cell: int) -> Op:
-        """Return the op that begins with a cell, made anew."""
+        """Return a new object of the op that begins with a cell."""
         columns = self.stages, self.microbatches, self.others, self.lookaheads
         code = int(self.codes[cell])
         op = op_of_cell(code % OVERLAPPED, *(0 if column is None else int(column[cell]) for column in columns))

@@ -221,7 +221,7 @@ class Schedule:
         return self.grid()
 
     def grid(self, columns: int | None = None) -> str:
-        """Return a row per rank, computations only; cut into blocks one below another, if lines are to be so long."""
+        """Return a row per rank, computations only; cut into blocks one below another to limit the line length."""
         rows = [[str(op) for op in row if computes(op)] for row in self.ops]
         names = [f"rank {rank}" for rank in range(len(rows))]
         margin = max(map(len, names), default=0) + 2

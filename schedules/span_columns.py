@@ -97,7 +97,7 @@ class SpanColumns(Sequence[Span]):
 
     @cached_property
     def extent_s(self) -> tuple[float, float]:
-        """When the first op that is no message began, and when the last of them was over [s]; zeros of none."""
+        """Begin of the first and end of the last op other than messages [s]; zeros without any."""
         codes = self.ops.codes
         if isinstance(codes, list):
             is_work = [not SEND_F <= code < REDUCE for code in codes]

@@ -1,4 +1,4 @@
-"""Cells that are spelled: a text, a letter for each cell, which machine code writes out when somebody reads them.
+"""Cells that are spelled: a text, a letter for each cell, which machine code writes out on first access.
 
     text      FFBB FFBB    begins    0 4 8      two ranks
     F  number 0, code F, of stages 0 1          B  number 1, code B, of stages 0 1

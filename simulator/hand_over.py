@@ -5,7 +5,7 @@
     rank 1   Recv ├ post ┤ ......................├ receive ┤ F0 ├ op ┤ ..
 
 It asks as much of the device as an op of the stage that it is for. The event engines ask here for each post, receipt
-and op; closed forms ask `Cluster.hand_over_s`, which says the same of one message.
+and op; closed forms use `Cluster.hand_over_s`, the same for one message.
 """
 
 from __future__ import annotations

@@ -52,5 +52,5 @@ USUAL_NETWORK = NetworkOptions()
 
 
 def is_usual(network: NetworkOptions) -> bool:
-    """Whether messages go as they do unless something else is said; chunks matter to shared NICs alone."""
+    """Whether all options have their defaults; chunks matter to shared NICs alone."""
     return replace(network, chunk_bytes=None) == USUAL_NETWORK

@@ -1,4 +1,4 @@
-"""How far times may differ that are the same but for rounding."""
+"""Tolerance for times that are equal up to rounding."""
 
 from __future__ import annotations
 

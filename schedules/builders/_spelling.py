@@ -194,7 +194,7 @@ def v_letters(num_ranks: int) -> Letters:
 
 
 def replica_letters(num_ranks: int, going_down: Sequence[int], going_up: Sequence[int]) -> dict[str, Letter]:
-    """Return the letters of two replicas: F, B, R(educe), S of that which goes down, f, b, r, s of that which goes up.
+    """Return the letters of two replicas: F, B, R(educe), S of the one going down, f, b, r, s of the one going up.
 
     Args:
         num_ranks: Ranks and stages.

@@ -54,7 +54,7 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
         num_ranks: K.
         num_microbatches: Micro-batches of this one pipeline.
         pipelines: N; with one there is no Average.
-        advance: How many forwards run ahead of the backwards, as in `avgpipe`.
+        advance: Number of forwards that run ahead of the backwards, as in `avgpipe`.
 
     Raises:
         ScheduleError: Counts below 1, or lists too long to be held.

@@ -80,7 +80,7 @@ _READERS: Mapping[str, tuple[Callable[[object], ParameterValue], str]] = {
 
 
 class InFlightRule(StrEnum):
-    """How many micro-batches rank k of p, with a stage each, has between their F and their B or I.
+    """The micro-batches of rank k of p, with a stage each, between their F and their B or I.
 
     ALL    of a batch all: its last F comes before its first B
     DEPTH  p - k, or of fewer all: its F of i + p - k comes after its B or I of i
@@ -141,7 +141,7 @@ class Entry:
 
     @property
     def searched_name(self) -> str:
-        """The name under which `find` has this entry, in other processes too: a user's own goes with its name."""
+        """The name by which `find` returns this entry, in other processes too: a user's own name carries its entry."""
         return OwnName(self) if self.is_own else self.name
 
     def takes(self, parameter: str) -> bool:

@@ -159,7 +159,7 @@ class _Rank:
         repeated: The letters of the repeated blocks.
         limit: Most chunks that may be held.
         needs: The ops that each letter waits for.
-        num_taken: How many ops of each letter are taken, numbered over all ranks.
+        num_taken: Number of ops taken of each letter, numbered over all ranks.
     """
 
     def __init__(self, repeated: str, limit: int, needs: tuple[tuple[int, int], ...], num_taken: list[int]) -> None:

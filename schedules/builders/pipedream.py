@@ -92,7 +92,7 @@ def unflushed(
     slack: int = 1,
     accumulate: int = 1,
 ) -> Schedule:
-    """Build a run in PipeDream's order, stage k on rank k, that reads the weights that its ops say.
+    """Build a run in PipeDream's order, stage k on rank k, whose ops name the weights that they read.
 
     Args:
         slack: Rank k runs slack (p - 1 - k) forwards ahead.

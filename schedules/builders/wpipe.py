@@ -8,7 +8,7 @@ ahead; pairs of the groups come in turn, m micro-batches of one, then m of the o
     for t = 0, 1, ..         (F of group 1 of period t, B of group 1 of period t)
                              (F of group 0 of period t + 1, B of group 0 of period t)
 
-So the forward of group 0 fills the gap that would separate two periods, and nobody idles once the pipeline is full.
+So the forward of group 0 fills the gap that would separate two periods, and no rank idles once the pipeline is full.
 p = 2, accumulate = 2, two periods; 2F0 is group 1's part of rank 0:
 
     rank 0  0F0@0 0F1@0 2F0@0 2F1@0 ..    2B0@0 0F2@0 2B1@0 0F3@0 0B0@0 2F2@1 0B1@0 2F3@1 2B2@1 ..    2B3@1 0B2@0 0B3@0

@@ -1,4 +1,4 @@
-"""Whether lists without communication are complete and in order, by a look at their columns: no op is made for it.
+"""Whether lists without communication are complete and in order, from their columns, without making ops.
 
 It supports lists of computations, all of version 0, with one Step of each stage at its end, or none at all. For
 unsupported or faulty lists, `check.structure` and `check.gradient_flow` find the faults, op by op.

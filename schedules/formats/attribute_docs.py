@@ -1,4 +1,4 @@
-"""The meaning of a class's attributes: as its docstring lists them, or as a sentence beside a type says it."""
+"""The descriptions of a class's attributes, from its docstring or from a sentence beside a type."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def first_sentence(kind: type) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` as it is said of a file, which has null for None."""
+    """Return `text` as a description of a file, with null for None."""
     return re.sub(r"\bNone\b", "null", " ".join(text.split()).replace("``", "`"))

@@ -100,7 +100,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def load_document(
     text: str, origin: str, form: str, types: Mapping[str, type], optional: Mapping[str, type] | None = None
 ) -> dict[str, Any]:
-    """Return the fields of a JSON object that says ``"format": form, "version": 1`` and has the fields `types`.
+    """Return the fields of a JSON object with ``"format": form, "version": 1`` and the fields `types`.
 
     Every field but the `optional` ones must be there, be of exactly its type (a bool is no int, but an int is a float),
     and no other may be.

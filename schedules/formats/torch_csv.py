@@ -187,7 +187,7 @@ def _parse_cell(cell: str, place: str, full: set[Compute], faults: Faults) -> Op
 
 
 def _check_dialect(rows: Rows, faults: Faults) -> None:
-    """Refuse empty cells where the file says its communication; a cell that is no op counts as neither."""
+    """Refuse empty cells in a file with communication; a cell that is no op counts as neither."""
     if faults or not has_communication(rows):
         return
     for rank, row in enumerate(rows):

@@ -3,7 +3,7 @@
 Each stage lives on one rank; each (stage, micro-batch) has one F, and one B or one I and one W; stages and
 micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank; a stage is
 reduced after all its backwards. To be written, the last stage must run its forwards in order of their numbers as well.
-Whether the lists can finish, and every Send meets its Recv, is `schedules.check.checker`'s to say.
+`schedules.check.checker` decides whether the lists can finish, and whether every Send meets its Recv.
 """
 
 from __future__ import annotations

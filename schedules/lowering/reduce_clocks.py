@@ -15,7 +15,7 @@ class ReduceClocks:
     A clock is kept until every replica has come to its next Reduce.
 
     Args:
-        num_replicas: How many ranks reduce each stage.
+        num_replicas: Number of ranks that reduce each stage.
     """
 
     def __init__(self, num_replicas: Mapping[int, int]) -> None:

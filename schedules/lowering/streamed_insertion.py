@@ -66,7 +66,7 @@ class _Machine:
 
     Attributes:
         clocks: ``clocks[rank][other]``: how many ops of `other` are surely over for `rank`.
-        made: The messages that nobody has used yet, and their makers' clocks.
+        made: The messages that no rank has used yet, and their makers' clocks.
         waiting: The ops that are not handed out yet, of each rank that is read.
         recvs: The Recvs before op n, of each rank that is read.
         reduces: The clocks of replicas at their Reduces.
@@ -98,7 +98,7 @@ class _Machine:
         yield from self._take_recvs(rank)
 
     def _settled(self, rank: int) -> float:
-        """Return the index before which no more Recvs can come to stand in the list of `rank`."""
+        """Return the index before which no more Recvs can be inserted in the list of `rank`."""
         clocks = (self._clocks[sender][rank] for sender in self._senders[rank] if self._heads[sender] is not None)
         return min(clocks, default=inf)
 

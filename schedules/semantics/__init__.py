@@ -1,4 +1,4 @@
-"""The abstract machine: which op waits for which, whatever the ops take."""
+"""The abstract machine: the waits between ops, without times."""
 
 import lazy_loader
 

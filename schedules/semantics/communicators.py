@@ -41,7 +41,7 @@ class Communication(StrEnum):
 
     @property
     def orders_reductions(self) -> bool:
-        """Whether a rank's reductions go one after the other, whatever stage they are of."""
+        """Whether a rank's reductions of all stages go one after the other."""
         return self not in (Communication.BUFFERED, Communication.CHANNEL)
 
 
@@ -52,7 +52,7 @@ class PostBatch:
     Attributes:
         start: Position of the first in the rank's list.
         stream: The stream that it waits in, or None if it need not wait.
-        num_open: How many have not met their counterpart.
+        num_open: Number of posts that have not met their counterpart.
     """
 
     rank: int

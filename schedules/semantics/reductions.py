@@ -23,7 +23,7 @@ from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 @dataclass(slots=True, eq=False)
 class _OpenReduction:
-    """One reduction that is not over, and where the ranks that have come to it have it in their lists."""
+    """One unfinished reduction, and its places in the lists of the ranks that have come to it."""
 
     stage: int
     places: dict[int, int] = field(default_factory=dict)

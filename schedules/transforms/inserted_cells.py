@@ -14,7 +14,7 @@ def with_cells(columns: OpColumns, num_added: Sequence[int], places: Any, cells:
 
     Args:
         columns: n cells of R ranks; in lists, or in NumPy's arrays.
-        num_added: How many cells each rank gets.
+        num_added: Number of new cells of each rank.
         places: k indices, ascending: the cell of `columns` that each comes before; n, or the first cell of the next
             rank, behind a rank's last.
         cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; of the latter two, columns

@@ -52,7 +52,7 @@ class Continuation:
 
 
 def runs_without_flush(schedule: Schedule) -> bool:
-    """Whether a stage steps while micro-batches are between its forward and its backward, or the traits say so."""
+    """Whether a stage steps while micro-batches are between its forward and its backward, or the traits state it."""
     if schedule.traits.is_asynchronous or not schedule.is_held:
         return schedule.traits.is_asynchronous
     if schedule.columns.counts[op_cells.STEP] <= sum(len(schedule.stages_on(r)) for r in range(schedule.num_ranks)):

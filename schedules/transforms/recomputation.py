@@ -40,7 +40,7 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
 
     Args:
         schedule: The schedule, whose name gets a ``+R``.
-        stages: The stages that recompute; None: all.
+        stages: The stages that recompute, or None for all.
 
     Raises:
         ScheduleError: The stage does not exist.

@@ -118,7 +118,7 @@ def require_equal(name: str, width: int) -> None:
 
 
 def _batch(schedule: Schedule) -> int:
-    """Return the micro-batches that a copy steps after; all, where nobody steps."""
+    """Return the micro-batches after which a copy steps, or all without Steps."""
     if schedule.is_held and not schedule.columns.counts[op_cells.STEP]:
         return schedule.num_microbatches
     return microbatches_per_step(schedule)

@@ -62,12 +62,12 @@ class Use:
 
     @property
     def copies(self) -> int:
-        """How many copies of the stage's weights are held while the op runs: versions, and a predicted one."""
+        """Number of copies of the stage's weights while the op runs: versions, and a predicted one."""
         return len(self.held) + looks_ahead(self.op)
 
     @property
     def staleness(self) -> int | None:
-        """How many steps the weights read are behind the weights that the gradient changes."""
+        """Steps that the weights read are behind the weights that the gradient changes."""
         return None if self.update is None else self.update - self.op.version
 
     @property
@@ -162,7 +162,7 @@ class _Stage:
         reads: The reads that are not yet yielded.
         open: The reads that wait for their micro-batch's backward.
         latest: The version that each phase read last.
-        left: How many reads of each version are to come; None if that is not known.
+        left: Remaining reads of each version, or None if unknown.
     """
 
     place: int = 0
@@ -199,7 +199,7 @@ class _Stage:
         return read
 
     def _hold(self, op: Compute) -> None:
-        """Let all reads since the version was last seen know that it was held for `op`."""
+        """Mark the version as held for `op` in all reads since it was last seen."""
         if op.version not in self.old:
             when = "is not made yet" if op.version > self.steps else "is over: every phase of the stage has read later"
             raise ScheduleError(

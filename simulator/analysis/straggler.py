@@ -23,7 +23,7 @@ class Straggler:
     Attributes:
         ranks: Ranks of the device.
         stages: The slow stages.
-        factor: How many times as long as its peers the device takes for them.
+        factor: Time of the device for them, over the time of its peers.
         share: Share of the makespan for which the chain of waits ends at the device.
         is_device: Whether all of several stages are slow, or the same stages are quicker on other devices.
         is_edge: Whether the first or last stage is slow, which may have other layers, and no other.

@@ -42,7 +42,7 @@ class SimulatedDevice(ABC):
 
 @final
 class OwnDevice(SimulatedDevice):
-    """A device of one rank, which nobody slows."""
+    """A device of one rank, which no other rank slows."""
 
     def __init__(self, env: Environment, speed: float) -> None:
         self._env = env

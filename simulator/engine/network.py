@@ -157,7 +157,7 @@ class Network:
         times.set_end(self._env, start_s + plan.seconds)
 
     def unmet(self) -> Iterator[str]:
-        """Say which messages only one side has posted so far."""
+        """Return the text on messages that only one side has posted so far."""
         for channel in self._channels.values():
             for transfer in channel.unmet.values():
                 source, target = transfer.source, transfer.target

@@ -255,7 +255,7 @@ class _Run:
         return times
 
     def _own(self, rank: int, op: Op, seconds: float) -> Generator[Event, Any, None]:
-        """Let so much time of a rank pass in which its device computes nothing."""
+        """Let a rank wait for some seconds without using its device."""
         start_s = self._env.now
         yield self._env.timeout(seconds)
         self._hand_overs[rank].append(HandOver(rank, op, start_s, self._env.now))
@@ -276,7 +276,7 @@ class _Run:
         self._network.reduce(times, self._all_reduces[stage])
 
     def _slow_down(self, times: TransferTimes, devices: Sequence[int]) -> None:
-        """Let the devices be slower while something between them is in flight."""
+        """Slow the devices while a message or reduction between them is in flight."""
 
         def slow() -> Generator[Event, Any, None]:
             assert times.start_s is not None

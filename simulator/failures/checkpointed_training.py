@@ -23,10 +23,10 @@ class CheckpointedTraining:
 
     Attributes:
         step_s: Seconds of a step.
-        num_steps: How many there are; the last one is followed by a checkpoint, too.
+        num_steps: Number of steps; the last one is followed by a checkpoint, too.
         fail_every_s: Mean time between failures of the whole job [s], also while it restarts.
         restart_s: From a failure to the first step after it [s].
-        checkpoint_s: How long a checkpoint keeps training waiting [s].
+        checkpoint_s: Time that training waits for a checkpoint [s].
     """
 
     step_s: float

@@ -155,7 +155,7 @@ def _durations(
 
 
 def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:
-    """Yield the messages that cells post, whatever their micro-batches are."""
+    """Yield the messages that cells post, without their micro-batches."""
     activations = op_cells.SEND_F, op_cells.RECV_F
     for cell in cells:
         payload = Payload.ACTIVATION if columns.codes[cell] in activations else Payload.GRADIENT

@@ -1,11 +1,11 @@
-"""The pace of pipelines that drift apart, by longer and longer runs until it is known well enough.
+"""The pace of pipelines that drift apart, from longer and longer runs until it is known well enough.
 
     iterations begin together    ....|....|....|....|....|....|....|....      the first half does not count, the second
                                           half    1   2   3   4   5   6      is cut into windows: work done in each
 
-The windows' own spread says how well a run knows its pace. It does not say whether the pipelines have drifted as far
-as they will: so a run twice as long has to say the same. Nothing is quicker than the busiest device or link, and
-pipelines that begin together only get better as they drift. So the pace is known where a short run is as quick as that,
+The spread of the windows shows how well a run knows its pace. It does not show whether the pipelines have drifted as
+far as they will: so a run twice as long must have the same pace. Nothing is quicker than the busiest device or link,
+and pipelines that begin together only get better as they drift. So the pace is known if a short run reaches that bound,
 and its windows agree: few micro-batches may be as quick for a while only.
 """
 

@@ -104,7 +104,7 @@ class EqualPipelines:
         return Estimate(Meaning.ITERATION, end_s - begin_s, peaks, None if over is None else str(over))
 
     def held_ranges(self, num_pipelines: int) -> dict[int, tuple[int, int]]:
-        """Return for each device the least and the most bytes that its peak may be, whatever its ops take.
+        """Return for each device the lower and the upper bound of its peak bytes, whatever the op times.
 
         Raises:
             As `pace` does.
@@ -113,9 +113,9 @@ class EqualPipelines:
         return {held.device: held.range_bytes(num_pipelines) for held in self._held}
 
     def pace(self, num_pipelines: int) -> Pace:
-        """Return the seconds of an iteration in the long run, in which every pipeline does a batch, and their error.
+        """Return the steady-state seconds of an iteration, in which every pipeline does a batch, and their error.
 
-        However it comes out, no device or link does more than it can.
+        The seconds are never below the lower bound of the busiest device or link.
 
         Raises:
             SimulationError: The lists deadlock.
@@ -228,7 +228,7 @@ def is_slowed(costs: StageCosts, num_pipelines: int) -> bool:
 
 
 def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
-    """Predict the pace of pipelines that drift apart; nothing is said of their memory.
+    """Predict the pace of pipelines that drift apart, without memory.
 
     Raises:
         ScheduleError, SimulationError: The lists cannot finish.

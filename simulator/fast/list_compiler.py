@@ -292,7 +292,7 @@ class _Compiler:
         self._takes.append(takes)
 
     def _number(self, alike: Hashable, duration: InstructionTime) -> int:
-        """Return the number of a duration, the same for all that are `alike`; None: for this one alone."""
+        """Return the number of a duration, the same for all that are `alike`; None gives a number of its own."""
         number = len(self._durations)
         if alike is not None:
             number = self._numbers.setdefault(alike, number)

@@ -52,7 +52,7 @@ class HeldBytes:
     Attributes:
         device: The device.
         times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
-        totals: How much one pipeline then holds [bytes].
+        totals: Memory of one pipeline from each time on [bytes].
         inside: Whether a total is inside an op: from its start on, or at its end with a predicted copy not dropped yet.
             Then it is held even if the next number has the same time.
         update_bytes: Bytes of the update of each pipeline for an Average, held always; 0 if there is one pipeline

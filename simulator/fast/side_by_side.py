@@ -1,4 +1,4 @@
-"""Arrays several times over: equal pipelines on the same devices, each of which does its lists again and again.
+"""Arrays several times over: equal pipelines on the same devices, each of which repeats its lists.
 
 one        rank 0  F0 B0 END                transfers 0 .. T - 1 of channels 0 .. C - 1
 2 x 2      rank 0  F0 B0 F0 B0 END          transfers (k N + n) T + t of channels n C + c, k being the iteration
@@ -17,7 +17,7 @@ def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> Loo
     """Return the arrays of N pipelines that do their lists K times, in NumPy's arrays.
 
     Args:
-        arrays: Arrays of one of the pipelines, without reductions; devices and wires as they are for several.
+        arrays: Arrays of one of the pipelines, without reductions; devices and wires are shared by all.
         num_pipelines: N.
         iterations: K.
     """

@@ -24,13 +24,13 @@ def steady_pace(
     longer: Callable[[int], Schedule] | None = None,
     runs: UnflushedRuns | None = None,
 ) -> SteadyPace | Inexact:
-    """Return the steady-state time per micro-batch of a schedule, or why it is not known.
+    """Return the steady-state time per micro-batch of a schedule, or the reason why it is unknown.
 
     Args:
         scenario: Scenario of a batch, or of a run without a flush.
         timeline: Timeline of the scenario, simulated without jitter, or None to simulate it here.
         longer: Makes a run without a flush a number of times as long, or None to continue its lists.
-        runs: Runs of the schedule, made before with this `longer`; None: they are made here where they are needed.
+        runs: Earlier runs of the schedule with this `longer`, or None to make them here on demand.
     """
     try:
         answer = _answer(scenario, timeline, longer, runs)

@@ -100,7 +100,7 @@ def _longer_runs(scenario: Scenario, longer: Callable[[int], Schedule]) -> Itera
 
 
 def longer_times(schedule: Schedule) -> Iterator[int]:
-    """Yield how many times as long the runs are that are looked at: twice, four times, at least one."""
+    """Yield the lengths of the longer runs, as multiples: twice, four times and so on, at least one."""
     times, cells = 2, 2 * schedule.num_stages * schedule.num_microbatches
     while times == 2 or times // 2 * cells <= _MOST_CELLS:
         yield times
@@ -119,7 +119,7 @@ def paced(scenario: Scenario, pace: SteadyPace | None) -> Estimate | Inexact:
 def batch_pace(
     schedule: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> SteadyPace | None:
-    """Return the pace of a batch that is repeated; None where its Timeline alone does not show it.
+    """Return the pace of a batch that is repeated, or None if its Timeline alone does not show it.
 
     Args:
         schedule: Schedule of one batch, lowered.

@@ -63,8 +63,8 @@ class UnflushedRuns:
             timeline: Timeline of the scenario, simulated without jitter, or None to simulate it here.
 
         Returns:
-            The seconds of as many micro-batches as the run has, in the long run, and its bubble, without memory; or why
-            they are not known.
+            The seconds of as many micro-batches as the run has, in the steady state, and its bubble, without memory; or
+            the reason why they are unknown.
 
         Raises:
             ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
@@ -88,7 +88,7 @@ class UnflushedRuns:
 
 
 def unflushed_pace(runs: Iterable[tuple[Schedule, Timeline]]) -> SteadyPace | None:
-    """Return the pace of ever longer runs without a flush; None if they do not settle."""
+    """Return the pace of ever longer runs without a flush, or None if they do not settle."""
     before = None
     for schedule, timeline in runs:
         before = _Run(schedule, None, before)

@@ -65,7 +65,7 @@ class SplitError:
 
     @property
     def costs_s(self) -> float:
-        """The part of works that took longer (then it is negative) or shorter than the costs say."""
+        """The part of works that took longer (negative) or shorter than their costs."""
         return 0.0 if self.predicted_s is None else self.predicted_s - self.with_works_s
 
     @property
@@ -113,7 +113,7 @@ class ErrorSplit:
         name: Name of the schedule.
         quantities: The makespan, then busy and idle time of each device.
         replays: Replays with the run's works; with its hand-over too; and with each single message as late as it was.
-        num_messages: Messages and reductions that somebody needs.
+        num_messages: Messages and reductions that a work needs.
         num_seen: Messages and reductions whose arrival the run shows; others are as late as is usual.
         is_launch_bound: Whether hand-over is also the launching that bounds the run.
     """

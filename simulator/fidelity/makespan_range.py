@@ -51,7 +51,7 @@ def makespan_range(
         costs: Costs of the schedule's stages.
         cluster: A device for each rank.
         network: How messages go.
-        variation: How the seconds that the costs say vary.
+        variation: Variation of the seconds of the costs.
         draws: Simulated runs.
         seed: Seed of the draws.
 

@@ -77,7 +77,7 @@ class RunSeconds:
 
 
 def works_only(given: GivenRows) -> GivenRows:
-    """Return the seconds of works alone: all else is as the model says."""
+    """Return the seconds of works alone; all else follows the model."""
     return tuple(tuple(OpSeconds(work_s=seconds.work_s) for seconds in row) for row in given)
 
 

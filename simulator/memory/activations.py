@@ -23,7 +23,7 @@ from pipesched.simulator.memory.instants import NEVER, Instant, TimedOp
 
 
 class Part(StrEnum):
-    """How much of a micro-batch's activations is held."""
+    """The part of a micro-batch's activations that is held."""
 
     INPUT = "input"
     SAVED = "saved"

@@ -35,7 +35,7 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
         stamp: A number of the rank, above 0.
         times_s: When each change comes [s], to be written.
         orders: Its place among simultaneous changes, to be written.
-        counts: How much comes, or goes, to be written.
+        counts: Change of the count, to be written.
 
     Returns:
         Number of changes.
@@ -97,7 +97,7 @@ def add_changes(times_s: Any, orders: Any, counts: Any, sample_times_s: Any, hel
     Args:
         times_s: When each comes [s], ascending.
         orders: Ascending among simultaneous changes.
-        counts: How much comes, or goes.
+        counts: Change of the count.
         sample_times_s: Time of each sample [s], to be written; as long as the changes.
         held: Count at each sample, to be written.
 

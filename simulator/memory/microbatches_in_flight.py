@@ -82,7 +82,7 @@ class _Counts:
     """The counts of a Timeline's stages, in whole numbers of one unit.
 
     Attributes:
-        unit: How many of it are one micro-batch.
+        unit: Units of one micro-batch.
     """
 
     def __init__(self, timeline: Timeline, costs: StageCosts, schedule: Schedule) -> None:

@@ -154,7 +154,7 @@ def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Activ
     Gradients and messages count as any list holds them at least; `simulator.memory` counts the memory of one list.
 
     Returns:
-        None where a device has no limit, or the costs say no bytes.
+        The room, or None if a device has no limit or the costs lack bytes.
 
     Raises:
         SimulationError: A device has no room for one micro-batch.

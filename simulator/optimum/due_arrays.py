@@ -16,7 +16,7 @@ from pipesched.simulator.optimum.order_problem import OrderProblem
 
 
 class _Turn(Enum):
-    """Which micro-batch an op is of, as `load_of` counts; where there is one alone, it is the first one."""
+    """The position of an op's micro-batch, as `load_of` counts; a single one is the first."""
 
     BETWEEN = 0
     FIRST = 1

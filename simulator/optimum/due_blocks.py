@@ -153,7 +153,7 @@ class DueBlocks:
 
     @cached_property
     def _usual(self) -> list[DueBlock]:
-        """The family that is tried whatever gradients hold."""
+        """The family of blocks for small gradients, which is always tried."""
         num_passages = self._passages[-1] + 1
         gaps, shifts = (0.0,) * num_passages, (0.0,) * len(self._way)
         of_passages = [tuple(stretch[i % 2] for i in range(num_passages)) for stretch in _STRETCHES]
@@ -183,7 +183,7 @@ class DueBlocks:
 
     @cached_property
     def _spans(self) -> list[float]:
-        """How much later than its F the backward of a micro-batch is due on the shortest way, by stage [intervals]."""
+        """Delay from F to backward of a micro-batch on the shortest way, by stage [intervals]."""
         offsets = self._offsets(self._usual[0])
         return [(offsets[stage.backward] - offsets[stage.forward]) / self._interval for stage in self._stages]
 
@@ -305,7 +305,7 @@ def _way(problem: OrderProblem) -> list[int]:
 
 
 def _passages(problem: OrderProblem, way: list[int]) -> list[int]:
-    """Return of each op of the way how often it has gone through the ranks before, there or back."""
+    """Return for each op of the way its number of earlier passages through the ranks, there or back."""
     num_stages = len(way) // 2
     return [
         place % num_stages // problem.num_ranks + place // num_stages * -(-num_stages // problem.num_ranks)

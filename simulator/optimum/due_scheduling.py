@@ -26,7 +26,7 @@ class DueArrays(NamedTuple):
         ranks: Rank, by kind.
         ticks: Ticks of an op, by kind.
         firsts: The first micro-batch that has an op, by kind.
-        num_waits: How many others an op waits for, by kind.
+        num_waits: Number of ops that an op waits for, by kind.
         waits: The kinds that a kind waits for, concatenated by kind.
         wait_delays: The ticks between, in step with `waits`.
         wait_places: Where the waits of a kind begin, and the end of the last ones.
@@ -118,7 +118,7 @@ def load_of(kind: int, microbatch: int, num_microbatches: int, num_kinds: int) -
 def fits_by_due(
     arrays: DueArrays, state: DueState, num_microbatches: int, dues: Sequence[float], limit: int, rank: int
 ) -> bool:
-    """Put a rank's turns into the state, and return whether they fit into so much memory one after the other."""
+    """Put a rank's turns into the state; return whether the ops fit into `limit` one after the other."""
     begin, end = arrays.urgent_places[rank], arrays.urgent_places[rank + 1]
     held, fits, num_kinds = 0, True, len(arrays.ranks)
     for place in range(begin * num_microbatches, end * num_microbatches):

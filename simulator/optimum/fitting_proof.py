@@ -41,12 +41,12 @@ def prove_fitting_order(
         bound: Ticks that no order is shorter than.
         lists_of: Makes lists of starts.
         excess: Computes by how much lists are too large.
-        seconds: How long to look at most [s]; 0: not at all.
+        seconds: Time limit [s]; 0 skips the search.
         num_workers: Threads, or None for one per core.
         progress: Callback for regular reports.
 
     Raises:
-        As `prove_order` does.
+        Same as `prove_order`.
     """
     begun_s = time.monotonic()
 

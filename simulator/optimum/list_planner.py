@@ -97,7 +97,7 @@ def _searched(
     *,
     is_usual: bool = False,
 ) -> tuple[int, list[int]]:
-    """Return ticks and starts of the best lists that a search from one block on, and moves of their ops, come to."""
+    """Return ticks and starts of the best lists of a search from `start`, with moves of their ops."""
     whole, short = searches
     whole.begin(start)
     short.begin(start)
@@ -161,7 +161,7 @@ def _search(
 
 @final
 class _BlockSearch:
-    """How long the lists of blocks take, of one problem.
+    """The times of the lists of blocks, of one problem.
 
     Attributes:
         blocks: The blocks.

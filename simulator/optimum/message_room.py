@@ -47,7 +47,7 @@ class MessageState(NamedTuple):
     Attributes:
         nexts: The micro-batch that is next, by kind.
         heads: The place that is next, by rank.
-        clocks: How many ops of another rank are over when a rank's last one is, for each rank and other rank.
+        clocks: Number of another rank's ops that are over at a rank's last op, for each pair of ranks.
         told: The clocks of the op that made a message, by op and rank.
         posted: Receive buffers that are allocated before an op, by its place.
         used: Number of messages of a kind known to be used, by the kind that makes them.

@@ -174,7 +174,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
         message_state: Of any values.
         num_microbatches: Micro-batches.
         num_tries: Moves to try.
-        warmth: How much longer an order is that is kept by a chance of 1 / e at first [ticks].
+        warmth: Extra length of an order that is first kept with probability 1 / e [ticks].
         critical_share: Share of the moves that is on the critical path; the rest is anywhere, which makes room.
         least: When to stop [ticks].
         seed: Seed of the random numbers.

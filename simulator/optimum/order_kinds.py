@@ -13,7 +13,7 @@ class OrderKind(NamedTuple):
     Attributes:
         op: The op of micro-batch 0, or the Step.
         rank: Rank of the stage.
-        ticks: How long each takes.
+        ticks: Duration of each [ticks].
     """
 
     op: Compute | Step

@@ -57,7 +57,7 @@ class OrderRequest:
 
 
 def search_order(request: OrderRequest, tell: OnNews) -> tuple[OpTimes, int]:
-    """Return starts of the best order that is found, and the best bound [ticks]; `tell` hears of each on the way.
+    """Return starts of the best order and the best bound [ticks]; `tell` is called on each improvement.
 
     Raises:
         ModuleNotFoundError: OR-tools is not installed.

@@ -98,7 +98,7 @@ class OrderProblem:
         return replace(self, kinds=tuple(kinds)) if self.optional else self
 
     def less(self, sizes: Sequence[int]) -> OrderProblem:
-        """Return the problem with so much less room on each rank."""
+        """Return the problem with less room on each rank, by `sizes`."""
         limits = tuple(limit - size for limit, size in zip(self.room.limits, sizes, strict=True))
         return replace(self, room=replace(self.room, limits=limits))
 

@@ -181,7 +181,7 @@ class OrderSearcher:
 
 
 def _read_lines(process: subprocess.Popen[bytes], lines: SimpleQueue[bytes]) -> None:
-    """Put every line that a process says into `lines`, and an empty one when it has ended."""
+    """Put every line of a process's output into `lines`, and an empty one at its end."""
     assert process.stdout is not None, "it is a pipe"
     with suppress(ValueError):  # it was closed
         for line in process.stdout:

@@ -30,14 +30,14 @@ _MOST_OPS = 100_000
 
 
 class NotOrderableError(SimulationError):
-    """Lists are of a kind of which another order would not do the same."""
+    """Another order of these lists would not do the same work."""
 
 
 def require_orderable_length(schedule: Schedule) -> None:
-    """Refuse lists that are too long to be ordered anew.
+    """Refuse lists that are too long to reorder.
 
     Raises:
-        SimulationError: They are; it says how many micro-batches could be.
+        SimulationError: They are too long; the message has the possible number of micro-batches.
     """
     num_ops = len(schedule.columns.codes)
     if num_ops > _MOST_OPS:

@@ -102,7 +102,7 @@ class UnflushedRun:
     occupied_s: float = 0.0
 
     def way_s(self, first: int, last: int, in_flight: Sequence[float]) -> float:
-        """Return the seconds of a micro-batch from one rank down to another and back, and of the Step then."""
+        """Return the seconds of a micro-batch from one rank down to another and back, plus the following Step."""
         passed, ahead = slice(first, last + 1), [rank for rank in range(first, last + 1) if in_flight[rank] > 1]
         ops_s = math.fsum((*self.forward_s[passed], *self.backward_s[passed], self.step_s[first]))
         more_s = math.fsum(self.predict_s[rank] + (self.copy_s[rank] if rank == first else 0.0) for rank in ahead)
@@ -119,7 +119,7 @@ class UnflushedRun:
         return max(self.occupied_s, *cycles_s)
 
     def in_flight(self, period_s: float) -> FlightCounts | None:
-        """Return the fewest micro-batches in flight on each rank that keep a period; None: no number does."""
+        """Return the fewest micro-batches in flight on each rank that keep a period, or None if no number does."""
         counts = [1] * len(self.forward_s)
         for j in reversed(range(len(counts))):
             while (needed := self._needed(j, counts, period_s)) > counts[j]:

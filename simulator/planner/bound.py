@@ -42,7 +42,7 @@ class GradientReduction:
 
     Attributes:
         seconds: Seconds of the reduction alone.
-        nics: NICs of the cluster that the reduction goes through, and how long it keeps each [s].
+        nics: NICs of the cluster on the way of the reduction, and the time that it occupies each [s].
     """
 
     seconds: float

@@ -45,7 +45,7 @@ _MOST_OPS = 3_000_000
 def evaluate_candidate(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> PlanOutcome:
-    """Predict a candidate, or say why it cannot be."""
+    """Predict a candidate, or report why it is refused."""
     return detailed(weigh_candidate(candidate, costs, cluster, network), costs, cluster, network)
 
 

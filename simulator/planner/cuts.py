@@ -34,7 +34,7 @@ class Cuts:
 
     Args:
         profile: Profile of the whole model.
-        convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
+        convert_bytes_per_s: Compression throughput of a device, in uncompressed bytes/s, or None for free compression.
     """
 
     def __init__(self, profile: Profile, convert_bytes_per_s: float | None = None) -> None:

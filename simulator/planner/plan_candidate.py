@@ -58,7 +58,7 @@ class Candidate(SearchCandidate):
 
     @property
     def num_devices(self) -> int:
-        """How many it uses, from the first on."""
+        """Number of devices in use, from the first on."""
         return self.depth * self.width
 
     @property

@@ -47,7 +47,7 @@ class PlanRanking:
         considered: Every candidate, with a lower bound of its seconds per sample.
         num_predicted: Candidates that were predicted in full.
         is_complete: Whether the search was completed.
-        headroom: How much faster, relatively, than the best one another candidate might be; 0 if it is the best.
+        headroom: Largest possible relative gain of another candidate over the best one; 0 if it is the best.
         is_interrupted: Whether the user ended the search, and waits for its result.
     """
 
@@ -70,7 +70,7 @@ class PlanRanking:
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """How far a search is: shares of the candidates that are settled, and samples/s of the best one so far."""
+    """Progress of a search: shares of the candidates that are settled, and samples/s of the best one so far."""
 
     settled: float
     best: float
@@ -90,7 +90,7 @@ def search_plans(
 
     Args:
         request: Model, machines, batch.
-        top: How many to rank.
+        top: Number of plans to rank.
         time_limit_s: Time limit of the search [s], or None without limit; it ends later if no fitting plan is known.
         workers: Processes; 1 is this process, None is one per core if that is quicker.
         tick: Callback for progress reports.

@@ -30,7 +30,7 @@ class BoundedCandidate(Generic[CandidateT, OutcomeT]):
         cost: Cost, in any unit; inf if it cannot be taken.
         number: Number of the candidate: of equal costs, the lower number comes first.
         outcome: Outcome of the evaluation, or None if `cost` is a bound.
-        num_refined: How often the bound was raised.
+        num_refined: Number of times that the bound was raised.
     """
 
     cost: float
@@ -46,7 +46,7 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
 
     Args:
         candidates: All that there are, each with a number of its own.
-        top: How many are to be ranked.
+        top: Number of candidates to rank.
     """
 
     def __init__(self, candidates: Iterable[BoundedCandidate[CandidateT, OutcomeT]], top: int) -> None:

@@ -152,7 +152,7 @@ class CutSearch:
                     heappush(self._waiting, (over_bytes, cost_s, least_s, moved, lost_s))
 
     def _all(self, layers: Layers) -> Iterator[Layers]:
-        """Yield all cuts that were not looked at, by their bounds, where they are few."""
+        """Yield all remaining cuts by their bounds, if they are few."""
         if _num_cuts(layers) > _FEW_CUTS:
             return
         num_layers, num_stages = sum(layers), len(layers)

@@ -241,7 +241,7 @@ class _Measure:
 
     @property
     def most(self) -> int:
-        """How many cuts are simulated at most."""
+        """Most cuts to simulate."""
         if self._runs is not None:
             return max(2, min(_MOST_CUTS, _MOST_CELLS // len(self._lists.columns.codes)))
         return max(4, min(_MOST_CUTS, _MOST_STEPS // len(self._program.kinds)))

@@ -15,7 +15,7 @@ class SearchCandidate(ABC):
     Attributes:
         schedule: Name of the schedule in the catalogue, or the `OwnName` of a builder of a user's own.
         num_microbatches: M, of a batch.
-        num_chunks: Stages per rank, where the schedule takes several; else None.
+        num_chunks: Stages per rank, or None if the schedule has a fixed number.
         recomputes: Whether every stage keeps only its input, and makes the rest again.
     """
 

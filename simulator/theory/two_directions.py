@@ -15,7 +15,7 @@ def dualpipe_idle_s(p: int, t_f: float, t_w: float, overlap: float = 0.0) -> flo
         p: Ranks; of DualPipeV the stages, twice its ranks.
         t_f: Seconds of F of one stage, and of I.
         t_w: Seconds of W of one stage.
-        overlap: How much of the shorter of a pair is hidden, from 0 to 1.
+        overlap: Hidden share of the shorter op of a pair, from 0 to 1.
     """
     t_w = min(t_w, t_f)
     t_b = t_f + t_w

@@ -62,6 +62,6 @@ def _obstacle(scenario: Scenario, num_devices: int) -> str | None:
 
 
 def _is_other(schedule: Schedule) -> bool:
-    """Whether the catalogue says that the lists are neither AvgPipe's nor a special case of them."""
+    """Whether the lists are neither AvgPipe's nor a special case of them, according to the catalogue."""
     entry = None if schedule.origin is None else lookup(schedule.origin)
     return entry is not None and not entry.traits.averages and entry.case_of is None

@@ -20,7 +20,7 @@ under way at once; (4), (6) and (7) do not. So there are two ways to account:
                  flight in the profile, min(f, m') are in flight; and if all m' are in flight, no backward is over at
                  the peak, so that there are no gradients yet, or one micro-batch less
 
-For one pipeline in the profile and in the question both say the same seconds, and for m' > f the same bytes.
+For one pipeline in the profile and in the prediction both give the same seconds, and for m' > f the same bytes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class SettingOutcome(SearchOutcome):
         held_bytes: Most that a device holds.
         reason: Why it is rejected; None if it is not.
         yardstick: How fast the machine was where it was run; None where it was not.
-        error: How far off `seconds` may be, as a share of them; None but where pipelines drift.
+        error: Relative error of `seconds`, or None unless pipelines drift.
     """
 
     setting: Setting
@@ -106,7 +106,7 @@ def rank_key(outcome: SettingOutcome, evaluator: Evaluator, shortest_s: float) -
 
 
 def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
-    """Return the fastest plain 1F1B that fits, whatever its M; None if none does."""
+    """Return the fastest plain 1F1B that fits, with any M, or None."""
     return next((o for o in ranked(outcomes, Evaluator.SIMULATE) if o.fits and o.setting.is_plain), None)
 
 

@@ -102,7 +102,7 @@ def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -
     Args:
         path: Path of the file.
         problem: The problem.
-        how: Whatever else the outcomes depend on.
+        how: Other inputs of the outcomes.
 
     Raises:
         SimulationError, ProfileError, ScheduleError: As `Journal` does.
@@ -150,7 +150,7 @@ def _equations(problem: Problem, settings: Sequence[Setting], accounting: Accoun
 
 
 def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
-    """Return the profile of the most micro-batches that the model's profile covers, as far ahead as is asked for."""
+    """Return the profile with the most micro-batches that the model's profile covers, up to the needed number."""
     advance = max(setting.advance or 0 for setting in settings)
     counts = {setting.num_microbatches for setting in settings}
     covered = [count for count in counts if problem.covers(count)]

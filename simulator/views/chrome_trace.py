@@ -280,7 +280,7 @@ def _chains(timeline: Timeline, slices: Sequence[_Slice]) -> Iterator[list[_Slic
 def _flow_ns(chain: Sequence[_Slice]) -> list[int] | None:
     """Return when an arrow passes each slice: never back in time, always inside.
 
-    None when clocks differ so much that no arrow can be drawn.
+    None if clocks differ too much to draw an arrow.
     """
     times = [chain[0].last_ns]
     for part in chain[1:]:

@@ -339,7 +339,7 @@ def _word(text: str) -> Line2D:
 
 
 def _write_legend(figure: Figure, handles: Sequence[Any], above_in: float, scale: float) -> None:
-    """Explain colours in one line, so far above the bottom of the figure; the letters are smaller in a narrow one."""
+    """Explain colours in one line, at a height above the bottom of the figure; a narrow figure has smaller letters."""
     width_in, height_in = figure.get_size_inches()
     ems = sum(_MARK_EM + _LETTER_EM * len(handle.get_label()) for handle in handles)
     size = min(_LEGEND_POINTS, 72 * (width_in - 0.125) / ems)

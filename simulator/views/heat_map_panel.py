@@ -31,7 +31,7 @@ def draw_heat_map(
 ) -> AxesImage:
     """Draw a cell for each value, in a logarithmic scale of colours with its bar, and return it; NaN is an empty cell.
 
-    Where there is no room for them, numbers are left out, and labels but for some.
+    Without enough room, numbers and most labels are left out.
 
     Args:
         axes: Of a figure with a constrained layout.

@@ -95,7 +95,7 @@ def draw_memory(axes: Axes, chart: Chart, lanes: Sequence[Lane], unit_s: float) 
 
 
 def _write_lane(axes: Axes, chart: Chart, lane: Lane, y: float) -> None:
-    """Write the device left of its lane, and right of it the most it holds, and the limit."""
+    """Write the device left of its lane, and right of it the peak memory and the limit."""
     beside: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
     name = literal(lane_name(chart, lane))
     axes.annotate(name, (0, y), (-7, 0), ha="right", color=INK, size=8.5, annotation_clip=False, **beside)

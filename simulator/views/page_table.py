@@ -107,5 +107,5 @@ def _column(timeline: Timeline, measures: Metrics, path: Sequence[Piece], detail
 
 
 def _extremes(name: str, values: Collection[_Number], text: Callable[[_Number], str]) -> dict[str, str]:
-    """Return the row of the most and the least of all devices; none where nothing is known."""
+    """Return the row of the largest and the smallest value of all devices; empty if nothing is known."""
     return {f"{name}, most / least": " / ".join(map(text, dict.fromkeys((max(values), min(values)))))} if values else {}

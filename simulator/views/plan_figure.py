@@ -121,7 +121,7 @@ def layout_figure(candidate: Candidate, cluster: Cluster) -> ShownFigure:
 
 
 def _draw_layout(figure: Figure, cluster: Cluster, candidate: Candidate, boxes: list[_Box], below_in: float) -> None:
-    """Draw the nodes, so far below the top of the figure."""
+    """Draw the nodes, at a distance below the top of the figure."""
     width, height = figure.get_size_inches()
     height_in = max(box.y + box.height for box in boxes)
     axes = figure.add_axes((0, (height - below_in - height_in) / height, 1, height_in / height))
