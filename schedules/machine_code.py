@@ -45,7 +45,7 @@ def is_hot(num_steps: int, loop: Callable[..., Any], parts: tuple[Callable[..., 
 
 @cache
 def has_numba() -> bool:
-    """Whether there is something that compiles, and room for it."""
+    """Whether numba is installed, and has enough memory."""
     return find_spec("numba") is not None and has_room_for_numba()
 
 

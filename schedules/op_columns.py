@@ -303,7 +303,7 @@ class OpRow(Sequence[Op]):
 
 
 def _listed(numbers: Numbers | None, cells: slice) -> list[int]:
-    """Return some cells of a column as a list of ints; zeros if there is no such column."""
+    """Return some cells of a column as a list of ints, or zeros without the column."""
     if numbers is None:
         return [0] * (cells.stop - cells.start)
     part: Any = numbers[cells]

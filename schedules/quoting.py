@@ -23,7 +23,7 @@ def shown(value: object) -> str:
 
 
 def guess(name: str, names: Iterable[str]) -> str:
-    """Return ``did you mean latency_s? `` where `name` is much like one of `names`, whatever its unit; else nothing."""
+    """Return ``did you mean latency_s? `` if `name` resembles one of `names` but for its unit, or an empty text."""
     stems = {_UNIT.sub("", known): known for known in names}
     near = get_close_matches(_UNIT.sub("", name[:_SHOWN_CHARACTERS]), stems, n=1, cutoff=0.7)
     return f"did you mean {stems[near[0]]}? " if near else ""

@@ -182,7 +182,7 @@ class Schedule:
         return tuple(_homes(self)) if self.layout is None else self.layout.homes
 
     def home(self, stage: int, microbatch: int) -> int:
-        """Return the rank that runs F of (stage, microbatch): where its messages go."""
+        """Return the rank that runs F of (stage, microbatch), the destination of its messages."""
         ranks = self.homes[stage]
         return ranks[microbatch % len(ranks)]
 
@@ -282,7 +282,7 @@ def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
 
 
 def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
-    """Return the rank that runs F of each (stage, microbatch): where its messages go.
+    """Return the rank that runs F of each (stage, microbatch), the destination of its messages.
 
     A stage on several ranks (its replicas) needs nothing else.
     """

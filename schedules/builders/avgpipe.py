@@ -26,7 +26,7 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
     """Build N pipelines: rank ``n * num_ranks + k`` holds stage k of pipeline n, on device k.
 
     Args:
-        num_ranks: K, the ranks of one pipeline; there are N of them on every device.
+        num_ranks: K, the ranks of one pipeline; N of them share every device.
         num_microbatches: Micro-batches of all pipelines together; pipeline n has the n-th N-th of them, its own batch.
         pipelines: N.
         advance: Forwards that every rank but the last of a pipeline runs further ahead than in 1F1B.
@@ -53,7 +53,7 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
     Args:
         num_ranks: K.
         num_microbatches: Micro-batches of this one pipeline.
-        pipelines: N; with one there is no Average.
+        pipelines: N; a single one has no Average.
         advance: Number of forwards that run ahead of the backwards, as in `avgpipe`.
 
     Raises:
@@ -67,7 +67,7 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
 
 
 def _averaged(num_ranks: int, per_pipeline: int, numbers: range, pipelines: int, advance: int) -> OpColumns:
-    """Return the lists of the pipelines of these numbers, averaged if there are others."""
+    """Return the lists of the pipelines with these numbers, averaged if `pipelines` is above 1."""
     rows = [row + "A" * (pipelines > 1) for row in pipeline_rows(num_ranks, per_pipeline, advance)]
     stages = [*range(num_ranks)] * len(numbers)
     firsts = [number * per_pipeline for number in numbers for _ in range(num_ranks)]

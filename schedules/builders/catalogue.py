@@ -138,7 +138,7 @@ def require_known(entry: Entry, parameters: Iterable[str]) -> None:
 
 
 def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, ParameterValue]) -> None:
-    """Refuse another number of stages per rank than there are, where that is fixed."""
+    """Refuse a wrong number of stages per rank, if the number is fixed."""
     expected = entry.chunks_with(num_chunks, settings)
     if num_chunks == expected:
         return

@@ -12,7 +12,7 @@ A micro-batch crosses a stage in every slot, there and back, and in each directi
 p even, the two directions take turns on every rank and never meet. Units of p micro-batches follow one another
 every 2 p slots, the next one's forwards in the gaps of the last one's backwards (the paper's direct concatenation).
 
-Where B takes as long as F, a rank is idle for p - 2 slots however many units there are: bubble_fraction
+If B takes as long as F, a rank is idle for p - 2 slots, with any number of units: bubble_fraction
 (p - 2) / (2 m + p - 2). The longer B is, the less the units fit together: idle for (p - 2)(t_f + m / p (t_b - t_f)),
 which for t_b = 2 t_f and one unit is the paper's (p - 2) / (3 m / 2 + p - 2). The ranks in the middle hold p
 micro-batches, the outermost p / 2 + 1, each in one of the rank's two stages.

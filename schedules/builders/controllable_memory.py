@@ -171,7 +171,7 @@ class _Rank:
         self._weights = [list(accumulate((other == letter for other in repeated), initial=0)) for letter in "wW"]
 
     def next_letter(self) -> int | None:
-        """Return the letter of the op to take, if there is one."""
+        """Return the letter of the op to take, or None."""
         letter = self._first_of((_I_DOWN, _I_UP, _F_UP, _F_DOWN))
         return self._first_of((_W_UP, _W_DOWN)) if letter is None else letter
 

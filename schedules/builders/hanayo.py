@@ -9,9 +9,9 @@ p = 2 ranks, w = 2 waves, m = 2 micro-batches: stages go down the ranks and up a
 So every rank has work from both directions, as with Chimera's two pipelines, and nothing is there twice. The order
 follows Chimera's rule: a micro-batch crosses a stage in every slot, there and back, one enters in every other slot, and
 rounds of p micro-batches follow one another without a gap. A rank that takes a backward where it can and else a
-forward, with at most p micro-batches let into the pipeline, is no faster and no slower.
+forward, with at most p micro-batches in the pipeline, is no faster and no slower.
 
-Where B takes as long as F, a rank is idle for 2 (p - 1) chunk times however many rounds there are: bubble_overhead
+If B takes as long as F, a rank is idle for 2 (p - 1) chunk times, with any number of rounds: bubble_overhead
 (p - 1) / (2 w m), as with 2 w interleaved chunks. The longer B is, the less the rounds fit together: idle for
 2 (p - 1)(t_f + m / p (t_b - t_f)), both of one chunk. A rank holds min(m, p) micro-batches at most.
 """

@@ -53,7 +53,7 @@ class Faults:
         """Return if nothing is wrong.
 
         Raises:
-            ScheduleError: Something is; the first faults in one line, and how many more there are.
+            ScheduleError: There are faults; the message has the first ones in one line, and the number of the others.
         """
         if not self._count:
             return

@@ -4,7 +4,7 @@
     0BW1          0B1           full backward
     0B1 .. 0W1    0I1 .. 0W1    the two halves of a backward
 
-A file is of 2024 if it has BW, or if it has W, no I, and a B for every W. Today B beside W of the same micro-batch is
+A file is of 2024 if it has BW, or if it has W, no I, and a B for every W. Today B and W of one micro-batch together are
 wrong, so no correct file of today is taken for one of 2024.
 """
 

@@ -45,11 +45,11 @@ class Use:
         op: The op, which names the version and the look-ahead.
         current: Steps that the stage has done when the op runs.
         update: Steps that the stage has done when the last backward of the op's micro-batch runs: the version that
-            its gradient changes. None if there is no backward.
+            its gradient changes, or None without backward.
         held: The versions of the stage's weights that are held while the op runs, in ascending order.
         in_flight: Micro-batches of the stage on this rank between F and the end of the backward, its own included.
         on_rank: Micro-batches in flight on all stages of the rank together.
-        agreement: Whether all ops of its stage and micro-batch read the same weights; None if there is no backward.
+        agreement: Whether all ops of its stage and micro-batch read the same weights, or None without backward.
     """
 
     op: Compute
@@ -158,7 +158,7 @@ class _Stage:
     """One stage of one rank, as far as its list has been read.
 
     Attributes:
-        old: The replaced versions that may still be read: where each was last read, or was replaced.
+        old: The replaced versions that may still be read, with the place of the last read or of the replacement.
         reads: The reads that are not yet yielded.
         open: The reads that wait for their micro-batch's backward.
         latest: The version that each phase read last.

@@ -57,7 +57,7 @@ class OpKind:
 
     Attributes:
         kind: Kind of the ops, as in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
-        count: How many there are.
+        count: Number of ops.
         predicted_s: Mean duration of the ops, as predicted [s]; of two of a kind, in the first.
         measured_s: Mean duration of the ops, as measured [s]; of two of a kind, in the second.
     """

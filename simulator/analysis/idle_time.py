@@ -221,7 +221,7 @@ class _Charges:
 
 
 def _numbered(microbatches: Any) -> tuple[Any, int]:
-    """Return micro-batches as numbers without large gaps, and how many there are."""
+    """Return micro-batches as numbers without large gaps, and their count."""
     count = 1 + machine_code.bounds(microbatches)[1]
     if count <= 4 * len(microbatches) + 1000:
         return microbatches, count

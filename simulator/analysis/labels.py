@@ -83,7 +83,7 @@ def readable_s(time_s: float) -> str:
 
 
 def readable_pace(pace: SteadyPace | None) -> str:
-    """Return the seconds of a micro-batch, with their error where there is one, as people read them."""
+    """Return the seconds of a micro-batch, with their error if known, as text for people."""
     if pace is None:
         return "-"
     return readable_s(pace.s_per_microbatch) + ("" if pace.error is None else f" ± {pace.error:.1%}")

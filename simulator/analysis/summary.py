@@ -23,7 +23,7 @@ class Summary:
     Attributes:
         name: The schedule's.
         makespan_s: Time from the first start of work to its last end [s].
-        makespan_p50_s: Median of the makespans of several runs with jitter; None where there is one run.
+        makespan_p50_s: Median of the makespans of several runs with jitter, or None for one run.
         makespan_p90_s: Their 90th percentile.
         makespan_p99_s: Their 99th percentile.
         bubble_fraction: idle / (devices x makespan).

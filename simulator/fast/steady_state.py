@@ -163,7 +163,7 @@ def shown_period_s(
 
 
 def _predicts_weights(schedule: Schedule) -> bool:
-    """Whether ops look ahead, which takes time in every batch but the first: there is nothing to predict from yet."""
+    """Whether ops look ahead, which takes time in every batch but the first, which has nothing to predict from."""
     lookaheads = schedule.columns.lookaheads
     return lookaheads is not None and machine_code.num_above(lookaheads, 0) > 0
 

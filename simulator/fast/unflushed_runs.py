@@ -1,7 +1,7 @@
 """The steady state of a run without a flush, from the run itself or from longer runs; each list is analysed once.
 
 The next op depends only on the micro-batches that are under way. So once all ops of that many micro-batches end equally
-long after the same ops of some periods before, all later ops do. One period may not suffice: where k micro-batches
+long after the same ops of some periods before, all later ops do. One period may not suffice: if k micro-batches
 circulate, the gap may repeat only every k periods.
 
 The times in which the pipeline fills and drains do not count. A run of several stretches (`hybrid`, which stops

@@ -106,7 +106,7 @@ def lifetimes(
     Args:
         timeline: Timeline of `schedule`, lowered. Its times are only compared, so they may also be ranks of times [s].
         costs: Bytes of every stage.
-        schedule: Says how many stages there are.
+        schedule: Schedule with the number of stages.
         buffers: How receive buffers are allocated.
 
     Returns:

@@ -65,7 +65,7 @@ class ActivationRoom:
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether it is in bytes, so that there is more than activations."""
+        """Whether the unit is bytes; the room then counts memory beside activations, too."""
         return self.unit_bytes > 0
 
     @property

@@ -77,7 +77,7 @@ class GradientLags:
         return tuple(max(0.0, microbatch - span - _SOONER) for span in spans)
 
     def of_one_chunk(self, lags: Lags) -> Iterator[Lags]:
-        """Yield lags for all chunks, and where there are several for each one alone."""
+        """Yield lags for all chunks, and for each of several chunks alone."""
         yield lags
         for late in range(self._num_chunks if self._num_chunks > 1 else 0):
             yield tuple(lag if chunk == late else 0.0 for lag, chunk in zip(lags, self._chunks, strict=True))

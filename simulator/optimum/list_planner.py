@@ -108,7 +108,7 @@ def _searched(
 
 
 def _other_starts(best: DueBlock, short: _BlockSearch) -> list[DueBlock]:
-    """Return the best block of each other family for which there is room, the best one first."""
+    """Return the best fitting block of each other family, the best one first."""
     families = [family for family in short.blocks.families if best not in family]
     timed = [min(((short.ticks_of(block), at) for at, block in enumerate(family))) for family in families]
     blocks = [(ticks, family[at]) for (ticks, at), family in zip(timed, families, strict=True) if ticks < DOES_NOT_FIT]

@@ -170,7 +170,7 @@ def anneal_order(  # noqa: C901 -- one loop, as numbers are drawn in turn
     Args:
         arrays: The problem.
         messages: Its messages.
-        state: Orders that can be worked through and fit; else of any values.
+        state: Orders that can run and fit; the other fields may have any values.
         message_state: Of any values.
         num_microbatches: Micro-batches.
         num_tries: Moves to try.

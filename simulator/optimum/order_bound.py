@@ -47,7 +47,7 @@ def _jobs(problem: OrderProblem, rank: int, heads: OpTimes, tails: OpTimes) -> l
 
 
 def least_of_jobs(jobs: list[tuple[_Time, _Time, _Time]]) -> _Time:
-    """Return the end of Jackson's preemptive schedule of (head, length, tail), one of which there is."""
+    """Return the end of Jackson's preemptive schedule of one or more (head, length, tail)."""
     jobs.sort()
     waiting: list[tuple[_Time, _Time]] = []
     position = 0

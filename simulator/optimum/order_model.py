@@ -79,7 +79,7 @@ def search_order(request: OrderRequest, tell: OnNews) -> tuple[OpTimes, int]:
 
 
 class _Solving:
-    """Solvers, one after the other, in the time that there is.
+    """Solvers, one after the other, within the time limit.
 
     Attributes:
         cp_model: OR-tools' module.

@@ -76,7 +76,7 @@ class SearchNews(NamedTuple):
 
 @final
 class OrderSearcher:
-    """A process that searches for orders, one after the other; it is started when there is something to search."""
+    """A process that searches for orders, one after the other; it is started on the first request."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -211,8 +211,8 @@ def prove_order(
         progress: Callback for regular reports.
 
     Raises:
-        ModuleNotFoundError: OR-tools is not installed, and there is something to look for.
-        SimulationError: There are too many ops to look for it, or too little memory.
+        ModuleNotFoundError: OR-tools is not installed, and a search is needed.
+        SimulationError: There are too many ops for a search, or too little memory.
     """
     with OrderSearcher() as searcher:
         return searcher.prove(problem, starts, bound, seconds=seconds, num_workers=num_workers, progress=progress)

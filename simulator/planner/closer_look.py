@@ -40,7 +40,7 @@ class CloserLook:
         return CloserLook, (self._request,)
 
     def first(self, candidate: Candidate, number: int) -> Bounded:
-        """Return a candidate under its bound, or refused if the bound does not fit, or there is no such schedule.
+        """Return a candidate under its bound, or refused if the bound does not fit, or the schedule is impossible.
 
         Args:
             candidate: The candidate.

@@ -122,7 +122,7 @@ class Cuts:
     ) -> Partition | None:
         """Return the cut with the fastest slowest stage among all that fit, or None if none fits.
 
-        Layers add up as they are alone: a storage that two of them keep counts for both.
+        Bytes of layers are added up: a storage that two layers keep counts for both.
 
         Args:
             size: Samples in a micro-batch.

@@ -123,7 +123,7 @@ class _Search:
         self._smallest: _Queue = BestFirst([], 1)  # by bytes
 
     def ranking(self) -> PlanRanking:
-        """Search until enough are ranked, or there is no time left."""
+        """Search until enough plans are ranked, or the time is over."""
         is_complete = False
         try:
             self._begin()

@@ -117,7 +117,7 @@ def require_plannable(request: Request) -> None:
 
 
 def nothing_possible(request: Request) -> ProfileError:
-    """Return why there is no candidate: more stages than layers, copies that cannot share the batch, or the rules."""
+    """Return why no candidate exists: more stages than layers, copies that cannot share the batch, or the rules."""
     if request.refusal is not None:
         refused = next(filter(None, map(request.refusal, _possible(request, request.cuts()))), None)
         if refused is not None:

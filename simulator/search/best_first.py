@@ -45,7 +45,7 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
     """Candidates that are refined, the one of the least bound first, until the best of all have their outcomes.
 
     Args:
-        candidates: All that there are, each with a number of its own.
+        candidates: All candidates, each with a number of its own.
         top: Number of candidates to rank.
     """
 

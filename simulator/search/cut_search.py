@@ -33,7 +33,7 @@ _FEW_CUTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CutBounds:
-    """Lower bounds of the seconds of cuts: the work of a rank or channel, and where there is a flush the way to it.
+    """Lower bounds of the seconds of cuts: the work of a rank or channel, plus the way to it if there is a flush.
 
     Attributes:
         work: Work of each rank and channel.

@@ -98,7 +98,7 @@ def fastest_cut(task: CutTask) -> Layers:
 
 
 def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutBounds:
-    """Return the lower bounds of cuts: the work of ranks and channels, and the way to them if there is a flush.
+    """Return the lower bounds of cuts: the work of ranks and channels, plus the way to them if there is a flush.
 
     Args:
         lists: The lists; channels are known of lowered ones.

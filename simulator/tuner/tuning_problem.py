@@ -143,7 +143,7 @@ def _made(store: dict[Hashable, MadeT], key: Hashable, make: Callable[[], MadeT]
 
 
 def _alike(setting: Setting) -> Setting:
-    """Return one that has the same lists in each of its pipelines: there are two, if there can be several."""
+    """Return a setting with the same lists per pipeline; it has two pipelines if it can have several."""
     return setting if setting.advance is None else replace(setting, num_pipelines=2)
 
 

@@ -210,7 +210,7 @@ def caption_of(measures: Metrics) -> str:
 
 
 def _counts(timeline: Timeline) -> list[str]:
-    """Return how many ranks p, micro-batches m and, where there are several, stages of a rank v there are."""
+    """Return the numbers of ranks p, of micro-batches m and, if above 1, of stages of a rank v."""
     stages: dict[int, set[int]] = defaultdict(set)
     microbatches = set()
     for span in timeline.spans:

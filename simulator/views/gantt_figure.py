@@ -216,7 +216,7 @@ def _fitting(width: float, digits: int) -> float:
 
 
 def _draw_transfers(axes: Axes, chart: Chart, seconds: float, from_s: float, to_s: float) -> bool:
-    """Draw a line from where a transfer starts to where it has arrived, behind the boxes, if there are few enough."""
+    """Draw a line from the start of each transfer to its arrival, behind the boxes, if there are few enough."""
     at = {(row.timeline, row.rank): row for row in chart.rows}
     lines: dict[Payload, list[list[tuple[float, float]]]] = {payload: [] for payload in Payload}
     for index, timeline in enumerate(chart.timelines):

@@ -38,7 +38,7 @@ class KeyFigures:
 
     Attributes:
         rows: A name and its values, as people read them.
-        names: The name of each run; not shown where there is one.
+        names: The name of each run; a single one is not shown.
     """
 
     rows: Sequence[Sequence[str]]

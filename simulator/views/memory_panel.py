@@ -60,7 +60,7 @@ def memory_lanes(chart: Chart, memory_bytes: Sequence[Mapping[int, int]]) -> lis
 
 
 def lane_name(chart: Chart, lane: Lane) -> str:
-    """Return the name of a lane's device, with its Timeline's where there are several."""
+    """Return the name of a lane's device, with the name of its Timeline if there are several."""
     return f"device {lane.device}" + (f", {chart.names[lane.timeline]}" if len(chart.timelines) > 1 else "")
 
 

@@ -140,7 +140,7 @@ def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
 
 
 def _shown(timeline: Timeline, candidate: Candidate) -> Timeline:
-    """Return the Timeline of the ranks that there is room for."""
+    """Return the Timeline of the ranks that fit into the figure."""
     if len(timeline.rank_to_device) <= _MOST_ROWS:
         return timeline
     spans = tuple(span for span in timeline.spans if span.rank < candidate.depth)

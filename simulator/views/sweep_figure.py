@@ -157,7 +157,7 @@ def _maps(ordered: Sequence[SweptOutcome], by: str) -> list[_Map]:
 
 
 def _spread(values: Iterable[Any], *, is_rising: bool = True) -> list[Any]:
-    """Return values in order, some of them where there are too many."""
+    """Return values in order, or a selection if there are too many."""
     known = sorted(values, key=lambda value: (value is not None, value), reverse=not is_rising)
     step = math.ceil(len(known) / _MOST_CELLS)
     return known[::step]
