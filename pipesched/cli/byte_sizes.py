@@ -9,14 +9,14 @@ from pipesched.cli.errors import InputError
 from pipesched.profiles import BYTE_UNITS, BYTES_LIMIT
 
 _LEAST_BARE = 1024
-"""A smaller number without a unit is no memory: its unit was forgotten."""
+"""Least memory in bytes without a unit; a smaller number lacks its unit."""
 
 
 def parse_bytes(text: str, option: str) -> int:
-    """Return the bytes that `text` says: GB is 10^9, GiB 2^30.
+    """Return the bytes of a text: GB is 10^9, GiB 2^30.
 
     Raises:
-        InputError: It says none, or more than any machine has.
+        InputError: The text is no size, or more than any machine has.
     """
     match = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     try:
@@ -34,10 +34,10 @@ def parse_bytes(text: str, option: str) -> int:
 
 
 def parse_memory(text: str, option: str) -> int:
-    """Return the bytes of a memory, which are too few to be one where a number stands without its unit.
+    """Return the bytes of a memory; a small number without a unit is refused.
 
     Raises:
-        InputError: It says none, more than any machine has, or less than 1024 without a unit.
+        InputError: The text is no size, more than any machine has, or less than 1024 without a unit.
     """
     num_bytes = parse_bytes(text, option)
     bare = text.strip()
@@ -49,12 +49,12 @@ def parse_memory(text: str, option: str) -> int:
 
 
 def enough(num_bytes: int) -> int:
-    """Return a number that `parse_memory` takes without a unit, and that is as many bytes or more."""
+    """Return at least `num_bytes`, as a number that `parse_memory` takes without a unit."""
     return max(num_bytes, _LEAST_BARE)
 
 
 def byte_units(unit: str) -> float | None:
-    """Return the bytes of a unit, of bits too (``Gbit``, ``Gb``); None if it is none."""
+    """Return the bytes of a unit, of bits too (``Gbit``, ``Gb``), or None for another text."""
     bits = re.fullmatch(r"([KMGTkmgt]?)(bit|b)", unit)
     if bits is not None:
         return BYTE_UNITS[f"{bits[1].lower()}b"] / 8

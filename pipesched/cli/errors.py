@@ -1,4 +1,4 @@
-"""Errors of the command line: their one line on stderr, and the exit codes."""
+"""Errors of the command line: one line on stderr, and the exit codes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pipesched.workflows import ArgumentError
 
 FINE = 0
 NEGATIVE = 1
-"""The answer is no: lists that cannot run, over memory, a measurement that disagrees."""
+"""Exit code for a negative answer: lists that cannot run, over memory, a measurement that disagrees."""
 BAD_INPUT = 2
 RANK_FAILED = 3
 NOT_THERE = 4
-"""Something is not installed, or not there."""
+"""Exit code if a package or a device is missing."""
 STOPPED = 130
-"""The user stopped the command: 128 + SIGINT, as shells count it."""
+"""Exit code if the user stopped the command: 128 + SIGINT, as in shells."""
 
 _FLAGS = {
     "is_repeated": "--repeated",
@@ -46,7 +46,7 @@ _FLAGS = {
     "is_split": "--split",
     "bound_seconds": "--bound",
 }
-"""Options that are not called as the arguments of the library."""
+"""Options whose names differ from the arguments of the library."""
 
 
 _SAID = {
@@ -66,7 +66,7 @@ _SAID = {
     r"as pipesched\.profile_links measures it": "as 'pipesched profile-links' writes it",
     r"give them too \(`cluster`\)": "give them too, as --nodes 2 --machine dgx-h100",
 }
-"""What the library advises in its own words, and what the command line has for it."""
+"""Advice of the library, and its equivalent on the command line."""
 
 
 class InputError(ArgumentError):
@@ -74,28 +74,28 @@ class InputError(ArgumentError):
 
 
 class NotThereError(Exception):
-    """Something that was asked for is not installed or not there."""
+    """A requested package or device is missing."""
 
 
 _FILES: dict[str, Path] = {}
-"""The file of what a message may begin with: a schedule's name, or ``cluster``."""
+"""The files of subjects of messages: a schedule's name, or ``cluster``."""
 
 
 def read_from(file: Path, subject: str) -> None:
-    """Let messages that begin with `subject`, which was read from a file, begin with the file's name."""
+    """Prefix messages on `subject`, which was read from a file, with the name of the file."""
     _FILES[subject] = file
 
 
 def forget_files() -> None:
-    """Forget what was read, before another command."""
+    """Forget the files before another command."""
     _FILES.clear()
 
 
 def in_flags(error: BaseException | str) -> str:
-    """Return what an error or a note says; what the library says of its arguments, said of options of the command line.
+    """Return the text of an error or a note, with arguments of the library replaced by options of the command line.
 
-    An argument is named at the beginning, or between backticks: ``num_runs: got 5 without `jitter`, try `jitter=0.1```.
-    Only an `ArgumentError` begins with one: others begin with what is wrong, as a schedule of any name.
+    An argument stands at the beginning, or between backticks: ``num_runs: got 5 without `jitter`, try `jitter=0.1```.
+    Only an `ArgumentError` begins with an argument. Other errors begin with their subject, as the name of a schedule.
     """
     message = str(error)
     file = _FILES.get(message.partition(": ")[0])

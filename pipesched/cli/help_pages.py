@@ -1,4 +1,4 @@
-"""Help pages: the options of a command in groups, each with what it takes and its default, and examples."""
+"""Help pages: the options of a command in groups, each with its values and its default, and examples."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipesched.cli.examples import EXAMPLES
 from pipesched.cli.options import plain_value, with_plain_readers
 
 _COLUMN = 26
-"""Widest left column; what is wider has a line of its own."""
+"""Widest left column; a wider entry has a line of its own."""
 _VALUES = {"int": "N", "float": "X", "str": "TEXT", "path": "FILE", "file": "FILE"}
-"""What stands for a value of a type."""
+"""Placeholders for values of a type."""
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 _GROUPS = (
     _ARGUMENTS, "Schedule", "Search", "Costs", "Machines", "Network", "Failures", "Estimate", "Run", _OPTIONS, "Output",
@@ -26,11 +26,11 @@ class CommandPage(TyperCommand):
     """A command with its help page."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, each of which reads what is plainly right by itself."""
+        """Return the parameters, with readers for plain values."""
         return with_plain_readers(super().get_params(ctx))
 
     def make_parser(self, ctx: Any) -> Any:
-        """Return what splits the command line into values, each as its option takes it."""
+        """Return the parser of the command line, which prepares each value for its option."""
         parser = super().make_parser(ctx)
         split = parser.parse_args
         options: dict[str, Any] = {option.name or "": option for option in self.get_params(ctx)}
@@ -44,10 +44,10 @@ class CommandPage(TyperCommand):
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line; an option of one file that comes twice is refused: all but the last would be lost.
+        """Read the command line; refuse a repeated option for one file, because only the last file would count.
 
         Raises:
-            InputError: One does.
+            InputError: Such an option is repeated.
         """
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(args=[*args])
@@ -60,7 +60,7 @@ class CommandPage(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does, then its examples, which are not folded."""
+        """Write the purpose of the command, then its examples, which are not folded."""
         super().format_help_text(ctx, formatter)
         with formatter.section("Examples"):
             for line in EXAMPLES[self.name or ""]:
@@ -90,14 +90,14 @@ class ProgramPage(TyperGroup):
         "Measure": ("profile", "profile-links", "import", "run", "replay", "verify"),
         "Choose": ("partition", "plan", "tune", "sweep", "optimize", "export"),
     }
-    """Groups of commands; one that is in none stands with the others at the end."""
+    """Groups of commands; all others form the last group."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, each of which reads what is plainly right by itself."""
+        """Return the parameters, with readers for plain values."""
         return with_plain_readers(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, group by group, each with the first sentence on it, then the options."""
+        """Write the commands, group by group, each with its first sentence, then the options."""
         grouped = {name for names in self.titles.values() for name in names}
         others = tuple(name for name in self.list_commands(ctx) if name not in grouped)
         for title, names in {**self.titles, "More": others}.items():
@@ -126,7 +126,7 @@ def _value(option: TyperOption, ctx: Any) -> str:
 
 
 def _described(parameter: TyperOption | TyperArgument, ctx: Any) -> str:
-    """Return the help of a parameter with the words that it takes, and its default."""
+    """Return the help of a parameter with its choices and its default."""
     remarks = []
     words = parameter.display_type(ctx).strip("<>")
     if "|" in words and parameter.metavar is None:

@@ -59,15 +59,14 @@ COMMANDS = {
     "what-if": "what_if:what_if",
     "schema": "schema:schema",
 }
-"""The module in `commands` and the function of every command; it is loaded when it is asked for, so that none waits for
-the others."""
+"""The module in `commands` and the function of every command, loaded on demand so that no command waits for another."""
 
 
 _EXTRAS = {"torch": "run", "safetensors": "run", "ortools": "optimize"}
-"""The extra of ours with which a package comes."""
+"""The extra of ours that installs a package."""
 
 _COMPLETION = "_PIPESCHED_COMPLETE"
-"""Variable of the environment by which a shell asks how a line may go on."""
+"""Environment variable of a shell's completion."""
 
 
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -122,16 +121,16 @@ def main() -> None:
 
 
 def _drop_odd_sizes() -> None:
-    """Remove a size of the terminal that is no usual number from the environment; rich reads it without a check."""
+    """Remove an unusual terminal size from the environment, because rich reads it without a check."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("[1-9][0-9]{0,5}", os.environ.get(name, "")):
             os.environ.pop(name, None)
 
 
 def _spare_address_space() -> None:
-    """Keep libraries that exit or hang without memory from doing so where the address space is limited.
+    """Prevent libraries from exiting or hanging if the address space is limited.
 
-    OpenBLAS reserves memory for every core, so it gets one thread; torch is not loaded where it has no room.
+    OpenBLAS reserves memory for every core, so it gets one thread; torch is not loaded without room.
     """
     if address_space_bytes() is not None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -139,7 +138,7 @@ def _spare_address_space() -> None:
 
 
 class _TorchRoom(MetaPathFinder):
-    """Refuses to import torch where it has no room; finds no module."""
+    """Refuses to import torch without room; finds no module."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002 -- importlib's
         if fullname == "torch":
@@ -159,22 +158,22 @@ _FORESEEN = (
     OSError,
     KeyboardInterrupt,
     MemoryError,
-    RuntimeError,  # which says that no memory is left, as SystemError does
+    RuntimeError,  # also raised without memory, as SystemError
     SystemError,
 )
 
 
 def _answer(work: Callable[[], int]) -> int:
-    """Do a part of the command and return its exit code; what goes wrong is said."""
+    """Do a part of the command and return its exit code; errors are printed."""
     try:
         return work()
     except _FORESEEN as error:
         if is_interrupted():
             return _say(KeyboardInterrupt())
-        with suppress(MemoryError):  # what says it has to be loaded
+        with suppress(MemoryError):  # the printing code has to be loaded
             if type(error).__module__.startswith("pipesched.") or not is_out_of_memory(error):
                 return _say(error)
-    # outside of the handler, so that the frames are gone that hold what fills the memory
+    # outside of the handler, which keeps the frames with the large objects alive
     return _print(_EXHAUSTED, BAD_INPUT)
 
 
@@ -193,7 +192,7 @@ def _say_compiling(is_kept: bool) -> None:
 
 
 def _finish() -> int:
-    """Put the files into their places, whatever has been said: no interrupt comes between them, or later."""
+    """Move the files to their places, after all other output; no interrupt comes between them, or later."""
     end_interrupts()
     finish_files()
     return FINE
@@ -223,7 +222,7 @@ def _show_warning(
 
 
 def _complete() -> int:
-    """Print what a shell may complete its line with; of a command that is written out, only that one is loaded."""
+    """Print completions for a shell; only a completely typed command is loaded."""
     from typer.completion import shell_complete
 
     words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()
@@ -231,15 +230,15 @@ def _complete() -> int:
 
 
 def _command(name: str) -> Any:
-    """Return the command line for typer: only the named command, none for ``--version``, else all."""
+    """Return the command line for typer: only the named command, none for ``--version``, or all."""
     names = [name] if name in COMMANDS else [] if name == "--version" else COMMANDS
     return typer.main.get_command(make_app(names))
 
 
 def _say(error: BaseException) -> int:
-    """Print what went wrong and return the exit code; what nobody foresaw goes on as it is."""
+    """Print an error and return the exit code; unexpected errors are raised again."""
     match error:
-        case BrokenPipeError():  # the reader has seen enough; what is left to flush goes nowhere
+        case BrokenPipeError():  # the reader has left; drop the rest of the output
             silence(sys.stdout)
             return FINE
         case KeyboardInterrupt():
@@ -270,7 +269,7 @@ def _say(error: BaseException) -> int:
 
 
 def _of_system(error: OSError) -> str:
-    """Return what the system has refused; a socket or a pipe that is one too many has no name, nor has the output."""
+    """Return the error of the system; sockets, pipes and the output have no file name."""
     if error.errno in NO_MORE_FILES:
         return f"{error.filename or 'files'}: got {error.strerror}, expected one more; {MORE_FILES}"
     return f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place"

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from pipesched.workflows import Table
 
 _WIDE = 10_000
-"""Columns of a terminal on which every table has room."""
+"""Columns of a terminal with room for every table."""
 _NARROWEST = 20
-"""Columns of the narrowest terminal for which tables and sentences are folded."""
+"""Columns of the narrowest terminal for folded tables and sentences."""
 _LONG = 20_000
 """Ops whose simulation takes about half a second."""
 _LONGEST_COMPLAINT, _LONGEST_WORD = 900, 300
-"""Characters of a line on stderr, and of a word in it or a value of the command line, which may be anything."""
+"""Most characters of a line on stderr, and of a word in it or a value of the command line."""
 _LONG_BYTES = 1_000_000
-"""Bytes of the files of Timelines: some 20,000 ops, too."""
+"""Bytes of the files of Timelines with some 20,000 ops."""
 
 
 def print_json(command: str, data: Mapping[str, object], notes: Iterable[str] = ()) -> None:
@@ -39,13 +39,13 @@ def print_json(command: str, data: Mapping[str, object], notes: Iterable[str] = 
 
 
 def json_answer(command: str, data: Mapping[str, object], notes: Iterable[str] = ()) -> str:
-    """Return an answer as JSON: its form and version, plain data, and notes; NaN and infinity never get there."""
+    """Return an answer as JSON: its format and version, plain data, and notes; NaN and infinity are refused."""
     head = {"format": f"pipesched.{command}", "version": 1}
     return json.dumps({**head, **data, "notes": [*notes]}, indent=2, allow_nan=False)
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr, not longer than anybody reads."""
+    """Print one line of limited length on stderr."""
     from pipesched.schedules import shortened
 
     for given in sorted(set(sys.argv[1:]), key=len, reverse=True):
@@ -59,26 +59,26 @@ def complain(text: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Drop what a standard stream still has to write, and whatever comes."""
+    """Drop the pending and future output of a standard stream."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def terminal_line(text: str) -> str:
-    """Return `text` as a line of a terminal, whatever is in its names."""
+    """Return `text` as a line of a terminal, with control characters escaped."""
     from pipesched.schedules import printable
 
     return printable(text)
 
 
 def as_text(text: str, style: str = "") -> Text:
-    """Return `text` as rich shows it, letter by letter: nothing in it is markup, an emoji's code or a control."""
+    """Return `text` as a literal for rich: without markup, emoji codes or controls."""
     from rich.text import Text
 
     return Text(terminal_line(text), style)
 
 
 def print_coloured(lines: Sequence[str]) -> None:
-    """Print lines with control sequences of colours, in the colours that the terminal has; into a file without."""
+    """Print lines with control sequences of colours, in the colours of the terminal; without colours into a file."""
     from rich.console import Console
     from rich.text import Text
 
@@ -92,11 +92,11 @@ def print_table(
     *,
     most_columns: int | None = None,
 ) -> None:
-    """Print rows of ready-made cells, with as many columns as fit, or under `all_columns` with all.
+    """Print rows of ready-made cells, with all columns that fit, or with all under `all_columns`.
 
-    Columns of numbers are aligned right and never folded, and neither is the first; headers and words are. The columns
-    that matter most come first; those for which there is no room are named below, and those in which nothing stands are
-    left out; so are those after `most_columns`. A caption that depends on the columns shown is a function of them.
+    Columns of numbers are aligned right and never folded; the first column is never folded; headers and words are
+    folded. The most important columns come first. Columns without room, and columns after `most_columns`, are named
+    below. Empty columns are left out. A caption that depends on the shown columns is a function of them.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -134,7 +134,7 @@ def print_table(
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print sentences, folded at words to the width of the terminal; what is indented is to be copied, and whole."""
+    """Print sentences, folded at words to the width of the terminal; indented lines stay whole, for copying."""
     width = _terminal_width()
     for line in lines:
         for piece in [line] if line.startswith("    ") else _folded(line, width):
@@ -157,7 +157,7 @@ def _terminal_width() -> int:
 
 
 def _folded(line: str, width: int, hanging: int = 2) -> list[str]:
-    """Return the lines of a sentence, those after the first indented; no number is parted from what it is of."""
+    """Return the lines of a sentence, with later lines indented; a number and its unit stay together."""
     indent = " " * (hanging + len(line) - len(line.lstrip()))
     whole = re.sub(r"(?<=[0-9]) (?=(%|[mun]?s|[KMGT]i?B|B)(?![a-z]))|(?<=\(op) (?=[0-9])", "\0", line)
     pieces = wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -166,7 +166,7 @@ def _folded(line: str, width: int, hanging: int = 2) -> list[str]:
 
 @contextmanager
 def all_columns(are_all_shown: bool) -> Iterator[None]:
-    """Say whether tables have all their columns meanwhile, however wide they come out."""
+    """Set whether tables inside the block have all their columns, at any width."""
     before = _Columns.are_all_shown
     _Columns.are_all_shown = are_all_shown
     try:
@@ -176,18 +176,18 @@ def all_columns(are_all_shown: bool) -> Iterator[None]:
 
 
 class _Columns:
-    """Which columns tables have: as many as fit, or all."""
+    """The columns of tables: all that fit, or all."""
 
     are_all_shown = False
 
 
 def _tells(rows: Sequence[Mapping[str, str]], name: str) -> bool:
-    """Return whether anything stands in a column; the first says what the rows are."""
+    """Return whether a column has any content; the first column always counts."""
     return name == next(iter(rows[0])) or any(row[name] not in ("", "-") for row in rows)
 
 
 def _fitting(rows: Sequence[Mapping[str, str]], names: list[str], width: int) -> list[str]:
-    """Return the columns that a table of this width has room for, in order."""
+    """Return the columns that fit into a table of this width, in order."""
     used = 1
     for index, name in enumerate(names):
         used += 3 + _width(rows, name, width)
@@ -197,7 +197,7 @@ def _fitting(rows: Sequence[Mapping[str, str]], names: list[str], width: int) ->
 
 
 def _shared(spare: int, least: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
-    """Return the widths of columns, of which each has its least, and those that want most more have the spare ones."""
+    """Return the widths of columns: each gets its least width, and the columns with the largest demand get the rest."""
     widths = dict(least)
     for _ in range(spare):
         name = max(widths, key=lambda name: most[name] - widths[name])
@@ -208,9 +208,9 @@ def _shared(spare: int, least: Mapping[str, int], most: Mapping[str, int]) -> di
 
 
 def _width(rows: Sequence[Mapping[str, str]], name: str, most: int) -> int:
-    """Return how narrow a column of `most` may be: as its longest word, or cell where that is not to be folded.
+    """Return the least width of a column, up to `most`: its longest word, or its longest cell if it is not folded.
 
-    The names of rows take half of the room at most.
+    The names of rows take at most half of the room.
     """
     from rich.cells import cell_len
 
@@ -228,7 +228,7 @@ def _unparted(cell: str) -> list[str]:
 
 
 def _lines_of(cell: str, width: int) -> list[str]:
-    """Return the lines of a cell of some width: no time is parted from what it is of."""
+    """Return the lines of a cell of some width; a time and its label stay together."""
     from rich.cells import cell_len
 
     first, *others = re.sub(r"( [mun]?s), (?=[a-z])", r"\1,\n", cell).split("\n")
@@ -281,15 +281,15 @@ def percent(value: float | None) -> str:
 
 
 class Tick(Protocol):
-    """Is told how far something is."""
+    """Receives the progress of some work."""
 
     def __call__(self, fraction: float, state: str = "", /) -> None:
-        """Take the fraction done, and what else there is to say."""
+        """Receive the finished fraction, and a further state in words."""
 
 
 @contextmanager
 def progress_lines(text: str) -> Iterator[Tick]:
-    """Print a line on stderr now and then while something is under way; yield what is told the fraction done."""
+    """Print a line on stderr now and then during some work; yield the function that receives the finished fraction."""
     begun_s, is_over, told = time.monotonic(), Event(), deque([(0.0, "")], maxlen=1)
 
     def tick(fraction: float, state: str = "", /) -> None:
@@ -311,14 +311,14 @@ def progress_lines(text: str) -> Iterator[Tick]:
 
 
 class _Lines:
-    """How often lines of progress come [s]."""
+    """Interval between lines of progress [s]."""
 
     every_s = 30.0
 
 
 @contextmanager
 def spinner(text: str, *, if_long: bool) -> Iterator[None]:
-    """Show on a terminal that something is under way, where it may take long and nobody knows how far it is."""
+    """Show a spinner on a terminal during work of unknown progress that may be long."""
     if not if_long or not sys.stderr.isatty():
         with progress_lines(text) if if_long else nullcontext():
             yield
@@ -330,19 +330,19 @@ def spinner(text: str, *, if_long: bool) -> Iterator[None]:
 
 
 def simulating(schedule: Schedule) -> AbstractContextManager[None]:
-    """Show on a terminal that a schedule is simulated, where that takes long."""
+    """Show a spinner on a terminal during a long simulation of a schedule."""
     return spinner(f"simulating {schedule.name}", if_long=len(schedule.columns.codes) > _LONG)
 
 
 def comparing(timelines: Sequence[Path]) -> AbstractContextManager[None]:
-    """Show on a terminal that files of Timelines are compared, where that takes long."""
+    """Show a spinner on a terminal during a long comparison of Timeline files."""
     names = " and ".join(path.name for path in timelines)
     return spinner(f"comparing {names}", if_long=sum(path.stat().st_size for path in timelines) > _LONG_BYTES)
 
 
 @contextmanager
 def progress_bar(text: str) -> Iterator[Tick]:
-    """Show a bar on a terminal; yield what is told the fraction done. What a model prints meanwhile goes to stderr."""
+    """Show a bar on a terminal; yield the receiver of the finished fraction. A model's prints go to stderr."""
     from pipesched.profiles.processes import prints_to_stderr
 
     if not sys.stderr.isatty():

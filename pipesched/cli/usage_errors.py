@@ -1,4 +1,4 @@
-"""Usage errors: what typer finds wrong with a command line, told in one line."""
+"""Usage errors: typer's complaint about a command line, in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 def complaint(error: typer.TyperException, command: str) -> str:
-    """Return what was got, what was expected, and where to read on: at `command`, unless the error knows better."""
+    """Return the value, the expectation, and the help page: of `command`, unless the error names a subcommand."""
     text = error.format_message().replace("Value error, ", "got ").replace(" is not one of ", ", expected one of ")
     cause: Any = error.__cause__  # pydantic's, where a value does not fit its option; it knows the value
     if hasattr(cause, "errors"):
@@ -26,7 +26,7 @@ def complaint(error: typer.TyperException, command: str) -> str:
 
 
 def _advice(text: str, context: Any) -> str:
-    """Return the option that was meant, where that can be told."""
+    """Return advice on the intended option, if it is clear."""
     options = () if context is None else {name for option in context.command.params for name in option.opts}
     extra = re.search(r"unexpected extra argument.* \((?:(\S+\.(?:csv|json))|(\w+))\)", text)
     if extra is not None and extra[1] and "--schedule-file" in options:

@@ -41,7 +41,8 @@ def test_an_option_that_is_not_given_leaves_a_setting_as_it_is_in_the_library(gr
 
 def test_a_command_may_word_the_help_of_a_setting_itself():
     assert options_of(TrainOptions)["backend"].default == "auto"
-    assert get_args(options_of(TrainOptions)["backend"].annotation)[1].help == "Of the messages between processes."
+    option = get_args(options_of(TrainOptions)["backend"].annotation)[1]
+    assert option.help == "Backend of the messages between processes."
 
 
 def test_a_flag_turns_off_what_is_on(pipesched, folder):

@@ -26,7 +26,7 @@ _MOST_SHOWN = 20
 def check(
     schedule: ScheduleOptions,
     backend: Annotated[
-        MessageBackend, typer.Option(help="Who carries the messages; gloo and nccl: as 'pipesched run' uses them.")
+        MessageBackend, typer.Option(help="Backend of the messages; gloo and nccl as in 'pipesched run'.")
     ] = MessageBackend.GLOO,
     json: Json = False,
 ) -> None:

@@ -40,7 +40,11 @@ def compare(
         typer.Argument(help="Schedules by name, builder or file; or two Timelines (JSON)."),
     ] = None,
     all_schedules: Annotated[
-        bool, typer.Option("--all", help="Every schedule that can be run, too; one that cannot be built says why.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Add every schedule that can be run; a schedule that cannot be built has a row with the reason.",
+        ),
     ] = False,
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
@@ -48,9 +52,10 @@ def compare(
     runs: RunsOption = 1,
     buffers: BuffersOption = "pooled",
     gantt: Annotated[
-        Path | None, typer.Option(help="Draw them one under another on one time axis: .png, .svg, .pdf or .html.")
+        Path | None,
+        typer.Option(help="Draw the Timelines one under another on one time axis: .png, .svg, .pdf or .html."),
     ] = None,
-    form: Annotated[CompareFormat, typer.Option("--format", help="What is printed.")] = "table",
+    form: Annotated[CompareFormat, typer.Option("--format", help="Format of the printed table.")] = "table",
     json: Json = False,
     out: Annotated[
         list[Path] | None,
@@ -103,7 +108,7 @@ def compare(
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
-    """Return the names and files asked for, each once."""
+    """Return the requested names and files, each once."""
     given = [*what, schedule.schedule or ""]
     if all_schedules:
         from pipesched.schedules.builders import CATALOGUE
@@ -116,7 +121,7 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
 
 
 def _own_name(name: str) -> str:
-    """Return the name that the catalogue has for a schedule; a file is left as it is."""
+    """Return the catalogue's name of a schedule; a file is left as it is."""
     from pipesched.schedules.builders import lookup
 
     entry = lookup(name)
@@ -186,7 +191,7 @@ def _text(rows: list[dict[str, CellValue]], suffix: str) -> str:
 
 
 def _for_people(row: dict[str, CellValue]) -> dict[str, CellValue]:
-    """Return a row with two of a kind under their own names."""
+    """Return a row with both values of two Timelines of a kind under their own names."""
     if "first_name" not in row:
         return row
     headings = {"first": str(row["first_name"]), "second": str(row["second_name"])}
@@ -203,7 +208,7 @@ def _compared(
     *,
     keep_going: bool,
 ) -> ScheduleComparison:
-    """Predict one after the other; one whose costs do not do says so in its row, to keep going any other too."""
+    """Predict each schedule; one that its costs do not fit gets a row with the reason, with `keep_going` any."""
     from pipesched.profiles import ProfileError
     from pipesched.workflows.arguments import named_schedule
     from pipesched.workflows.simulating import REFUSED, compare_sources
@@ -225,7 +230,7 @@ def _compared(
 
 
 def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> InputError:
-    """Return the error that counts are missing, with those of the schedule in a file beside."""
+    """Return the error for missing counts, with the counts of a schedule in a file as advice."""
     counts = {"-p": (options.stages, schedule.num_ranks), "-m": (options.microbatches, schedule.num_microbatches)}
     missing = " and ".join(option for option, (given, _) in counts.items() if given is None)
     own = " ".join(f"{option} {count}" for option, (_, count) in counts.items())
@@ -233,7 +238,7 @@ def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> 
 
 
 def _options_of(name: str, own_options: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:
-    """Return the options of one schedule: of a file, or with those that the schedule of that name takes."""
+    """Return the options of one schedule: of a file, or the options that the named schedule takes."""
     return (
         ScheduleOptions(schedule_file=Path(name), recompute=options.recompute) if own_options is None else own_options
     )

@@ -22,19 +22,22 @@ if TYPE_CHECKING:
 
 @grouped
 def export(
-    trainer: Annotated[TrainerName, typer.Argument(help="Who trains: torchtitan, megatron or deepspeed.")],
+    trainer: Annotated[TrainerName, typer.Argument(help="Trainer: torchtitan, megatron or deepspeed.")],
     schedule: ScheduleOptions,
     partition: Annotated[
         str | None,
-        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL; else the plan's."),
+        typer.Option(help="Layers of each stage: 3,3,4, or Megatron-LM's Ettt|ttt|tttL (default: the plan's)."),
     ] = None,
-    microbatch_size: Annotated[int | None, typer.Option(help="Samples; a plan says them.", min=1)] = None,
+    microbatch_size: Annotated[
+        int | None, typer.Option(help="Samples per micro-batch (default: the plan's).", min=1)
+    ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write it: a script of bash, or DeepSpeed's .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the export: a script of bash, or DeepSpeed's .json.")] = None,
 ) -> None:
-    """Say a plan (--plan) or a schedule by name in another trainer's flags or configuration, or why that cannot be.
+    """Export a plan or schedule as flags or configuration for Megatron-LM, torchtitan or DeepSpeed.
 
-    Megatron-LM and torchtitan take an array of bash, DeepSpeed takes JSON.
+    Megatron-LM and torchtitan take an array of bash, DeepSpeed takes JSON. An error names a part of the setting that
+    the trainer cannot express.
     """
     from pipesched.workflows.exporting import export_setting
 
@@ -69,14 +72,14 @@ def _setting(
         _require_told(trainer, schedule.schedule)
     if partition is None or microbatch_size is None:
         raise InputError(f"{wrong[0]}: got none, expected it; try --partition 3,3,4 --microbatch-size 2, or --plan")
-    schedule.load()  # refuses what is missing
+    schedule.load()  # refuses missing options
     return PipelineSetting(
         schedule_spec=schedule.schedule_spec(), partition=_layers(partition), microbatch_size=microbatch_size
     )
 
 
 def _require_told(trainer: TrainerName, name: str) -> None:
-    """Refuse a schedule that the trainer cannot be told of, whatever else is said."""
+    """Refuse a schedule that the trainer cannot express, whatever the other options."""
     from pipesched.schedules import ScheduleError
     from pipesched.workflows.exporting import PipelineSetting, export_setting
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipesched.simulator.views import FigureStyle
 
 _MOST_COLUMNS = 10_000
-"""Columns of the widest terminal that is filled unasked."""
+"""Widest terminal whose columns are filled by default."""
 
 
 @grouped
@@ -35,13 +35,14 @@ def gantt(
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Draw a picture, .png, .svg or .pdf, or a page to zoom in, .html.")] = None,
     has_memory: Annotated[
-        bool, typer.Option("--memory", help="Draw below what the devices hold, with --memory-limit; with --out.")
+        bool, typer.Option("--memory", help="Draw the memory of the devices below, with --memory-limit; with --out.")
     ] = False,
     has_idle: Annotated[bool, typer.Option("--idle", help="Colour idle time by its causes; with --out.")] = False,
-    since: Annotated[str, typer.Option("--from", help="Where the axis begins, after the first work: 10ms.")] = "0",
-    until: Annotated[str | None, typer.Option("--to", help="Where it ends; else at the end.")] = None,
+    since: Annotated[str, typer.Option("--from", help="Start of the axis, after the first work: 10ms.")] = "0",
+    until: Annotated[str | None, typer.Option("--to", help="End of the axis (default: the end of the run).")] = None,
     columns: Annotated[
-        int | None, typer.Option(help="Characters of a line, without --out; else those of the terminal.", min=20)
+        int | None,
+        typer.Option(help="Characters of a line, without --out (default: the width of the terminal).", min=20),
     ] = None,
     json: Json = False,
     title: Annotated[str, typer.Option(help="Title of the picture.")] = "",
@@ -56,7 +57,7 @@ def gantt(
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf, .html), or as text.
 
-    Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
+    Exits with 1 if the prediction for a schedule exceeds --memory-limit.
     """
     import json as standard_json
 
@@ -90,7 +91,7 @@ def _style(size: str | None, font: str | None, font_size: float | None) -> Figur
 
     Raises:
         InputError: The size is no pair of numbers.
-        SimulationError: A number is out of range, or there is no such font.
+        SimulationError: A number is out of range, or the font does not exist.
     """
     from pipesched.simulator.views import FigureStyle
 

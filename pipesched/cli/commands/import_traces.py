@@ -1,4 +1,4 @@
-"""``pipesched import``: what a real run did, from the traces of its ranks."""
+"""``pipesched import``: a real run, from the traces of its ranks."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def import_run(
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
 ) -> None:
-    """Measure a real run, as its traces tell: bubble, idle time by cause, and a Timeline (--out).
+    """Measure a real run from its traces: bubble, idle time by cause, and a Timeline (--out).
 
-    Other commands read the Timeline: gantt, compare, trace, profile --from. A schedule says what was run where ranges
-    do not say it, as with several stages on a rank.
+    Other commands read the Timeline: gantt, compare, trace, profile --from. A schedule is needed if the names of ranges
+    do not identify the ops, as with several stages on a rank.
     """
     from pipesched.workflows.timelines import import_traces
 

@@ -1,4 +1,4 @@
-"""``pipesched optimize``: the order of a schedule's ops that takes the least time, and its proof."""
+"""``pipesched optimize``: the fastest order of a schedule's ops, and a proven bound."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def optimize(
         float | None,
         typer.Option(
             rich_help_panel=_SEARCH,
-            help="Micro-batches in flight on a rank, at most; unless given, what the devices hold, or as many as the "
-            "schedule has.",
+            help="Most micro-batches in flight on a rank (default: by the memory of the devices, or the most of "
+            "the schedule).",
         ),
     ] = None,
     split: Annotated[
@@ -46,7 +46,7 @@ def optimize(
         typer.Option(
             "--repeated",
             rich_help_panel=_SEARCH,
-            help="The batch is repeated without a pause: the time from one to the next is to be the least.",
+            help="Repeat the batch without a pause, and minimise the time from one batch to the next.",
         ),
     ] = False,
     may_recompute: Annotated[
@@ -54,27 +54,25 @@ def optimize(
         typer.Option(
             "--may-recompute",
             rich_help_panel=_SEARCH,
-            help="Each stage may keep its input alone and recompute the rest, where that is faster in all.",
+            help="Let stages keep only their input and recompute the rest, if that is faster overall.",
         ),
     ] = False,
     seconds: Annotated[
-        float, typer.Option(rich_help_panel=_SEARCH, help="To search at most; 0: only simple bounds.", min=0)
+        float, typer.Option(rich_help_panel=_SEARCH, help="Time limit of the search [s]; 0: only simple bounds.", min=0)
     ] = 20.0,
     workers: Annotated[
         int | None,
-        typer.Option(
-            rich_help_panel=_SEARCH, help="Threads; unless given, as many as cores.", min=1, max=MAX_PROCESSES
-        ),
+        typer.Option(rich_help_panel=_SEARCH, help="Threads (default: one per core).", min=1, max=MAX_PROCESSES),
     ] = None,
-    gantt: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg, .pdf or a page, .html.")] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Draw the result: .png, .svg, .pdf or a page, .html.")] = None,
     json: Json = False,
     out: Annotated[list[Path] | None, out_option("Write the lists: .json, or PyTorch's .csv; repeatable.")] = None,
 ) -> None:
-    """Order the ops of a schedule anew, so that they take the least time, and prove how near that is to the least.
+    """Find the fastest op order for a schedule and prove a lower bound.
 
-    The ops stay on their ranks, and no rank has more in flight than it may. Without a flush (pipedream, xpipe ..) it is
-    the period that is the least. With OR-tools: pip install "pipesched[optimize]". Exit code 1 when what is found does
-    not fit into --memory-limit.
+    The ops stay on their ranks, within the limit of micro-batches in flight. Without a flush (pipedream, xpipe ..) the
+    objective is the period. Needs OR-tools: pip install "pipesched[optimize]". Exits with 1 if the result exceeds
+    --memory-limit.
     """
     from pipesched.schedules.formats import suffix_of, write_csv
     from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
@@ -84,7 +82,7 @@ def optimize(
     check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
     source = schedule.source()
     if any(suffix_of(path) in CSV for path in outputs):
-        write_csv(source.schedule)  # so that what has no words there is refused before the search
+        write_csv(source.schedule)  # refuses lists that the CSV cannot express before the search
     conditions = costs.conditions(source, SimulationOptions(messages=messages))
     with progress_bar(f"ordering {source.schedule.name}") as tick:
         tick(0.0, "orders that are known")

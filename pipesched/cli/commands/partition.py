@@ -1,4 +1,4 @@
-"""``pipesched partition``: how to cut a model into stages, and how many devices to give each."""
+"""``pipesched partition``: the cut of a model into stages, and the number of devices of each."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def partition(
 
 
 def _layers(file: Path, microbatch_size: int | None) -> Profile | Path:
-    """Return what has the layers: a table of them is read here, as it needs to be told the size that it is of."""
+    """Return the profile of the layers; a table is read here, with the size of its micro-batches."""
     if suffix_of(file) != ".csv":
         return file
     from pipesched.workflows.measuring import profile_of_layers
@@ -105,7 +105,7 @@ def _layers(file: Path, microbatch_size: int | None) -> Profile | Path:
 
 
 def _schedule(result: PartitionedModel, out: Path | None) -> str:
-    """Return the options that simulate the stages: their layers, or the graph with its stages where it is needed."""
+    """Return the options that simulate the stages: their layers, or, if needed, the graph with its stages."""
     partitioned, chunks, by = result.partitioned, result.request.num_chunks, result.request.by
     devices = sum(stage.replicas for stage in partitioned.stages) // chunks
     if chunks > 1:

@@ -1,4 +1,4 @@
-"""``pipesched profile``: what a model costs, measured layer by layer, estimated for a GPU, or taken from runs of it."""
+"""``pipesched profile``: the costs of a model, measured layer by layer, estimated for a GPU, or taken from runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOptions(RunSettings):
-    """How layers are measured."""
+    """Options for measuring layers."""
 
     panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[
-        str | None, typer.Option(help="Samples, 1,2,4 unless said; with --layer-costs others, in proportion.")
+        str | None,
+        typer.Option(help="Samples per micro-batch (default: 1,2,4); with --layer-costs further sizes, in proportion."),
     ] = None
-    repeats: Annotated[int, typer.Option(help="Measured runs; their median counts.", min=1)] = 10
+    repeats: Annotated[int, typer.Option(help="Measured runs of a layer; the median counts.", min=1)] = 10
     companions: Annotated[
         int, typer.Option(help="Processes that keep other cores as busy as other ranks would.", min=0, max=1024)
     ] = 0
@@ -46,7 +47,7 @@ class LayerOptions(RunSettings):
         typer.Option(
             "--pipelines",
             "-n",
-            help="Parallel pipelines there may be: measure what sharing a core costs.",
+            help="Most parallel pipelines; measures the slowdown of a shared core.",
             min=1,
             max=256,
         ),
@@ -59,7 +60,7 @@ class LayerOptions(RunSettings):
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """How layers are estimated."""
+    """Options for estimating layers."""
 
     panel: ClassVar[str] = "Estimate"
     gpu: Annotated[
@@ -70,16 +71,16 @@ class GpuOptions:
         int, typer.Option("--tensor-parallel", "--tp", help="GPUs that share every layer.", min=1, max=1024)
     ] = 1
     sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="They also share, by tokens, what is between products.")
+        bool, typer.Option("--sequence-parallel", help="Share the activations between products too, by tokens.")
     ] = False
     selective_recompute: Annotated[
-        bool, typer.Option("--selective-recompute", help="Attention is computed again, and keeps nothing.")
+        bool, typer.Option("--selective-recompute", help="Recompute attention, so that it keeps nothing.")
     ] = False
     flash_attention: Annotated[
-        bool, typer.Option("--flash-attention", help="Attention keeps no whole matrix; else it does.")
+        bool, typer.Option("--flash-attention", help="Use FlashAttention, which keeps no whole matrix.")
     ] = False
     efficiency: Annotated[
-        float | None, typer.Option(help="Share of the peak that products of matrices come to; else as measured.")
+        float | None, typer.Option(help="Share of the peak FLOP/s in products of matrices (default: as measured).")
     ] = None
 
 
@@ -94,7 +95,7 @@ def profile(
     estimate: GpuOptions = GpuOptions(),
     known: RunCostOptions = RunCostOptions(),  # noqa: B008
     stages: Annotated[
-        bool, typer.Option("--stages", help="Of runs and a profile: costs of stages all the same, with hand-over.")
+        bool, typer.Option("--stages", help="Write costs of stages, with hand-over, also for runs with a profile.")
     ] = False,
     input_share: InputShare = None,
     json: Json = False,
@@ -102,10 +103,10 @@ def profile(
 ) -> None:
     """Measure seconds and bytes of every layer at several micro-batch sizes, or take them from runs (--from).
 
-    Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model. With --gpu
-    all this of a GPT is estimated from FLOPs, bytes and a data sheet. From runs alone: median and spread of every op of
-    a stage, hand-over and messages, as a file for --stage-costs. From runs and --profile: that profile with the seconds
-    that the runs took, for every command that takes one. So is what --layer-costs and --microbatch-size alone give.
+    Measures also an optimizer step, a copy of the weights, a predicted copy, and averaging with a reference model.
+    --gpu estimates all of this for a GPT from FLOPs, bytes and a data sheet. Runs alone give the median and spread of
+    every op of a stage, hand-over and messages, as a file for --stage-costs. Runs and --profile give a profile with the
+    seconds of the runs. --layer-costs and --microbatch-size alone give a profile too.
     """
     meter, notes = LoadMeter(), list[str]()
     check_outputs((out, JSON))
@@ -163,7 +164,7 @@ def _of_table(
 
 
 def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> ProfileMeasurement | MeasuredCosts:
-    """Return the profile that is given with the seconds of runs; costs of stages without one, or if they are asked."""
+    """Return the given profile with the seconds of runs, or, without a profile or on request, costs of stages."""
     from pipesched.workflows.measuring import costs_from_runs, profile_from_runs
 
     if known["profile"] is None or known["output_bytes"] is not None or stages:

@@ -1,4 +1,4 @@
-"""``pipesched profile-links``: measure latency and bandwidth between ranks, and what messages cost them."""
+"""``pipesched profile-links``: measure latency and bandwidth between ranks, and the overhead of messages."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from pipesched.profiles import Carrier
 def profile_links(
     out: Annotated[Path, out_option("Write the cluster: .json.")],
     ranks: Annotated[
-        int, typer.Option("--ranks", "-p", help="Ranks, a process each, to start on this machine.", min=2)
+        int, typer.Option("--ranks", "-p", help="Ranks to start on this machine, a process each.", min=2)
     ] = 2,
     backend: Annotated[Carrier, typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
     sizes: Annotated[
-        str | None, typer.Option(help="Bytes of the messages, as 1KiB,256KiB; none: 1 KiB to 4 MiB.")
+        str | None, typer.Option(help="Sizes of the messages, as 1KiB,256KiB (default: 1 KiB to 4 MiB).")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Times that each is measured, of which the median counts.", min=1)] = 20,
+    repeats: Annotated[int, typer.Option(help="Measurements of each size; the median counts.", min=1)] = 20,
     json: Json = False,
 ) -> None:
     """Measure every pair of ranks by ping-pong, over gloo also two that compute, and write the cluster.
 
-    Under torchrun: its ranks, on all its nodes, by ping-pong.
+    Under torchrun, measure its ranks on all its nodes, by ping-pong alone.
     """
     check_outputs((out, JSON))
     if backend == "nccl":

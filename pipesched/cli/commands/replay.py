@@ -1,4 +1,4 @@
-"""``pipesched replay``: what the time of a run is made of."""
+"""``pipesched replay``: the parts of the time of a run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def replay(
         typer.Option(help="Draw the prediction, or works alone, over the run: .png, .svg, .pdf or .html."),
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the output of --json: .json.")] = None,
 ) -> None:
-    """Simulate the lists of a run with what its ops took, and say what messages and posting cost, and what is left.
+    """Simulate the lists of a run with its measured op times, and split its makespan into parts.
 
-    With costs (--profile, ..) the same lists are predicted from them, and the error of that is split.
+    The parts are the ops, the overhead of messages and posting, and the rest. Costs (--profile, ..) add a prediction of
+    the
+    same lists, whose error is split.
     """
     from pipesched.schedules import schedule_of
     from pipesched.schedules.formats import read_timeline

@@ -47,16 +47,16 @@ def run(
     model: ModelOption = None,
     trust_model: TrustModel = False,
     slow: SlowOption = None,
-    how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
+    how: Annotated[How, typer.Option(help="Behaviour of emulated stages: they sleep, or are busy.")] = "sleep",
     job: Annotated[
-        Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
+        Path | None, typer.Option(help="Write only the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
 ) -> None:
     """Run the op lists, one process per rank, and write the measured Timeline (--out).
 
-    Exit code 1: a device held more than --memory-limit; 3: a rank failed.
+    Exits with 1 if a device exceeds --memory-limit, and with 3 if a rank fails.
     """
     meter, notes = LoadMeter(), list[str]()
     check_outputs((out, TIMELINE), (job, JSON))
@@ -112,7 +112,7 @@ def run(
 
 
 def _tables(result: RunResult, notes: Sequence[str]) -> list[Table]:
-    """Return the table of what was measured, and that of what the plan predicted if there was one."""
+    """Return the table of the measurement, and of the plan's prediction if there is one."""
     tables = [result.table().noted(notes)]
     return tables if result.planned is None else [*tables, result.planned.table()]
 

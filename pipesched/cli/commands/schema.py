@@ -1,4 +1,4 @@
-"""``pipesched schema``: the forms of our files, as JSON Schema."""
+"""``pipesched schema``: the formats of our files, as JSON Schema."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from pipesched.workflows import FormatName
 
 @grouped
 def schema(
-    name: Annotated[FormatName | None, typer.Argument(help="Which; none: list them.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them, as NAME.schema.json in the folder --out.")] = False,
+    name: Annotated[FormatName | None, typer.Argument(help="File format (default: list all).")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Write all schemas, as NAME.schema.json in the folder --out.")
+    ] = False,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the schema: .json; with --all, a folder that is there.")] = None,
+    out: Annotated[Path | None, out_option("Write the schema: .json; with --all, an existing folder.")] = None,
 ) -> None:
-    """Print the JSON Schema of a file of ours, with the meaning and unit of every field, or list the files.
+    """Print the JSON Schema of a file format, with the meaning and unit of every field, or list the formats.
 
-    What the files are for, and an example of each: docs/files.md.
+    docs/files.md describes the files, with an example of each.
     """
     from pipesched.workflows.file_formats import FILE_FORMATS, file_schema
 

@@ -41,7 +41,7 @@ def show(
         ListFormat | None,
         typer.Option(
             help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication. "
-            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; else the grid."
+            "Default: by the suffix of --out, with a CSV in the dialect of the schedule; else the grid."
         ),
     ] = None,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""``pipesched simulate``: what a schedule would cost."""
+"""``pipesched simulate``: the predicted time and memory of a schedule."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def simulate(
     spread: Annotated[
         int,
         typer.Option(
-            help="With a --profile, or costs from runs: a range of the makespan, by so many draws of the seconds.",
+            help="Draws of the seconds, with --profile or costs from runs, for a range of the makespan.",
             min=0,
         ),
     ] = 0,
     bound: Annotated[
         float | None,
         typer.Option(
-            help="Say how far it is above the least time of any order of its ops under the same memory, searched for "
-            "so many seconds; 0: by simple bounds alone.",
+            help="Seconds of a search for a lower bound on the time of the ops in any order, under the same "
+            "memory; 0: simple bounds alone.",
             min=0,
         ),
     ] = None,
@@ -46,7 +46,7 @@ def simulate(
     timeline: Annotated[
         Path | None, typer.Option(help="Write the Timeline, .json, .csv, .parquet or .html, as --out.")
     ] = None,
-    memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
+    memory: Annotated[Path | None, typer.Option(help="Write the memory of every device over time: .csv.")] = None,
     json: Json = False,
     out: Annotated[
         list[Path] | None,
@@ -56,9 +56,9 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    """Predict time, bubbles, idle time by cause and memory; with --fail-every goodput under failures, too.
+    """Predict time, bubbles, idle time by cause and memory; with --fail-every also goodput under failures.
 
-    Exit code 1 when a device runs out of memory.
+    Exits with 1 if a device runs out of memory.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES, draw_goodput
     from pipesched.workflows.simulating import simulate_source

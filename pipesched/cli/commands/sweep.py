@@ -31,20 +31,22 @@ def sweep(
     runs: RunsOption = 1,
     by: Annotated[
         str | None,
-        typer.Option(help="Column that orders them; unless given, s_per_sample with a profile, or s_per_microbatch."),
+        typer.Option(help="Column for the order (default: s_per_sample with a profile, else s_per_microbatch)."),
     ] = None,
     no_steady: Annotated[
         bool,
-        typer.Option("--no-steady", help="No longer runs where a batch does not show its steady pace by itself."),
+        typer.Option(
+            "--no-steady", help="Skip the longer runs for the steady-state time if one batch does not show it."
+        ),
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1, max=MAX_PROCESSES)
+        int | None, typer.Option(help="Processes (default: one per core).", min=1, max=MAX_PROCESSES)
     ] = None,
     ray: Annotated[
-        str | None, typer.Option(help="Ray cluster to sweep on in place of them: its address, or local.")
+        str | None, typer.Option(help="Ray cluster to sweep on, in place of --workers: its address, or local.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="File that keeps what is found, so that a stopped sweep goes on from there.")
+        Path | None, typer.Option(help="Journal of the sweep; a stopped sweep continues from it.")
     ] = None,
     top: Annotated[int, typer.Option(help="Rows to show.", min=1)] = 10,
     json: Json = False,
@@ -61,8 +63,8 @@ def sweep(
 ) -> None:
     """Predict every combination of schedules, counts and links in one table, each as 'simulate' does.
 
-    Values are lists and ranges: 1,2,4 or 8:512:x2 or 4:16:4; so are those of --set and --link (--link
-    bandwidth=1GB/s,10GB/s). A setting that cannot be says why. Exit code 1 when nothing fits.
+    Values are lists and ranges: 1,2,4 or 8:512:x2 or 4:16:4; also in --set and --link (--link bandwidth=1GB/s,10GB/s).
+    An invalid setting has a row with the reason. Exits with 1 if nothing fits.
     """
     from pipesched.workflows.simulating import require_runs
     from pipesched.workflows.sweeping import SweepJudge, sweep_settings

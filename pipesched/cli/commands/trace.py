@@ -27,7 +27,7 @@ def trace(
 ) -> None:
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters.
 
-    Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
+    Exits with 1 if the prediction for a schedule exceeds --memory-limit.
     """
     from pipesched.workflows.timelines import Trace
 

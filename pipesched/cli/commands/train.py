@@ -53,11 +53,12 @@ def train(
     model: ModelOption = None,
     trust_model: TrustModel = False,
     compare: Annotated[
-        str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
+        str | None,
+        typer.Option(help="Schedules to compare, as gpipe,pipedream, from the same weights, on the same samples."),
     ] = None,
-    target_loss: Annotated[float | None, typer.Option(help="Training loss that is to be reached.")] = None,
+    target_loss: Annotated[float | None, typer.Option(help="Target of the training loss.")] = None,
     job: Annotated[
-        Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
+        Path | None, typer.Option(help="Write only the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Write loss and accuracy of every step, a line each: .jsonl.")
@@ -74,12 +75,12 @@ def train(
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
-    """Train MODEL, all ranks in this process unless --distributed; the wall time of the run on real ranks is predicted.
+    """Train MODEL, all ranks in this process unless --distributed, and predict the wall time on real ranks.
 
-    A step is an optimizer step on --batch-size samples, for every schedule: those that step after each micro-batch
-    take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
-    there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit;
-    75: SIGTERM or SIGUSR1 has ended it after a checkpoint.
+    A step is an optimizer step on --batch-size samples. Schedules that step after each micro-batch take the samples
+    whole; others cut them into -m micro-batches (default: the number of ranks). A run that diverges ends there, and is
+    reported with step and loss. Exits with 0, also after divergence; with 1 if a run would exceed --memory-limit; with
+    75 if SIGTERM or SIGUSR1 ended it after a checkpoint.
     """
     from pipesched.executor.launch import pause_requests
 
@@ -116,7 +117,7 @@ def train(
 
     built = load_model(model)
     with prints_to_stderr():
-        draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
+        draw_batch(built, 1, options.seed)  # missing data are found before anything is done
     if job is not None:
         emit(_job(schedule_specs, built, costs, options, checkpoints, faults), job)
         return
@@ -162,7 +163,7 @@ def train(
 
 
 def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
-    """Refuse what --job leaves no room for: other outputs, and predictions."""
+    """Refuse other outputs, and predictions, beside --job."""
     if any(output is not None for output in outputs):
         raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
     if limit is not None:
@@ -170,7 +171,7 @@ def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
 
 
 def _require_one_run(schedule_specs: Sequence[ScheduleSpec], options: TrainOptions, export: Path | None) -> None:
-    """Refuse options that are for one run, where several are compared."""
+    """Refuse options for one run if several are compared."""
     given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": export}
     for name, value in given.items():
         if value is not None and len(schedule_specs) != 1:
@@ -180,7 +181,7 @@ def _require_one_run(schedule_specs: Sequence[ScheduleSpec], options: TrainOptio
 def _leave_if_paused(
     trained: Trained, run: TrainingRun, num_steps: int, checkpoints: CheckpointSettings | None
 ) -> None:
-    """End the command where the run has ended after a checkpoint, as it was told to."""
+    """End the command if a signal ended the run after a checkpoint."""
     if checkpoints is None or not trained.is_paused:
         return
     steps = len(trained.steps)
@@ -190,27 +191,27 @@ def _leave_if_paused(
 
 
 def _steps_before(checkpoints: CheckpointSettings | None) -> list[str]:
-    """Return a note where a run goes on from a checkpoint."""
+    """Return a note if a run continues from a checkpoint."""
     start = None if checkpoints is None else checkpoints.start
     return [] if start is None else [f"went on from {start}: the steps up to it were taken before"]
 
 
 def _limit_lines(costs: CostOptions, forecast: TrainingForecast) -> list[str]:
-    """Return what is said of the memory limit that a run is judged by."""
+    """Return the lines on the memory limit of a run."""
     return device_limit_lines(
         costs.machines, forecast.cluster, forecast.rank_to_device, has_bytes=forecast.costs.has_bytes
     )
 
 
 def _print_ahead(trials: Mapping[str, AdvanceTrials]) -> None:
-    """Print how far ahead the forwards came to run, and what was tried."""
+    """Print the chosen advance of the forwards, and the trials."""
     for name, ahead in trials.items():
         tried = ", ".join(f"{trial.advance}: {seconds(trial.seconds)}" for trial in ahead.trials) or "nothing"
         print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
 
 
 def _require_fitting(forecasts: list[TrainingForecast]) -> None:
-    """End the command where a run would not fit into the memory that the machines are said to have."""
+    """End the command if a run would not fit into the memory of the machines."""
     over = [
         f"{forecast.run.name}: {readable_reason(str(forecast.over))}"
         for forecast in forecasts
@@ -231,7 +232,7 @@ def _as_planned(
     costs: CostOptions,
     options: TrainOptions,
 ) -> tuple[str, CostOptions, TrainOptions]:
-    """Return the model, costs and options, those of the plan if there is one."""
+    """Return the model, costs and options, taken from the plan if there is one."""
     plan = schedule.read_plan()
     if plan is None:
         if model is None:
@@ -257,7 +258,7 @@ def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[Sche
 def _require_faults(
     faults: FaultOptions, schedule_specs: Sequence[ScheduleSpec], options: TrainOptions, *, is_job: bool
 ) -> None:
-    """Refuse faults that can befall no rank of one of the runs, or would befall this process."""
+    """Refuse faults that cannot occur on any rank of one of the runs, or would hit this process."""
     if not faults.inject:
         return
     if not options.distributed and not is_job:
@@ -326,7 +327,7 @@ def _train(
 
 @contextmanager
 def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield what writes a line of the log; each is whole as soon as it is written."""
+    """Yield the function that writes a line of the log; each line is complete as soon as it is written."""
     if path is None:
         yield lambda line: None  # noqa: ARG005
         return

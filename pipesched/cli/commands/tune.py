@@ -1,4 +1,4 @@
-"""``pipesched tune``: which setting should I use?"""
+"""``pipesched tune``: the best setting for a model."""
 
 from __future__ import annotations
 
@@ -93,10 +93,9 @@ def tune(
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: a table or page).
 
     A model is profiled here first, at the sizes of its possible micro-batches: the medians of three short profiles.
-
     Batch, micro-batches M and times are per pipeline; N pipelines run at once. Several pipelines are averaged
-    elastically, which is another training. The answer trains as plain training does unless --pipelines is given; the
-    best setting with elastic averaging stands beside it. Exits with 1 if nothing fits.
+    elastically, which is another training. The answer has plain training unless --pipelines is given; the best setting
+    with elastic averaging stands beside it. Exits with 1 if nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, raced, search_problem, with_trust
@@ -167,7 +166,7 @@ def tune(
 
 
 def _require_possible(runs: RunOptions, evaluator: str, budget_s: float | None, *, is_run: bool) -> None:
-    """Refuse what could not be run, before a model is profiled."""
+    """Refuse runs that this machine cannot do, before a model is profiled."""
     from pipesched.workflows.tuning import require_budget
 
     if budget_s is not None:
@@ -180,7 +179,7 @@ def _require_possible(runs: RunOptions, evaluator: str, budget_s: float | None, 
 
 
 def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
-    """Return what runs settings as the options say."""
+    """Return the judge that runs settings with the given options."""
     from pipesched.workflows.measuring import modelled_spec
     from pipesched.workflows.tuning import Measurement, require_same_layers
 
@@ -195,7 +194,7 @@ def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
 
 
 def _rows_with_plan(result: TuneResult, problem: Problem, out: Path) -> list[dict[str, Any]]:
-    """Return the rows of all settings; that of the answer holds its plan, which `run --plan` reads."""
+    """Return the rows of all settings; the row of the answer has its plan, which `run --plan` reads."""
     from json import loads
 
     from pipesched.profiles.io.plan_json import plan_text

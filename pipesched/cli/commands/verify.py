@@ -1,4 +1,4 @@
-"""``pipesched verify``: profile, simulate, run, and set the two side by side."""
+"""``pipesched verify``: profile, simulate, run, and compare the prediction with the measurement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipesched.workflows.verifying import VerifiedSchedule
 
 _LONGEST_STEM = 100
-"""Characters of a file's name that are the schedule's."""
+"""Characters of the schedule's name in a file name."""
 
 
 @grouped
@@ -44,13 +44,11 @@ def verify(
     model: ModelOption = None,
     rounds: Annotated[
         int | None,
-        typer.Option(
-            help="Short profiles and runs in turn, so many times: errors in the median, with intervals.", min=2
-        ),
+        typer.Option(help="Rounds of a short profile and runs, for median errors with intervals.", min=2),
     ] = None,
     precision: Annotated[
         float | None,
-        typer.Option(help="With --rounds: no verdict where the machine drifted by more than this; 0.05.", min=0.0),
+        typer.Option(help="Largest drift of the machine for a verdict, with --rounds (default: 0.05).", min=0.0),
     ] = None,
     json: Json = False,
     out: Annotated[
@@ -60,10 +58,9 @@ def verify(
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.
 
-    With --rounds it is profiled and run several times in turn; --out then has the round of median error.
-
-    Exit code 1 when the loss of the run is not that of the un-pipelined model, or --memory-limit is not kept to. Where
-    one of several schedules fails, what those before it gave is told all the same.
+    With --rounds it is profiled and run several times in turn; --out then has the round of median error. Exits with 1
+    if the loss of the run differs from the un-pipelined model, or --memory-limit is exceeded. If one of several
+    schedules fails, the results of the schedules before it are still printed.
     """
     from pipesched.simulator.analysis import metrics
     from pipesched.workflows.arguments import ScheduleSource
@@ -120,7 +117,7 @@ def _verify_rounds(
     *,
     json: bool,
 ) -> None:
-    """Do what `verify` does in rounds."""
+    """Do the same as `verify`, in rounds."""
     from pipesched.simulator.analysis import metrics
     from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.simulating import Conditions
@@ -171,7 +168,7 @@ def _tell(
     *,
     json: bool,
 ) -> None:
-    """Print what was found, as data or as people read it, and write it where it is asked for."""
+    """Print the results as data or for people, and write the requested files."""
     from pipesched.workflows.timelines import split_table
 
     if json:
@@ -193,7 +190,7 @@ def _losses(run: VerifiedSchedule) -> str:
 
 @contextmanager
 def _named(schedule: str) -> Iterator[None]:
-    """Name the schedule in what is raised."""
+    """Name the schedule in raised errors."""
     from pipesched.executor import ExecutionError
     from pipesched.profiles import ProfileError
     from pipesched.schedules import ScheduleError
@@ -217,7 +214,7 @@ def _schedules(options: ScheduleOptions) -> list[Schedule]:
 def _require_possible(
     schedules: list[Schedule], model: str, costs: CostOptions, options: RunOptions, out: Path | None
 ) -> Model:
-    """Return the model; refuse, before anything is measured, what would fail after it."""
+    """Return the model; refuse, before any measurement, schedules and options that would fail after it."""
     if costs.sources.keys() - {"--profile"}:
         raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
     if out is not None:

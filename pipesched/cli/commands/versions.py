@@ -1,4 +1,4 @@
-"""``pipesched versions``: which weights every op reads, before anything is trained."""
+"""``pipesched versions``: the weights that every op reads, before any training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def versions(
     schedule: ScheduleOptions,
     weights: Annotated[
-        str | None, typer.Option(help="Sizes of the stages' weights, for the share that is stale: 10,20,30.")
+        str | None, typer.Option(help="Sizes of the stages' weights, for the stale share: 10,20,30.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the staleness: .png, .svg or .pdf.")] = None,
     first: Annotated[
@@ -53,7 +53,7 @@ def versions(
 
 
 def _print_json(report: VersionReport) -> None:
-    """Print everything, the ops one by one: they may be too many to hold."""
+    """Print everything, op by op, because the ops may be too many to hold."""
     import json
     from dataclasses import asdict
 
@@ -102,7 +102,7 @@ def _data(rank: int, use: Use) -> dict[str, Any]:
 
 
 def _print_reads(schedule: Schedule, first: int) -> None:
-    """Print what F and the backward of the first micro-batches read."""
+    """Print the weights that F and the backward of the first micro-batches read."""
     from pipesched.schedules.weights import first_uses
 
     count = min(first, schedule.num_microbatches)

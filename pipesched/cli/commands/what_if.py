@@ -1,4 +1,4 @@
-"""``pipesched what-if``: what another schedule, cut or machine would bring, asked of a run that was measured."""
+"""``pipesched what-if``: the predicted effect of another schedule, cut or machine on a measured run."""
 
 from __future__ import annotations
 
@@ -30,44 +30,46 @@ _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?"
 
 @grouped
 def what_if(
-    run: Annotated[str, typer.Argument(help="Measured Timeline; more, as run.json,other.json, say costs too.")],
+    run: Annotated[str, typer.Argument(help="Measured Timeline; further ones, as run.json,other.json, add costs.")],
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     partition: Annotated[
-        str | None, typer.Option(help="With --profile, other layers of each stage: balanced, uniform, or 3,3,4.")
+        str | None, typer.Option(help="Other layers of each stage, with --profile: balanced, uniform, or 3,3,4.")
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(help="Other links: bandwidth=x2, latency=x0.5, or latency=10us,bandwidth=10GB/s."),
     ] = None,
     slow: Annotated[
-        list[str] | None, typer.Option(help="A straggler, device=3,factor=1.2, or a slow link, link=0-1,factor=2.")
+        list[str] | None,
+        typer.Option(help="Straggler, device=3,factor=1.2, or slow link, link=0-1,factor=2; repeatable."),
     ] = None,
     heal: Annotated[
-        list[int] | None, typer.Option(help="A slow device of the run that becomes as fast as its peers; repeatable.")
+        list[int] | None, typer.Option(help="Slow device of the run that becomes as fast as its peers; repeatable.")
     ] = None,
     slowness: Annotated[
         Slowness | None,
-        typer.Option(help="Slow part where a stage takes longer than its peers, if the run does not tell."),
+        typer.Option(help="Cause if a stage takes longer than its peers and the run does not show it."),
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option(help="Machines of the run (JSON); else messages travel as it saw them.")
+        Path | None, typer.Option(help="Machines of the run (JSON; default: message times from the run).")
     ] = None,
     known: RunCostOptions = RunCostOptions(),  # noqa: B008
     input_share: Annotated[
-        float, typer.Option(help="Share of B that I takes, where neither the runs nor a profile say it.", min=0, max=1)
+        float, typer.Option(help="Share of B that I takes if neither the runs nor a profile give it.", min=0, max=1)
     ] = 0.5,
     draws: Annotated[
-        int, typer.Option(help="Predictions with seconds drawn of the measured ones, for the interval.", min=1)
+        int, typer.Option(help="Predictions with seconds drawn from the measured ones, for the interval.", min=1)
     ] = 100,
     seed: Seed = 0,
     gantt: Annotated[Path | None, typer.Option(help="Draw the run and the change: .png, .svg, .pdf or .html.")] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the output of --json: .json.")] = None,
 ) -> None:
-    """Predict the change that something else would bring: both with the costs of the run, so that its machine cancels.
+    """Predict the effect of a change on a measured run.
 
-    Every option that says something else than the run did counts, several at once; the interval is the spread of the
-    measured seconds.
+    Both predictions use the costs of the run, so the speed of its machine cancels. Every option that differs from the
+    run
+    counts, several at once. The interval is the spread of the measured seconds.
     """
     from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
 
@@ -103,7 +105,7 @@ def what_if(
 
 
 def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
-    """Return the schedule that is asked for; what the options leave open is as in the run."""
+    """Return the requested schedule; options that are left open are as in the run."""
     if options == ScheduleOptions(recompute=options.recompute):
         return {"recompute": options.recomputed_stages()}
     if options.plan is not None:

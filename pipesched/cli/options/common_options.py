@@ -1,4 +1,4 @@
-"""Options of many subcommands: what is printed and written, and the seed."""
+"""Options of many subcommands: output and seed."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ InputShare = Annotated[
 
 
 def out_option(text: str) -> Any:
-    """Return the option --out; `text` says what it writes, under which suffixes."""
+    """Return the option --out; `text` names its content and its suffixes."""
     return typer.Option("--out", "-o", rich_help_panel=OUTPUT, help=text)

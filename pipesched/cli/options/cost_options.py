@@ -1,4 +1,4 @@
-"""Options that say what the ops cost, and on which machines."""
+"""Options for the costs of ops and for the machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CostOptions:
-    """What the ops cost: a profile, a table, or the same for all; and the machines."""
+    """Costs of ops from a profile, a table, or equal for all stages; and the machines."""
 
     panel: ClassVar[str] = "Costs"
     profile: Annotated[
@@ -76,10 +76,10 @@ class CostOptions:
         return {option: source for option, source in sources.items() if source is not None}
 
     def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
-        """Return what `schedule` costs, on which machines.
+        """Return the costs of `schedule`, and the machines.
 
         Raises:
-            InputError: The options do not say one source.
+            InputError: The options do not name exactly one source.
             ProfileError: A file is bad, or does not fit the schedule.
         """
         return self.load_costs(schedule), self.load_cluster(schedule)
@@ -100,11 +100,11 @@ class CostOptions:
         """Return the costs as the options give them.
 
         Args:
-            schedule: Says whether I and W are needed; None: that is found out later.
-            plan: The plan that the schedule is made from, if it is: it says the partition.
+            schedule: Determines whether I and W are needed; None: a later check determines it.
+            plan: The plan of the schedule, if any, which has the partition.
 
         Raises:
-            InputError: The options do not say one source.
+            InputError: The options do not name exactly one source.
             ProfileError: A file is bad.
         """
         from pipesched.workflows.arguments import load_costs
@@ -143,11 +143,11 @@ class CostOptions:
     def conditions(
         self, source: ScheduleSource, simulation: SimulationOptions, buffers: Buffers = "pooled"
     ) -> Conditions:
-        """Return what is supposed of all but the schedule.
+        """Return the conditions of a prediction: everything but the schedule.
 
         Raises:
-            InputError: The options do not say one source of costs, or one cluster; or there is a memory limit, and
-                nothing that can be held against it.
+            InputError: The options do not name exactly one source of costs, or one cluster; or there is a memory limit
+                and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
         from pipesched.workflows.arguments import machines_of
@@ -173,10 +173,10 @@ class CostOptions:
         return conditions
 
     def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
-        """Return a line for each share of a device's costs that equal stages of `schedules` have, where it is not all.
+        """Return a line for each share of a device's costs that equal stages of `schedules` have, except 1.
 
         Args:
-            named: Whether a line says of which schedules it is.
+            named: Whether a line names its schedules.
         """
         if self.uniform is None:
             return []
@@ -185,7 +185,7 @@ class CostOptions:
         return shares_note(self.uniform, schedules, named=named)
 
     def stage_share(self, schedule: Schedule) -> float | None:
-        """Return what each stage has of what a device holds, as `--uniform` gives it; None where other costs do."""
+        """Return the share of each stage in the costs of a device from `--uniform`, or None for other costs."""
         if self.uniform is None:
             return None
         from pipesched.schedules import stage_share
@@ -193,6 +193,6 @@ class CostOptions:
         return float(stage_share(schedule))
 
     def load_cluster(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
-        """Return the machines that `schedule` runs on; where none are given, those that the plan was made for."""
+        """Return the machines of `schedule`; by default, the machines of the plan."""
         usual = None if plan is None else plan.cluster
         return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}", usual)

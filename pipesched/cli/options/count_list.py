@@ -1,4 +1,4 @@
-"""Numbers as people list them: ``1,2,4-8``, ``8:512:x2``, ``4:16:4``."""
+"""Lists of numbers as people write them: ``1,2,4-8``, ``8:512:x2``, ``4:16:4``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import number, read_integer
 
 _MOST = 10_000
-"""More are a slip of the hand."""
+"""Most numbers of a list; more are a mistake."""
 
 
 def counts(text: str, option: str, least: int, most: int = 2**31 - 1) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ def _whole_numbers(part: str, option: str) -> range | list[int]:
 
 
 def amounts(text: str, place: str) -> tuple[float, ...]:
-    """Return the numbers of ``1e9,10GB/s,1:16:x2``, as they come, each once; units are those of the key of `place`.
+    """Return the numbers of ``1e9,10GB/s,1:16:x2``, in their order, each once; units fit the key of `place`.
 
     Raises:
         InputError: A part is no number or range.
@@ -58,7 +58,7 @@ def _ranged(part: str, place: str, read: Callable[[str], float]) -> list[float]:
     """Return the numbers of ``first:last``, ``first:last:step`` or ``first:last:xfactor``.
 
     Raises:
-        InputError: It is no such range, nothing lies in it, or it goes on for ever.
+        InputError: It is no such range, or an empty or infinite one.
     """
     first, last, *steps = (piece.strip() for piece in part.split(":"))
     step = steps[0] if len(steps) == 1 else "1"

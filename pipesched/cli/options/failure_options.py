@@ -1,4 +1,4 @@
-"""Options of a training that fails now and then: how often, and what that costs it."""
+"""Options for failures of a training: their rate, and their costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLES = {"--restart": "120s", "--checkpoint": "20s", "--steps": "10000"}
 
 @dataclass(frozen=True, slots=True)
 class FailureOptions:
-    """How often a training fails, and what that costs it; all of it or nothing is given."""
+    """The rate of failures of a training, and their costs; the options are given together or not at all."""
 
     panel: ClassVar[str] = "Failures"
     fail_every: Annotated[
@@ -29,20 +29,18 @@ class FailureOptions:
             "job, or 20000h/device."
         ),
     ] = None
-    restart: Annotated[str | None, typer.Option(help="From a failure to the first step after it: 120s.")] = None
-    checkpoint: Annotated[str | None, typer.Option(help="How long a checkpoint keeps the training waiting: 20s.")] = (
-        None
-    )
+    restart: Annotated[str | None, typer.Option(help="Time from a failure to the first step after it: 120s.")] = None
+    checkpoint: Annotated[str | None, typer.Option(help="Time that a checkpoint blocks the training: 20s.")] = None
     steps: Annotated[int | None, typer.Option(help="Steps of the training.", min=1, max=10**9)] = None
     checkpoint_every: Annotated[
-        int | None, typer.Option(help="Steps between two checkpoints, beside the best interval.", min=1)
+        int | None, typer.Option(help="Steps between two checkpoints, for comparison with the best interval.", min=1)
     ] = None
 
     def require_whole(self) -> None:
-        """Refuse some of the options without the others, and times that are none.
+        """Refuse some of the options without the others, and invalid times.
 
         Raises:
-            InputError: There are such.
+            InputError: An option is missing or invalid.
         """
         needed = {"--restart": self.restart, "--checkpoint": self.checkpoint, "--steps": self.steps}
         if self.fail_every is None:
@@ -58,7 +56,7 @@ class FailureOptions:
         self._times_s(num_devices=1)
 
     def goodput(self, step_s: float, num_devices: int, seed: int) -> Goodput | None:
-        """Return what is left of the time of a training; None where nothing is said of failures.
+        """Return the goodput of a training, or None without the options of failures.
 
         Args:
             step_s: Seconds of a step.
@@ -67,7 +65,7 @@ class FailureOptions:
 
         Raises:
             ArgumentError: A number makes no sense.
-            SimulationError: A run fails too often to be drawn.
+            SimulationError: A run fails too often to be simulated.
         """
         if self.fail_every is None:
             return None

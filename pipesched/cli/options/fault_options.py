@@ -1,4 +1,4 @@
-"""Options of ``pipesched run`` and ``train``: ranks that fail on purpose, and numbers that are not finite."""
+"""Options of ``pipesched run`` and ``train`` for injected failures of ranks, and for numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FaultOptions:
-    """What befalls the ranks of a run."""
+    """Injected faults and numerical checks of a run."""
 
     panel: ClassVar[str] = "Run"
     inject: Annotated[
         list[str] | None,
         typer.Option(
-            help="Let something fail, to see what happens: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3, in a "
-            "training kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full; repeatable."
+            help="Fault to inject: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3, in a training "
+            "kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full; repeatable."
         ),
     ] = None
     check_finite: Annotated[
@@ -31,15 +31,15 @@ class FaultOptions:
     ] = False
 
     def require_there(self, lists: Schedule, num_microbatches: int, num_times: int) -> None:
-        """Refuse faults that are none, or that can befall no rank.
+        """Refuse invalid faults, and faults that cannot occur on any rank.
 
         Args:
-            lists: The lists that are run, or those of the first step.
-            num_microbatches: Micro-batches of a step, or of a list that is measured.
+            lists: The lists of the run, or of the first step.
+            num_microbatches: Micro-batches of a step, or of a measured list.
             num_times: Steps, or runs of the list.
 
         Raises:
-            InputError: There is one.
+            InputError: A fault is refused.
         """
         from pipesched.executor import ExecutionError
         from pipesched.executor.launch import read_fault, require_there
@@ -50,10 +50,10 @@ class FaultOptions:
             raise InputError(f"--{error}") from error
 
     def applied(self, spec: RunSpec) -> RunSpec:
-        """Return a run whose ranks fail as they are told to.
+        """Return the run with these faults and checks.
 
         Raises:
-            InputError: Stages that are emulated are to have numbers.
+            InputError: Numbers are checked in emulated stages.
         """
         from pipesched.executor import ExecutionError
 

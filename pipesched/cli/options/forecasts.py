@@ -25,12 +25,12 @@ _REPEATS = 5
 def make_forecasts(
     schedule_specs: Sequence[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions
 ) -> tuple[list[TrainingForecast], str]:
-    """Return a forecast for each specification, and where the costs are from; what can fail before training fails here.
+    """Return a forecast for each specification, and the origin of the costs; all checks of a training happen here.
 
     Raises:
         InputError: Options that do not go together.
-        ProfileError: The model cannot be cut so, or the profile is bad.
-        ScheduleError: Lists that cannot have so many steps.
+        ProfileError: The partition does not fit the model, or the profile is bad.
+        ScheduleError: Lists that cannot have `--steps` steps.
         SimulationError: A run whose time cannot be predicted.
     """
     from pipesched.workflows.arguments import cut_model
@@ -61,8 +61,8 @@ def training_bounds(
 
     Raises:
         InputError: Options that do not go together.
-        ProfileError: The model cannot be cut so, or the profile is bad.
-        ScheduleError: Lists that cannot have so many steps.
+        ProfileError: The partition does not fit the model, or the profile is bad.
+        ScheduleError: Lists that cannot have `--steps` steps.
     """
     run = schedule_spec.run(options.steps)
     _require_possible([run], costs, options)
@@ -101,7 +101,7 @@ def _forecast(
     from pipesched.profiles.costs import with_input_share
     from pipesched.workflows.training import costs_of_training, forecast_training
 
-    evenly = "uniform" if costs.profile is None else None  # by what is measured now it would be cut anew each time
+    evenly = "uniform" if costs.profile is None else None  # a cut by a new measurement would differ each time
     size = run.microbatch_size(options.batch_size)
     bounds = _bounds(run, model, costs, costs.partition or evenly, profile, size, options)
     share = costs.input_share  # without --uniform a profile is read or measured
@@ -132,7 +132,7 @@ def _bounds(
 
 
 def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:
-    """Read the profile, or measure one of the micro-batches that the runs have; None where costs are given."""
+    """Read the profile, or measure one at the micro-batch sizes of the runs; None if costs are given."""
     if costs.uniform is not None:
         return None
     from pipesched.workflows.arguments import read_profile_of

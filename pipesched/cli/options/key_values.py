@@ -1,4 +1,4 @@
-"""``key=value,key=value`` as options give it."""
+"""Parsing of ``key=value,key=value`` in options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipesched.schedules import guess
 
 
 def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:
-    """Split `text`; each key is one of `keys`, and comes once. `example` is what to try instead of no such pairs.
+    """Split `text` into pairs with keys from `keys`, each once; errors suggest `example`.
 
     Raises:
         InputError: A part is no ``key=value``, or a key is unknown or comes twice.
@@ -32,14 +32,14 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
 
 
 def unknown_key(option: str, name: str, keys: Collection[str]) -> InputError:
-    """Return the error of a key that is none of `keys`."""
+    """Return the error for a key that is not in `keys`."""
     if not keys:
         return InputError(f"{option}: got {name}, expected nothing, as nothing can be set here; leave it out")
     return InputError(f"{option}: got {name}, {guess(name, keys)}expected one of {', '.join(keys)}; check its spelling")
 
 
 def long_key(name: str, keys: Collection[str]) -> str:
-    """Return `name`, or the key that it is without its unit: ``bandwidth`` stands for ``bandwidth_bytes_per_s``."""
+    """Return `name`, or the key with a unit that it abbreviates: ``bandwidth`` is ``bandwidth_bytes_per_s``."""
     with_units = (name, f"{name}_s", f"{name}_bytes_per_s", f"{name}_bytes")
     return next((key for key in with_units if key in keys), name)
 
@@ -47,7 +47,7 @@ def long_key(name: str, keys: Collection[str]) -> str:
 def numbers(text: str, option: str, keys: Collection[str], example: str) -> dict[str, float]:
     """Return finite numbers of 0 or more under some of `keys`, in SI units; each may have a unit that fits its key.
 
-    `example` is what to try instead of no such pairs.
+    Errors suggest `example`.
 
     Raises:
         InputError: An unknown key, or a value that is no such number.
@@ -72,7 +72,7 @@ def number(value: str, place: str) -> float:
 
 
 def time_s(value: str, option: str, example: str = "10ms") -> float:
-    """Return a time [s]: ``0.01``, or with a unit ``10ms``, ``3h``; `example` is what to try instead of no time.
+    """Return a time [s]: ``0.01``, or with a unit ``10ms``, ``3h``; errors suggest `example`.
 
     Raises:
         InputError: `value` is no such time.
@@ -87,7 +87,7 @@ def time_s(value: str, option: str, example: str = "10ms") -> float:
 
 
 def _or_unit(value: str, place: str) -> str:
-    """Return which units the key takes, where `value` is a number with another."""
+    """Return the units of the key, for a value with another unit."""
     key = place.partition(": ")[2]
     units = next(units for keys, _, units in _UNITS_OF_KEYS if re.fullmatch(keys, key))
     is_unit = re.fullmatch(_AMOUNT, value) is not None and _meant(value, key) is None
@@ -95,7 +95,7 @@ def _or_unit(value: str, place: str) -> str:
 
 
 def _hint(value: str, place: str) -> str:
-    """Return what to write for `value`: the number that is meant, in the unit of the option, where that can be told."""
+    """Return a suggestion for `value`: the intended number in the unit of the option, if it is clear."""
     key = place.partition(": ")[2]
     meant = _meant(value, key)
     if meant is not None and key.endswith("_per_s") and not re.search(r"(/s|ps)\s*$", value):
@@ -110,7 +110,7 @@ _UNITS_OF_KEYS = (
     (r"[fbiw]|.*_s", r"d|h|min|s|ms|us|µs|ns", "ns, us, ms, s, min, h, d"),
     (r".*", r"%", "%"),
 )
-"""Which units are taken for which keys, and how they are told: the first that fits counts."""
+"""The units of keys, and their names in messages: the first pattern that fits counts."""
 
 
 def in_si(value: str, key: str) -> float:

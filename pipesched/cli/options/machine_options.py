@@ -1,4 +1,4 @@
-"""Options that say which machines: a file, equal links, or nodes."""
+"""Options for the machines: a file, equal links, or nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """Options that say the devices and the links between them."""
+    """Options for the devices and the links between them."""
 
     panel: ClassVar[str] = "Machines"
     cluster: Annotated[Path | None, typer.Option(help="Cluster: its devices and links (JSON).")] = None
@@ -53,7 +53,7 @@ class MachineOptions:
 
     @property
     def are_given(self) -> bool:
-        """Whether anything is said but the memory."""
+        """Whether any option but the memory is given."""
         return replace(self, memory_limit=None) != MachineOptions()
 
     def load(self, num_devices: int, what: str, usual: Cluster | None = None) -> Cluster:
@@ -61,12 +61,12 @@ class MachineOptions:
 
         Args:
             num_devices: At least 1.
-            what: Who needs them, for messages.
-            usual: Machines where none are given; None: equal devices whose links take no time.
+            what: The user of the devices, for messages.
+            usual: Default machines; None: equal devices whose links take no time.
 
         Raises:
-            InputError: The options do not say one cluster, or one that is too small.
-            ProfileError: The file is none.
+            InputError: The options do not name one cluster, or its devices are too few.
+            ProfileError: The file is not a cluster.
         """
         from pipesched.workflows.arguments import with_enough_devices
 
@@ -81,24 +81,24 @@ class MachineOptions:
         return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
 
     def limit_bytes(self) -> int | None:
-        """Return what every device may hold; None where that is not said.
+        """Return the memory limit of every device [bytes], or None without one.
 
         Raises:
-            InputError: It is no size.
+            InputError: The limit is no size.
         """
         return None if self.memory_limit is None else parse_memory(self.memory_limit, "--memory-limit")
 
     def require_judged(self, has_bytes: bool, advice: str = "try --uniform f=1,b=2,saved_bytes=1e9") -> None:
-        """Refuse a limit that nothing can be held against.
+        """Refuse a memory limit without bytes to compare.
 
         Raises:
-            InputError: `--memory-limit` is given, and the costs say no bytes.
+            InputError: `--memory-limit` is given, and the costs have no bytes.
         """
         if self.memory_limit is not None and not has_bytes:
             raise InputError(f"--memory-limit: got costs that say no bytes, expected some; {advice}")
 
     def require_judged_profile(self, profile: Profile) -> None:
-        """Refuse a limit that no layer of a profile can be held against.
+        """Refuse a memory limit for a profile whose layers have no bytes.
 
         Raises:
             InputError: As `require_judged`.
@@ -109,7 +109,7 @@ class MachineOptions:
         self.require_judged(whole.has_bytes, "profile the model again")
 
     def require_gpus(self, profile: Profile) -> None:
-        """Refuse more devices of a node known by name than it has GPUs for, where each is several that share layers.
+        """Refuse more devices than the GPUs of a named node allow, if a device is several GPUs that share layers.
 
         Raises:
             InputError: A node of --machine, with --gpus or all of its own, would have to be larger.
@@ -129,7 +129,7 @@ class MachineOptions:
             )
 
     def limit_text(self) -> str | None:
-        """Return what `--memory-limit` says, and the same as memory is told: ``14 GB (13.04 GiB)``; None: not given."""
+        """Return `--memory-limit` as given and as sizes are printed, ``14 GB (13.04 GiB)``, or None without it."""
         limit = self.limit_bytes()
         if self.memory_limit is None or limit is None:
             return None
@@ -171,7 +171,7 @@ class MachineOptions:
         return flat(num_devices, Link() if self.link is None else parse_link(self.link, "--link"))
 
     def _node(self, num_nodes: int) -> Cluster:
-        """Return one node: that of --machine, with what the other options change."""
+        """Return one node: the node of --machine, changed by the other options."""
         from pipesched.profiles.clusters import Cluster, Device, dealt
 
         if self.machine is not None:
@@ -198,10 +198,10 @@ class MachineOptions:
 
 
 def parse_link(text: str, option: str) -> Link:
-    """Return the link that ``latency=10us,bandwidth=1GB/s`` says.
+    """Return the link of a text as ``latency=10us,bandwidth=1GB/s``.
 
     Raises:
-        InputError: It says none.
+        InputError: The text is no link.
     """
     from pipesched.profiles.clusters import Link
 

@@ -1,7 +1,7 @@
 """Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
 
-A group of settings of a run says in ``shown`` which of its fields are options, in the order of the help, and the help
-of those that it words in its own way; any other group shows all of its fields. ``panel`` is their heading in the help.
+A group of run settings lists its options in ``shown``, in the order of the help, with its own help texts. Any other
+group shows all of its fields. ``panel`` is their heading in the help.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipesched.cli.terminal import all_columns
 
 _WIDE = "wide"
 _OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}
-"""Options of commands that say what is printed, and what is written."""
+"""Options of commands for printed and written output."""
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
         else:
             annotation = _in_panel(hints[name], OUTPUT if name in _OUTPUTS else None)
             parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
-    if "json" in hints:  # what prints data prints tables too
+    if "json" in hints:  # commands that print data print tables too
         parameters.append(inspect.Parameter(_WIDE, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
     @functools.wraps(command)
@@ -50,7 +50,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(group: Any) -> Mapping[str, str | None]:
-    """Return the fields that are options, with their help where the group has its own."""
+    """Return the fields that are options, with their help if the group has its own."""
     shown: Mapping[str, str | None] = getattr(group, "shown", {field.name: None for field in fields(group)})
     return shown
 
@@ -71,7 +71,7 @@ def _spread(group: Any) -> Iterator[inspect.Parameter]:
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:
-    """Return the annotation of an option, which stands in this group of the help page unless it says another."""
+    """Return the annotation of an option, in this group of the help page unless it names another."""
     for detail in get_args(annotation)[1:]:
         if isinstance(detail, OptionInfo):
             detail.rich_help_panel = detail.rich_help_panel or panel

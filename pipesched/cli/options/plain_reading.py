@@ -1,6 +1,6 @@
-"""Read values that are plainly right without typer's validators, whose library takes longer to load than most commands.
+"""Reading of plain values without typer's validators, whose library takes longer to load than most commands.
 
-What is not plainly right is left to them, with what they say of it.
+The validators read all other values, and word the errors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args, get_origin
 from typer.models import ParameterInfo
 
 _NUMBERS = {int: r"-?[0-9]{1,15}", float: r"-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?"}
-"""How numbers are written on which nobody has two opinions."""
+"""Unambiguous spellings of numbers."""
 _DEMANDS = ("parser", "clamp", "exists", "dir_okay", "file_okay", "writable", "resolve_path", "allow_dash", "path_type")
-"""What a parameter may ask of its values besides a type and limits."""
+"""Demands of a parameter on its values besides a type and limits."""
 _USUAL = ParameterInfo()
 
 
@@ -27,7 +27,7 @@ class _NotPlainError(Exception):
 
 
 def with_plain_readers(parameters: Sequence[Any]) -> list[Any]:
-    """Return parameters of typer that read what is plainly right without its validators."""
+    """Return parameters of typer that read plain values without its validators."""
     for parameter in parameters:
         if "get_runtime_param" not in vars(parameter):
             parameter.get_runtime_param = partial(_PlainReader, parameter.get_runtime_param)
@@ -35,13 +35,13 @@ def with_plain_readers(parameters: Sequence[Any]) -> list[Any]:
 
 
 class _PlainReader:
-    """Reads the values of a parameter, and leaves to typer's reader what is not plain."""
+    """Reads the plain values of a parameter, and leaves others to typer's reader."""
 
     def __init__(self, others: Callable[[], Any]) -> None:
         self._others = others
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of a parameter as its function takes it."""
+        """Return the value of a parameter for its function."""
         is_several = param.multiple or param.nargs == -1
         if value is None:
             return () if is_several else None

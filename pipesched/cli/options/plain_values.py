@@ -8,18 +8,18 @@ from typing import Any
 from pipesched.cli.options.key_values import in_si
 
 _ALSO_CALLED = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
-"""What else people call a choice."""
+"""Synonyms of choices."""
 _KEYS = dict.fromkeys(("time_limit", "budget", "bound", "seconds"), "_s") | {"convert": "_bytes_per_s"}
-"""What the names of options do not say: the unit."""
+"""Units that the names of options lack."""
 
 
 def plain_value(value: Any, name: str, kind: str) -> Any:
-    """Return a value as its option takes it; one that cannot be read stays as it is, for its option to refuse.
+    """Return a value as its option takes it; an unreadable value stays as it is, and its option refuses it.
 
     Args:
-        value: What was written; the values of an option that comes several times are left alone.
+        value: The written value; the values of a repeatable option are left alone.
         name: The option, as its function calls it.
-        kind: What it takes, as typer shows it: ``<float>``, ``<float range>``, ``<sgd|adam>``.
+        kind: Its type, as typer shows it: ``<float>``, ``<float range>``, ``<sgd|adam>``.
     """
     if not isinstance(value, str):
         return value

@@ -30,12 +30,12 @@ _COMPRESSIONS: dict[str, tuple[MessagePrecision | None, ...]] = {
     "both": (None, "half"),
 }
 _MOST_PROFILED = 8
-"""Samples in the largest micro-batch that is measured unless sizes are given."""
+"""Default number of samples in the largest measured micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions(RunSettings):
-    """How a model is profiled, where no profile of it is given."""
+    """Options for profiling a model without a given profile."""
 
     panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[
@@ -52,7 +52,7 @@ class ModelOptions(RunSettings):
 
         Raises:
             InputError: A profile, and options for measuring one.
-            ProfileError: It is neither a file nor a model, or the model fails.
+            ProfileError: The text is neither a file nor a model, or the model fails.
         """
         from pipesched.profiles.io import load_profile, names_profile
 
@@ -86,7 +86,7 @@ class ModelOptions(RunSettings):
             )
 
     def _of_table(self, file: str) -> Profile:
-        """Return the profile of a table of layers, which is of micro-batches of one size."""
+        """Return the profile of a table of layers, which is for micro-batches of one size."""
         sizes = () if self.microbatch_sizes is None else counts(self.microbatch_sizes, "--microbatch-sizes", 1)
         if len(sizes) != 1 or self != ModelOptions(microbatch_sizes=self.microbatch_sizes):
             raise InputError(
@@ -101,7 +101,7 @@ class ModelOptions(RunSettings):
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Machines, batch, and what may be tried."""
+    """Machines, batch, and the search space."""
 
     panel: ClassVar[str] = "Search"
     machines: MachineOptions
@@ -140,12 +140,12 @@ class RequestOptions:
     messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
     def load(self, profile: str, model: ModelOptions) -> Request:
-        """Return what is asked.
+        """Return the request.
 
         Raises:
             InputError: Options that do not go together.
             ProfileError: A bad file, or more stages than layers.
-            ScheduleError: There is no such schedule.
+            ScheduleError: A schedule does not exist.
         """
         from pipesched.profiles.clusters import first_devices
         from pipesched.simulator.planner import Request
@@ -175,7 +175,7 @@ class RequestOptions:
         )
 
     def untried(self) -> list[str]:
-        """Return a line on the schedules that are not tried because none was named; nothing where some were."""
+        """Return a line on untried schedules if none was named, or nothing."""
         if self.schedules is not None:
             return []
         from pipesched.workflows.planning import untried_schedules

@@ -1,4 +1,4 @@
-"""A plan in place of options: what it says need not be said, and must not be."""
+"""A plan in place of options: options must not repeat it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -> str:
-    """Return the name of the model that is built and run.
+    """Return the name of the model to build and run.
 
     Args:
-        plan: Names it.
-        model: The name that the user gave too, if any.
-        option: The option that says the model.
-        trusts: Whether the plan may name what is imported; what the user named may be in any case.
+        plan: The plan with the name.
+        model: The user's own name for the model, if any.
+        option: The option for the model.
+        trusts: Whether the plan may name code to import; the user's own name always may.
 
     Raises:
-        InputError: There is none behind a graph, or the user named another.
+        InputError: The plan is of a graph without a model, or the user named another model.
         ProfileError: The plan is not trusted.
     """
     from pipesched.profiles.io import costs_file_of, require_trusted, trusted
@@ -54,16 +54,16 @@ def planned_training(
     """Return the model, costs and options of training as planned.
 
     Args:
-        plan: What is trained.
-        model: The model that the user gave too.
-        costs: How its time is predicted.
-        options: How it is trained.
-        batch_size: Samples of a step that the user gave too.
-        compare: Schedules that the user gave too.
-        trusts: Whether the plan may name what is imported.
+        plan: The plan.
+        model: The user's own model, if any.
+        costs: Costs of the prediction.
+        options: Options of the training.
+        batch_size: The user's own samples per step, if any.
+        compare: The user's own schedules, if any.
+        trusts: Whether the plan may name code to import.
 
     Raises:
-        ArgumentError: They contradict the plan.
+        ArgumentError: The options contradict the plan.
         ProfileError: The plan is not trusted.
     """
     from pipesched.workflows.arguments import partition_text, require_as_planned

@@ -1,4 +1,4 @@
-"""Options that say what is known of runs beside their Timelines."""
+"""Options for facts about runs that their Timelines lack."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunCostOptions:
-    """Options that say of runs what they do not say themselves."""
+    """Options for facts about runs that their Timelines lack."""
 
     panel: ClassVar[str] = "Costs"
     profile: Annotated[
@@ -29,24 +29,22 @@ class RunCostOptions:
         Path | None, typer.Option(help="Table of the layers' costs (CSV), in place of --profile.")
     ] = None
     run_partition: Annotated[
-        str | None, typer.Option(help="With either: how the runs' layers were cut: balanced, uniform, or 3,3,4.")
+        str | None, typer.Option(help="Partition of the runs' layers, with either: balanced, uniform, or 3,3,4.")
     ] = None
     microbatch_size: Annotated[
         int | None, typer.Option(help="Samples per micro-batch of the runs.", min=1, max=2**31 - 1)
     ] = None
-    output_bytes: Annotated[
-        str | None, typer.Option(help="Size of a message, where no profile says it: 1e6 or 4MiB.")
-    ] = None
+    output_bytes: Annotated[str | None, typer.Option(help="Size of a message, without a profile: 1e6 or 4MiB.")] = None
     warmup: Annotated[
-        int, typer.Option(help="First ops of each kind and stage that do not count, where others are left.", min=0)
+        int, typer.Option(help="First ops of each kind and stage to ignore, if others remain.", min=0)
     ] = 1
 
     def keywords(self) -> dict[str, Any]:
-        """Return them as `costs_from_runs` takes them.
+        """Return the options as keywords of `costs_from_runs`.
 
         Raises:
             InputError: One is no size, or there are a profile and a table.
-            ProfileError: The table is bad, or says what a profile cannot.
+            ProfileError: The table is bad, or a profile cannot express it.
         """
         num_bytes = None if self.output_bytes is None else parse_bytes(self.output_bytes, "--output-bytes")
         return {
@@ -68,7 +66,7 @@ class RunCostOptions:
 
 
 def run_files(text: str, option: str) -> RunsArgument:
-    """Return the files of Timelines that ``a.json,b.json`` names.
+    """Return the files of Timelines in a list as ``a.json,b.json``.
 
     Raises:
         InputError: A name is empty, or of no JSON file.

@@ -1,4 +1,4 @@
-"""Options of ``pipesched run`` and ``verify``: how to run, whatever the schedule."""
+"""Options of ``pipesched run`` and ``verify`` that do not depend on the schedule."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pipesched.profiles.models import Model
 
 _PASSES, _REPEATS, _WARMUP = 3, 4, 1
-"""Short profiles that the medians are taken of, how often each runs a layer, and before."""
+"""Short profiles behind each median, measured runs of a layer in each, and warm-up runs before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(RunSettings):
-    """How to run, whatever the schedule: the settings of a run, and how often."""
+    """The settings of a run, and its number of iterations, for any schedule."""
 
     panel: ClassVar[str] = "Run"
     iterations: Annotated[int, typer.Option(help="Measured runs of the list; the median counts.", min=1)] = 5
@@ -36,7 +36,7 @@ class RunOptions(RunSettings):
     }
 
     def require_possible(self) -> None:
-        """Refuse what cannot run on this machine.
+        """Refuse settings that this machine cannot run.
 
         Raises:
             ArgumentError: NCCL between CPUs.
@@ -56,11 +56,11 @@ class RunOptions(RunSettings):
         splits: bool = True,
         num_pipelines: int = 1,
     ) -> Profile:
-        """Measure the layers of `model` in short passes, while as many processes are busy as the run will have.
+        """Measure the layers of `model` in short passes, while other cores are as busy as in the run.
 
         Args:
             splits: Whether to measure I and W too.
-            num_pipelines: Parallel pipelines that there may be, for what sharing a core costs them.
+            num_pipelines: Most parallel pipelines, for the slowdown of a shared core.
 
         Raises:
             ProfileError: The model fails.
@@ -87,5 +87,5 @@ class RunOptions(RunSettings):
             ).profile
 
     def counts(self) -> dict[str, Any]:
-        """Return how often it is run, and whether the lists are checked before: fields of `Measure`."""
+        """Return the numbers of iterations, and whether lists are checked before: fields of `Measure`."""
         return {"iterations": self.iterations, "warmup": self.warmup, "is_checked": not self.no_check}

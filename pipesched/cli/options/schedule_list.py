@@ -1,4 +1,4 @@
-"""Options for several schedules at once: each takes those that it knows."""
+"""Options for several schedules at once: each gets the options that it takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def schedule_names(text: str) -> tuple[str, ...]:
     """Return the schedules in a list as ``gpipe,Schedule1F1B``, each once, by their own names.
 
     Raises:
-        ScheduleError: There is no such schedule.
+        ScheduleError: A schedule does not exist.
     """
     from pipesched.workflows.arguments import entry_of
 
@@ -25,11 +25,11 @@ def schedule_names(text: str) -> tuple[str, ...]:
 
 
 def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str, ScheduleOptions]:
-    """Return for each of the `names` in the catalogue those of the options that it takes.
+    """Return for each of the `names` in the catalogue the options that it takes.
 
     Raises:
         InputError: An option that none of them takes.
-        ScheduleError: There is no such schedule.
+        ScheduleError: A schedule does not exist.
     """
     from pipesched.cli.options.schedule_options import parse_settings
     from pipesched.workflows.arguments import entry_of

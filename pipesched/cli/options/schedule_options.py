@@ -1,4 +1,4 @@
-"""Options that say which schedule."""
+"""Options for the choice of a schedule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _begun_names(begun: str) -> list[str]:
-    """Return the schedules whose names go on from what is typed."""
+    """Return the schedules whose names begin with the typed text."""
     from pipesched.schedules.builders import CATALOGUE
 
     return [name for name in CATALOGUE if name.startswith(begun)]
@@ -30,7 +30,7 @@ def _begun_names(begun: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """Which schedule: by name and counts, from a file, or as planned."""
+    """The schedule: by name and counts, from a file, or as planned."""
 
     panel: ClassVar[str] = "Schedule"
     schedule: Annotated[
@@ -45,7 +45,7 @@ class ScheduleOptions:
     stages: Annotated[int | None, typer.Option("--ranks", "-p", help="Ranks of the pipeline.", min=1)] = None
     microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.", min=1)] = None
     chunks: Annotated[
-        int | None, typer.Option("--chunks", "-v", help="Stages per rank, where it takes them.", min=1)
+        int | None, typer.Option("--chunks", "-v", help="Stages per rank of schedules that take them.", min=1)
     ] = None
     settings: Annotated[
         list[str] | None,
@@ -66,9 +66,7 @@ class ScheduleOptions:
     ] = None
     delayed_reduce: Annotated[
         bool,
-        typer.Option(
-            "--delayed-reduce", help="Sum gradients right before each step, not beside what stands before it."
-        ),
+        typer.Option("--delayed-reduce", help="Sum gradients right before each step, not beside the ops before it."),
     ] = False
     plan: Annotated[
         Path | None,
@@ -79,16 +77,16 @@ class ScheduleOptions:
         """Build or read the schedule.
 
         Raises:
-            InputError: The options do not say one schedule.
+            InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
         return self.source().schedule
 
     def source(self) -> ScheduleSource:
-        """Build or read the schedule, with what is known of where it comes from.
+        """Build or read the schedule, with its origin.
 
         Raises:
-            InputError: The options do not say one schedule.
+            InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
         from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
@@ -123,10 +121,10 @@ class ScheduleOptions:
         return ScheduleSource(lists, self._longer(name) if runs_without_flush(lists) else None)
 
     def read_plan(self) -> Plan | None:
-        """Read the plan; None if there is none.
+        """Read the plan, or return None without one.
 
         Raises:
-            InputError: Other options say a schedule too, or the plan's parts do not fit together.
+            InputError: Other options name a schedule too, or the plan's parts do not fit together.
             ProfileError: The file is no plan.
         """
         if self.plan is None:
@@ -149,9 +147,9 @@ class ScheduleOptions:
         return plan
 
     def _longer(self, name: str) -> Callable[[int], Schedule]:
-        """Return what makes a run without a flush so many times as long."""
+        """Return a function that makes a run without a flush a given number of times as long."""
         microbatches = self.microbatches
-        assert microbatches is not None, "it was built with so many"
+        assert microbatches is not None, "it was built with them"
         return lambda times: replace(self, microbatches=times * microbatches).build(name)
 
     def build(self, name: str) -> Schedule:
@@ -163,10 +161,10 @@ class ScheduleOptions:
         return self._finished(build_entry(entry_of(name), num_ranks, num_microbatches, self.chunks, **settings))
 
     def load_generated(self) -> Schedule:
-        """Build or read the schedule; of an asynchronous run only what makes its lists.
+        """Build or read the schedule; the lists of an asynchronous run are generated, not held.
 
         Raises:
-            InputError: The options do not say one schedule.
+            InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
         from pipesched.schedules.builders import build_generated
@@ -178,10 +176,10 @@ class ScheduleOptions:
         return self._finished(build_generated(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
 
     def schedule_spec(self) -> ScheduleSpec:
-        """Return how to make the lists of a training run; without -m of as many micro-batches as ranks.
+        """Return the specification of the lists of a training run; -m defaults to the number of ranks.
 
         Raises:
-            InputError: The options do not say one schedule.
+            InputError: The options do not name exactly one schedule.
             ScheduleError: No such schedule, a bad file, or one that cannot run.
         """
         from pipesched.schedules.check import require_runnable
@@ -212,7 +210,7 @@ class ScheduleOptions:
         )
 
     def _pipelines(self, name: str) -> int:
-        """Return how many pipelines share the micro-batches of the schedule `name`."""
+        """Return the number of pipelines that share the micro-batches of the schedule `name`."""
         from pipesched.workflows.arguments import entry_of
 
         parameters = entry_of(name).parameters
@@ -233,7 +231,7 @@ class ScheduleOptions:
         return self.stages, self.microbatches, parse_settings(self.settings or (), parameters)
 
     def _finished(self, schedule: Schedule) -> Schedule:
-        """Return `schedule` copied, placed, its Reduces delayed, and recomputed as asked."""
+        """Return `schedule` with copies, placement, delayed Reduces and recomputation, as asked."""
         from pipesched.schedules.transforms import delay_reduces, place_copies, recompute, replicate
 
         width = self.width or 1
@@ -245,10 +243,10 @@ class ScheduleOptions:
         return placed if stages is None else recompute(placed, None if stages == "all" else stages)
 
     def recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
-        """Return the stages that recompute; None if none does.
+        """Return the stages that recompute, or None without recomputation.
 
         Raises:
-            InputError: The option names none.
+            InputError: The option is no list of stages.
         """
         if self.recompute is None:
             return None
@@ -263,7 +261,7 @@ class ScheduleOptions:
 
 
 def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
-    """Refuse more copies than can be written down, before they are; each keeps `num_kept` micro-batches on stages."""
+    """Refuse more copies than lists can hold, before they are made; each keeps `num_kept` micro-batches on stages."""
     from pipesched.schedules import MAX_CELLS
     from pipesched.schedules.transforms import MAX_REPLICATED_RANKS
 

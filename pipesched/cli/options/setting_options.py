@@ -1,4 +1,4 @@
-"""Options made of the settings of a run: the name, type, default and help of each are those of its field."""
+"""Options for the settings of a run, with the name, type, default and help of the fields of `RunSettings`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SETTINGS = get_type_hints(RunSettings, include_extras=True)
 _NAMES = {"timeout_s": "--timeout", "has_green_contexts": "--green-contexts"}
 _LIMITS = {"lr": (0.0, 1e6), "seed": (0, 2**32 - 1), "threads": (1, 1024), "timeout_s": (0.1, LONGEST_S)}
 _OFF = {"is_pinned": ("--no-pin", "Let the operating system choose the cores of every rank.")}
-"""The flags, and their help, that turn off what is on."""
+"""Flags, with their help, that turn off settings."""
 
 
 def setting_option(name: str, help_text: str | None = None) -> tuple[Any, object]:
@@ -34,7 +34,7 @@ def setting_option(name: str, help_text: str | None = None) -> tuple[Any, object
 
 
 def setting_words(name: str, value: object) -> list[str]:
-    """Return the words of a command line that say a setting, or another option, whose value is not the default."""
+    """Return the words of a command line for a setting, or another option, whose value is not the default."""
     if name in _OFF:
         return [_OFF[name][0]]
     flag = _NAMES.get(name, "--" + name.replace("_", "-"))

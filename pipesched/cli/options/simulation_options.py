@@ -23,7 +23,7 @@ BuffersOption = Annotated[
     Buffers,
     typer.Option(
         rich_help_panel="Network",
-        help="Receive buffers of our executor (pooled; at_use: on the streams of a GPU), or of PyTorch's: one per "
+        help="Receive buffers: as in our executor (pooled; at_use on the streams of a GPU), or as in PyTorch, one per "
         "micro-batch all the time.",
     ),
 ]
@@ -31,7 +31,7 @@ BuffersOption = Annotated[
 SlowOption = Annotated[
     list[str] | None,
     typer.Option(
-        rich_help_panel="Network", help="A straggler, device=3,factor=1.3, or a slow link, link=0-1,factor=2."
+        rich_help_panel="Network", help="Straggler, device=3,factor=1.3, or slow link, link=0-1,factor=2; repeatable."
     ),
 ]
 
@@ -39,28 +39,26 @@ JitterOption = Annotated[
     float,
     typer.Option(
         rich_help_panel="Network",
-        help="Sigma of a log-normal factor on the seconds of every op (default: 0).",
+        help="Sigma of a log-normal factor on the seconds of every op.",
         min=0.0,
         max=10.0,
     ),
 ]
-RunsOption = Annotated[
-    int, typer.Option(rich_help_panel="Network", help="Runs with --jitter, for percentiles (default: 1).", min=1)
-]
-SeedOption = Annotated[int, typer.Option(rich_help_panel="Network", help="Seed of the jitter (default: 0).", min=0)]
+RunsOption = Annotated[int, typer.Option(rich_help_panel="Network", help="Runs with --jitter, for percentiles.", min=1)]
+SeedOption = Annotated[int, typer.Option(rich_help_panel="Network", help="Seed of the jitter.", min=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
-    """Options that say how messages go."""
+    """Options for the transfer of messages."""
 
     panel: ClassVar[str] = "Network"
     protocol: Annotated[
-        Protocol, typer.Option(help="Transfers start when both sides have posted, or only the sender.")
+        Protocol, typer.Option(help="Start of a transfer: when both sides have posted, or only the sender.")
     ] = "rendezvous"
     sends: Annotated[
         Sends,
-        typer.Option(help="A Send returns at once, or keeps its rank until the message has left."),
+        typer.Option(help="Return of a Send: at once, or after the message has left."),
     ] = "posted"
     chunk_bytes: Annotated[
         str | None,
@@ -68,18 +66,20 @@ class MessageOptions:
     ] = None
     slowdown: Annotated[
         float,
-        typer.Option(help="Ops take 1 + X times as long while a message is under way.", min=0.0, max=100.0),
+        typer.Option(
+            help="Slowdown X of ops beside a message in flight: they take 1 + X times as long.", min=0.0, max=100.0
+        ),
     ] = 0.0
 
     def network_options(self) -> NetworkOptions:
-        """Return what the simulator supposes of messages."""
+        """Return the network options of the simulator."""
         chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
         return NetworkOptions(self.protocol, self.sends, chunk_bytes, self.slowdown)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """What a simulation supposes of messages, and of what goes wrong."""
+    """Options of a simulation for messages, stragglers and jitter."""
 
     panel: ClassVar[str] = "Network"
     messages: MessageOptions = MessageOptions()
@@ -95,20 +95,20 @@ class SimulationOptions:
     ] = "fast"
 
     def network_options(self) -> NetworkOptions:
-        """Return what the simulator supposes of messages."""
+        """Return the network options of the simulator."""
         return self.messages.network_options()
 
     def on(self, cluster: Cluster) -> Cluster:
-        """Return the machines with what is slow of them.
+        """Return the machines with their slow parts.
 
         Raises:
-            InputError: Something is slowed that is not there, or no ``key=value``.
+            InputError: A slow part does not exist, or is no ``key=value``.
         """
         return with_slow_parts(cluster, self.slow or ())
 
 
 def with_slow_parts(cluster: Cluster, texts: Iterable[str]) -> Cluster:
-    """Return the machines with what `--slow` says; raises InputError as `SimulationOptions.on`."""
+    """Return the machines with the slow parts of `--slow`; raises InputError as `SimulationOptions.on`."""
     for text in texts:
         cluster = _slowed(cluster, text)
     return cluster
@@ -128,10 +128,10 @@ def _slowed(cluster: Cluster, text: str) -> Cluster:
 
 
 def slow_part(text: str) -> tuple[tuple[int, ...], float]:
-    """Return what ``device=3,factor=1.3`` or ``link=0-1,factor=2`` says: one device or two, and the factor.
+    """Return the devices of ``device=3,factor=1.3`` (one) or ``link=0-1,factor=2`` (two), and the factor.
 
     Raises:
-        InputError: It says something else.
+        InputError: The text is something else.
     """
     short = re.fullmatch(r"\s*([0-9]+(-[0-9]+)?)\s*=\s*x?([0-9.]+)\s*", text)
     if short is not None:

@@ -25,7 +25,7 @@ _MOST_COUNT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What to combine; values are lists and ranges, as ``1,2,4``, ``8:512:x2`` and ``4:16:4``."""
+    """The values to combine: lists and ranges, as ``1,2,4``, ``8:512:x2`` and ``4:16:4``."""
 
     panel: ClassVar[str] = "Schedule"
     schedule: Annotated[str, typer.Option("--schedule", "-s", help="Names, or builders of yours, as 1f1b,zbv.")]
@@ -43,13 +43,13 @@ class SweepOptions:
         list[str] | None,
         typer.Option("--set", help="Values of a parameter, key=1,2,4, of the schedules that have it; repeatable."),
     ] = None
-    recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "no"
+    recompute: Annotated[
+        Literal["no", "yes", "both"], typer.Option(help="Recompute activations from the input of each stage.")
+    ] = "no"
     microbatch_sizes: Annotated[
-        str | None, typer.Option(help="With a --profile: samples of a micro-batch, as 1,2,4.")
+        str | None, typer.Option(help="Samples of a micro-batch, with --profile, as 1,2,4.")
     ] = None
-    where: Annotated[
-        str | None, typer.Option(help="Only settings of which this holds: 'm % p == 0 and p * v in (8, 16)'.")
-    ] = None
+    where: Annotated[str | None, typer.Option(help="Condition on settings: 'm % p == 0 and p * v in (8, 16)'.")] = None
 
     def space(self, costs: CostOptions, conditions: Conditions) -> SweepSpace:
         """Return the space of all settings.
@@ -57,7 +57,7 @@ class SweepOptions:
         Raises:
             InputError: A value cannot be read.
             ArgumentError: A value makes no sense, or no schedule takes it.
-            ScheduleError: There is no such schedule.
+            ScheduleError: A schedule does not exist.
         """
         from pipesched.workflows.sweeping import make_sweep_space
 
@@ -106,7 +106,7 @@ def value_lists(text: str, option: str, keys: Collection[str], example: str) -> 
     """Split ``key=1,2,other=3`` into the values of each key, as they are written; a key may lack its unit.
 
     Raises:
-        InputError: There is no such key, it comes twice, or has no value.
+        InputError: A key is unknown, comes twice, or has no value.
     """
     texts: dict[str, str] = {}
     key = ""
@@ -125,10 +125,10 @@ def value_lists(text: str, option: str, keys: Collection[str], example: str) -> 
 
 
 def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None:
-    """Return the values that ``--link bandwidth=1e9,1e10`` varies; None where it is not given.
+    """Return the values that ``--link bandwidth=1e9,1e10`` varies, or None without --link.
 
     Raises:
-        InputError: It says none.
+        InputError: The option has no values.
     """
     if machines.link is None:
         return None
@@ -142,10 +142,10 @@ def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None
 
 
 def sweep_conditions(costs: CostOptions, messages: MessageOptions, jitter: float, seed: int) -> Conditions:
-    """Return what all settings of a sweep have in common.
+    """Return the common conditions of all settings of a sweep.
 
     Raises:
-        InputError: The options do not say one source of costs, or one cluster.
+        InputError: The options do not name exactly one source of costs, or one cluster.
         ProfileError: A file is bad.
     """
     from pipesched.workflows.simulating import Conditions

@@ -1,4 +1,4 @@
-"""Options on how torch works, and what they stand for; torch is loaded only when one is used."""
+"""Options for torch, and their values; torch is loaded only if one is used."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ TrustModel = Annotated[
 
 
 def model_of(given: str | None, option: str | None) -> str | None:
-    """Return the model that MODEL or ``--model`` names; None if neither is given.
+    """Return the model of MODEL or ``--model``, or None if neither is given.
 
     Raises:
-        InputError: Both are.
+        InputError: Both are given.
     """
     if given is not None and option is not None:
         raise InputError(f"--model: got {option} beside MODEL {given}, expected one of them; leave one out")
@@ -38,10 +38,10 @@ def model_of(given: str | None, option: str | None) -> str | None:
 
 
 def require_gpu(got: str, advice: str) -> None:
-    """Refuse an option that needs a GPU where there is none; `got` says which option, `advice` what to try.
+    """Refuse an option that needs a GPU if there is none; errors name the option (`got`) and the remedy (`advice`).
 
     Raises:
-        NotThereError: There is none.
+        NotThereError: There is no GPU.
     """
     import torch
 
@@ -50,17 +50,17 @@ def require_gpu(got: str, advice: str) -> None:
 
 
 def require_device(device: str) -> None:
-    """Refuse ``--device cuda`` where there is no GPU.
+    """Refuse ``--device cuda`` if there is no GPU.
 
     Raises:
-        NotThereError: There is none.
+        NotThereError: There is no GPU.
     """
     if device == "cuda":
         require_gpu("--device: got cuda", "--device cpu")
 
 
 def load_model(text: str) -> Model:
-    """Return the model that `text` names, as `resolve_model` does; what a user's factory prints goes to stderr."""
+    """Return the model of this name, as `resolve_model` does; prints of a user's factory go to stderr."""
     from pipesched.profiles.models import resolve_model
     from pipesched.profiles.processes import prints_to_stderr
 

@@ -1,4 +1,4 @@
-"""Options of ``pipesched train``: how to train, whatever the schedule."""
+"""Options of ``pipesched train`` that do not depend on the schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions(RunSettings):
-    """How to train: the settings of a run, how long, and on how many samples."""
+    """The settings of a training run, its steps, and its samples."""
 
     panel: ClassVar[str] = "Run"
     batch_size: Annotated[
@@ -32,39 +32,39 @@ class TrainOptions(RunSettings):
     steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1, max=10**9)] = 100
     advance: Annotated[
         Literal["auto"] | None,
-        typer.Option(help="How far ahead forwards run: further while a batch gets faster and --memory-limit allows."),
+        typer.Option(
+            help="Search for the advance of the forwards: further while a batch gets faster and --memory-limit allows."
+        ),
     ] = None
-    checkpoint: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder that gets a checkpoint now and then.")
-    ] = None
+    checkpoint: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder for regular checkpoints.")] = None
     every: Annotated[
-        int | None, typer.Option(help="Steps from one checkpoint to the next; unless given 100.", min=1, max=2**31 - 1)
+        int | None, typer.Option(help="Steps from one checkpoint to the next (default: 100).", min=1, max=2**31 - 1)
     ] = None
     keep: Annotated[
-        int | None, typer.Option(help="Newest checkpoints that are kept; unless given 3.", min=1, max=2**31 - 1)
+        int | None, typer.Option(help="Number of the newest checkpoints to keep (default: 3).", min=1, max=2**31 - 1)
     ] = None
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Go on from a checkpoint, or from the newest in a folder of them."),
+        typer.Option(metavar="FOLDER", help="Checkpoint to continue from, or a folder for its newest one."),
     ] = None
     restarts: Annotated[
-        int, typer.Option(help="How often to start again from the newest checkpoint, where a rank fails.", min=0)
+        int, typer.Option(help="Most restarts from the newest checkpoint after a rank fails.", min=0)
     ] = 0
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="One process per rank, not all ranks in this one.")
+        bool, typer.Option("--distributed", help="Start one process per rank, instead of all ranks in this one.")
     ] = False
 
     shown: ClassVar[dict[str, str | None]] = {
         **dict.fromkeys(("batch_size", "steps", "optimizer", "lr", "seed", "dtype", "device", "threads")),
-        "prediction": "How weights are predicted where a schedule looks ahead; unless given as in its paper.",
+        "prediction": "Rule for predicting weights where a schedule looks ahead (default: as in its paper).",
         **dict.fromkeys(("averaging", "advance", "checkpoint", "every", "keep", "resume", "restarts", "distributed")),
-        "backend": "Of the messages between processes.",
+        "backend": "Backend of the messages between processes.",
         "compression": None,
-        "timeout_s": "How long one message may keep a process waiting [s].",
+        "timeout_s": "Longest wait of a process for one message [s].",
     }
 
     def require_possible(self) -> None:
-        """Refuse what cannot run on this machine.
+        """Refuse settings that this machine cannot run.
 
         Raises:
             InputError: A backend that is not used.
@@ -84,11 +84,11 @@ class TrainOptions(RunSettings):
         require_possible(self)
 
     def checkpoints(self) -> CheckpointSettings | None:
-        """Return when checkpoints are written, and which one the run goes on from; None if nothing was said of any.
+        """Return the checkpoint settings of the run, or None without any.
 
         Raises:
             ArgumentError: An option has no effect.
-            ExecutionError: There is no checkpoint, or it is damaged.
+            ExecutionError: The checkpoint does not exist, or is damaged.
         """
         from pipesched.workflows.training import checkpoint_settings, require_restartable
 
@@ -97,7 +97,7 @@ class TrainOptions(RunSettings):
         return settings
 
     def begun(self, schedule_spec: ScheduleSpec) -> ScheduleSpec:
-        """Return `schedule_spec` as the run begins with it: where it is sought how far ahead forwards run, with none.
+        """Return the specification at the beginning of the run; a search for the advance begins with none.
 
         Raises:
             InputError: The schedule cannot run ahead.
@@ -121,7 +121,7 @@ class TrainOptions(RunSettings):
         limit_bytes: int | None = None,
         checkpoints: CheckpointSettings | None = None,
     ) -> RunSpec:
-        """Return what is trained, and how; `limit_bytes` on each device, where it is sought how far ahead to run."""
+        """Return the training job; `limit_bytes` of each device is for a search for the advance."""
         from pipesched.workflows.training import training_spec
 
         return training_spec(

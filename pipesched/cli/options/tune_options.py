@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Space
 
 _MOST_SIZES = 8
-"""Micro-batches to measure; between them there are straight lines."""
+"""Micro-batch sizes to measure, with linear interpolation between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class ProblemOptions:
         return names_profile(self.model)
 
     def load(self, machines: MachineOptions, space: SpaceOptions, runs: RunOptions) -> Problem:
-        """Read the profile, or measure one, and take as many of the machines as are asked for.
+        """Read the profile, or measure one, and take the requested number of machines.
 
         Raises:
             InputError: The options contradict each other.
-            ProfileError: A file is bad, there is no such model, or it cannot be cut into so many stages.
+            ProfileError: A file is bad, the model does not exist, or it has fewer layers than stages.
         """
         from pipesched.profiles.clusters import first_devices
         from pipesched.profiles.partitioning import parse_partition
@@ -79,7 +79,7 @@ class ProblemOptions:
         return Problem(profile, self.batch_size, cluster, self.partition, self.messages.network_options())
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
-        """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
+        """Measure the micro-batch sizes of the space, or a few from the smallest to the largest."""
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.search import divisors
         from pipesched.simulator.tuner import AVGPIPE
@@ -105,7 +105,7 @@ class ProblemOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpaceOptions:
-    """Options that say which settings to try."""
+    """Options for the settings to try."""
 
     panel: ClassVar[str] = "Search"
     microbatches: Annotated[
@@ -141,11 +141,11 @@ class SpaceOptions:
     ] = "no"
 
     def load(self, problem: Problem) -> Space:
-        """Return what there is to choose from.
+        """Return the search space.
 
         Raises:
-            InputError: A number cannot be, with the nearest that can.
-            ScheduleError: There is no such schedule.
+            InputError: A number is invalid, with the nearest valid one.
+            ScheduleError: A schedule does not exist.
         """
         from pipesched.simulator.tuner import Space
         from pipesched.workflows.tuning import covered_microbatches
@@ -164,7 +164,7 @@ class SpaceOptions:
 
         Raises:
             InputError: There is none, or one steps without a flush.
-            ScheduleError: There is no such schedule.
+            ScheduleError: A schedule does not exist.
         """
         from pipesched.workflows import ArgumentError
         from pipesched.workflows.tuning import tunable_schedules
@@ -178,17 +178,17 @@ class SpaceOptions:
             raise InputError(f"--schedule{str(error).removeprefix('schedules')}") from error
 
     def given_pipelines(self) -> tuple[int, ...]:
-        """Return the numbers asked for; none if it is left to the tuner."""
+        """Return the given numbers of pipelines; empty if the tuner chooses."""
         return () if self.pipelines is None else counts(self.pipelines, "--pipelines", 1, 256)
 
     def given_microbatches(self) -> tuple[int, ...] | None:
-        """Return the numbers asked for; None if all that divide the batch."""
+        """Return the given numbers of micro-batches; None for all divisors of the batch."""
         return None if self.microbatches is None else counts(self.microbatches, "--microbatches", 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Who evaluates settings, and where; the attributes are the command's options."""
+    """The evaluator of settings, and its machines; the attributes are the command's options."""
 
     evaluator: str
     workers: int | None
@@ -199,7 +199,7 @@ class Method:
         """Refuse options that contradict each other.
 
         Raises:
-            InputError: They do.
+            InputError: The options contradict each other.
         """
         if self.resume is not None and self.evaluator == "avgpipe":
             raise InputError("--resume: got it with --evaluator avgpipe, whose equations take no time; leave it out")
@@ -215,19 +215,19 @@ class Method:
             raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
 
     def runner(self) -> Runner | None:
-        """Return what evaluates settings on the Ray cluster that was asked for; None on this machine.
+        """Return the function that evaluates settings on the given Ray cluster, or None for this machine.
 
         Raises:
-            NotThereError: Ray is not installed, or there is no such cluster.
+            NotThereError: Ray is not installed, or the cluster does not exist.
         """
         return ray_runner(self.ray)
 
 
 def ray_runner(address: str | None) -> Runner | None:
-    """Return what goes through settings on the Ray cluster of this address; None where there is none.
+    """Return the function that evaluates settings on the Ray cluster of this address, or None without an address.
 
     Raises:
-        NotThereError: Ray is not installed, or there is no such cluster.
+        NotThereError: Ray is not installed, or the cluster does not exist.
     """
     if address is None:
         return None

@@ -1,4 +1,4 @@
-"""Equal stages, as ``--uniform`` gives them."""
+"""Equal stages, from ``--uniform``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes
 
 
 def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
-    """Return what a device has of a model of equal stages, from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
+    """Return the costs of a device in a model of equal stages, from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
 
     Args:
-        text: What the user wrote.
-        schedule: Says whether the backward is split; None: that is found out later.
+        text: The user's text.
+        schedule: Determines whether the backward is split; None: a later check determines it.
 
     Raises:
-        InputError: A value is missing or cannot be.
+        InputError: A value is missing or invalid.
     """
     from pipesched.profiles.costs import DeviceCost
 
@@ -51,12 +51,12 @@ def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
 
 
 def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True) -> list[str]:
-    """Return a line for each share, other than all, that stages of `schedules` have of what a device holds.
+    """Return a line for each share, other than 1, that stages of `schedules` have in the costs of a device.
 
     Args:
-        text: What the user wrote.
-        schedules: Each took these costs.
-        named: Whether a line says of which schedules it is.
+        text: The user's text.
+        schedules: Schedules that took these costs.
+        named: Whether a line names its schedules.
     """
     from pipesched.schedules import stage_share
     from pipesched.simulator.analysis import readable_s
@@ -91,7 +91,7 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule | 
 
 
 def _splits(schedule: Schedule) -> bool:
-    """Whether there is an I or W; a list that goes on is read as far as its first Step, before which all kinds come."""
+    """Whether there is an I or W; an endless list is read up to its first Step, before which all kinds come."""
     from pipesched.schedules import Phase, Step, computes
 
     if schedule.is_held:

@@ -1,4 +1,4 @@
-"""The output of the commands: what people see on a terminal, and the files that they ask for."""
+"""The output of the commands: on a terminal, and in files."""
 
 import lazy_loader
 

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Setting
 
 _NOT_TUNED = {"prediction", "averaging"}
-"""Options of runs that have no meaning for the schedules that are tuned, or for those without averaging."""
+"""Options of runs without a meaning for tuned schedules, or for schedules without averaging."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLines:
-    """Writes the lines down; the options of `runs` that are not as they would be anyway are in them."""
+    """Makes the lines, with the options of `runs` that differ from their defaults."""
 
     problem: Problem
     given: ProblemOptions
     runs: RunOptions
 
     def __call__(self, setting: Setting) -> dict[str, str]:
-        """Return the line that runs `setting`, and the one that trains with it if there is a model behind the profile.
+        """Return the line that runs `setting`, and the one that trains with it if the profile is of a model.
 
         ``-m`` of both counts the micro-batches of all pipelines together.
         """
@@ -49,7 +49,7 @@ class CommandLines:
         }
 
     def warnings(self) -> list[str]:
-        """Return what to know before the lines are typed: a file, not the user, says what they import."""
+        """Return a warning if a file, and not the user, names the code that the lines import."""
         from pipesched.profiles.io import costs_file_of, imports_of
 
         model = self.problem.profile.model
@@ -64,7 +64,7 @@ class CommandLines:
         return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainOptions]) -> list[str]:
-        """Return those that `kind` has too, where they are not what they would be without a word."""
+        """Return the options that `kind` shares, if they differ from their defaults."""
         untold = set(_NOT_TUNED) if setting.num_pipelines == 1 else {"prediction"}
         untold |= {"backend"} if kind is TrainOptions else set()  # it trains in one process
         told = kind.shown.keys() - untold

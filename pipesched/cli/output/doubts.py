@@ -1,4 +1,4 @@
-"""What is said of a prediction, or before a run, that should not be believed as it stands."""
+"""Cautions about a prediction, or about a machine before a run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> li
 
 
 def doubts_of_costs(costs: AnyCosts, machines: MachineOptions) -> list[str]:
-    """Return the note on a profile that is of another device than those of the machines."""
+    """Return the note on a profile of another device than the machines."""
     from pipesched.profiles.costs import Profile
 
     return other_device(costs, machines.machine) if isinstance(costs, Profile) else []
 
 
 def doubts_of_table(file: str | Path | None) -> list[str]:
-    """Return the note on a table of layers whose times say no unit; none of another file, or of None."""
+    """Return the note on a table of layers whose times lack a unit; empty for another file, or None."""
     if file is None or suffix_of(file) != ".csv":
         return []
     from pipesched.profiles.io import load_layer_costs
@@ -39,7 +39,7 @@ def doubts_of_table(file: str | Path | None) -> list[str]:
 
 
 def doubts_of_machine(num_ranks: int, settings: RunSettings, meter: LoadMeter) -> list[str]:
-    """Return the notes on this machine, where so many ranks are about to compute."""
+    """Return the notes on this machine before `num_ranks` ranks compute."""
     if settings.device != "cpu":
         return []
     others = meter.others()

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pipesched.executor.training import Scores
 
 _SHOWN = 20
-"""Steps over which what is shown is averaged."""
+"""Steps in each shown average."""
 
 
 @dataclass(slots=True)
 class _Row:
-    """One run, as far as it has come."""
+    """One run, up to its present step."""
 
     step: int = 0
     began_s: float = 0.0
@@ -43,9 +43,9 @@ class _Row:
 
 @contextmanager
 def live(names: Sequence[str], num_steps: int) -> Iterator[Callable[[str, int, Scores], None]]:
-    """Show a row per run on a terminal; yield what is told the scores of each step of the run of a name.
+    """Show a row per run on a terminal; yield the function that receives the run, the step and its scores.
 
-    What a model prints meanwhile goes to stderr.
+    Prints of a model go to stderr.
     """
     from pipesched.profiles.processes import prints_to_stderr
 

@@ -1,4 +1,4 @@
-"""Lines about the memory of the machines: the limit, and what does not fit."""
+"""Lines about the memory of the machines: the limit, and excesses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def limit_lines(machines: MachineOptions, prediction: Prediction) -> list[str]:
-    """Return what is said of the limit that a prediction is judged by; nothing where there is none."""
+    """Return a line on the memory limit of a prediction, or nothing without a limit."""
     devices, has_bytes = prediction.schedule.rank_to_device, prediction.costs.has_bytes
     return device_limit_lines(machines, prediction.cluster, devices, has_bytes=has_bytes)
 
@@ -28,27 +28,27 @@ def limit_lines(machines: MachineOptions, prediction: Prediction) -> list[str]:
 def device_limit_lines(
     machines: MachineOptions, cluster: Cluster, devices: Iterable[int], *, has_bytes: bool = True
 ) -> list[str]:
-    """Return what is said of the limit that every device is judged by, with its unit; nothing where there is none."""
+    """Return a line on the memory limit of every device, with its unit, or nothing without a limit."""
     limits = {device: cluster.devices[device].memory_bytes for device in sorted(set(devices))}
     known = sorted({limit for limit in limits.values() if limit is not None})
     if not known or None in limits.values() or not has_bytes:
-        return []  # a note says what is not judged
+        return []  # a note covers these devices
     said = machines.limit_text() or " to ".join(dict.fromkeys(num_bytes(limit) for limit in (known[0], known[-1])))
     return [f"memory limit {said} of every device"]
 
 
 def end_if_over(over: OverCapacity | None) -> None:
-    """End the command where a device holds more than it has."""
+    """End the command if a device exceeds its memory."""
     if over is not None:
         complain(f"over memory: {readable_reason(str(over))}")
         raise typer.Exit(NEGATIVE)
 
 
 def require_fits(metrics: Metrics, limit_bytes: int | None) -> None:
-    """End the command where a device held more than it was to hold.
+    """End the command if a device exceeded the limit in a run.
 
     Raises:
-        NotThereError: There is a limit, and what a device held could not be measured.
+        NotThereError: There is a limit, and the memory of a device could not be measured.
     """
     if limit_bytes is None:
         return

@@ -1,4 +1,4 @@
-"""Files to write: refused before the work begins, written when it is done."""
+"""Output files: checked before the work begins, written at its end."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TABLE = (".md", *CSV, *JSON)
 
 
 def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path | None = None) -> None:
-    """Refuse files that could not be written, before any of them is; all come into their places when all are whole.
+    """Refuse files that cannot be written, before any is written; all move to their places once all are complete.
 
     Args:
-        outputs: Each a path, None if it was not asked for, and the suffixes that it may have, an empty one where it
-            may have none; no suffixes: any.
-        journal: A file that is there from the beginning, and grows.
+        outputs: Pairs of a path, or None without a request, and its valid suffixes (an empty one for a name without a
+            suffix); no suffixes: any.
+        journal: A file that exists from the beginning, and grows.
 
     Raises:
         InputError: Another suffix, no file's name, or one name twice.
-        ScheduleError: There is no such folder, or it may not be written to.
+        ScheduleError: The folder does not exist or is not writable.
         NotThereError: Parquet without pyarrow.
     """
     from pipesched.simulator import SimulationError
@@ -58,7 +58,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
         if path.is_dir():
             raise InputError(f"{path}: got a folder, expected a file's name; try {path / 'result'}{path.suffix}")
         require_folder(path.parent, path)
-        target = os.path.realpath(path)  # a loop of links is told where it is opened
+        target = os.path.realpath(path)  # opening the file reports a loop of links
         if target in seen:
             raise InputError(f"{path}: got it for two outputs, expected a file for each; try another name for one")
         seen.add(target)
@@ -71,11 +71,11 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]], journal: Path |
 
 
 _asked: dict[Path, tuple[int, int]] = {}
-"""Files that the command is to write, and how they were before."""
+"""Files that the command is to write, with their previous state."""
 
 
 def say_written() -> None:
-    """Say on stderr which of the files that were asked for have been written since."""
+    """Print on stderr the requested files that have been written."""
     written = [str(path) for path, stamp in _asked.items() if path.is_file() and _stamp(path) != stamp]
     _asked.clear()
     if written:
@@ -83,7 +83,7 @@ def say_written() -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return what changes when a file is written."""
+    """Return a stamp that changes when a file is written."""
     if not path.is_file():
         return 0, 0
     status = path.stat()
@@ -109,7 +109,7 @@ def write_timeline(
 
 
 def table_text(rows: Sequence[dict[str, CellValue]], suffix: str) -> str:
-    """Return the rows of a table as a file with one of the suffixes of `TABLE` has them."""
+    """Return the rows of a table as text in the format of one of the suffixes of `TABLE`."""
     from pipesched.simulator.analysis import to_csv, to_markdown
 
     if suffix == ".json":

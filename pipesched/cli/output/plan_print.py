@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 _MOST_REJECTED = 5
 _TELLING = {"recompute": "M x size", "in a node": "memory"}
-"""Columns that come early where plans differ in them, each with the one that it then follows."""
+"""Columns that come early if plans differ in them, each with the column before it."""
 _AMOUNTS = ("depth x width", "per step", "memory", "samples/s", "samples", "staleness")
-"""Columns that plans of one row have in common: the layout, and what a plan amounts to."""
+"""Columns that merged plans share: the layout, and its results."""
 _CHOSEN = ("schedule", "M x size", "recompute", "messages", "in a node", "partition")
-"""Columns in which they may differ."""
+"""Columns in which merged plans may differ."""
 _MOST_STAYS = 24
-"""The most stays of the critical path that are printed; of a longer path the middle is left out."""
+"""The most stays of the critical path that are printed; the middle of a longer path is left out."""
 
 
 def print_plans(ranking: PlanRanking, request: Request, notes: Sequence[str]) -> None:
-    """Print the ranking, notes, the reasons, and what was rejected."""
+    """Print the ranking, notes, the reasons, and the rejected plans."""
     lines = [f"  {line}" for line in _told_reasons(ranking, request)]
     instead = ["instead of the first:", *lines] if lines else []
     rows, ties = _ties_in_one(_table(ranking, request))
@@ -52,7 +52,7 @@ def exportable(result: PlanSearch) -> list[str]:
 
 
 def page_of_plans(result: PlanSearch, notes: Sequence[str]) -> str:
-    """Return the page of a search, with what is printed of it."""
+    """Return the page of a search, with the lines that are printed."""
     ranking, request = result.ranking, result.request
     rejected = [f"rejected, {what}: {len(group)}" for what, group in _by_reason(ranking.rejected).items()]
     reasons = [f"instead of the first: {line}" for line in _told_reasons(ranking, request)]
@@ -96,7 +96,7 @@ def short_partition(partition: Sequence[int]) -> str:
 
 
 def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
-    """Return a row per plan, with what tells plans apart early; what is as usual is left out."""
+    """Return a row per plan, with distinguishing columns early and usual values left out."""
     rows = [{"": str(number), **_row(outcome)} for number, outcome in enumerate(ranking.ranked, 1)]
     usual = {
         "samples": str(request.batch_size),
@@ -119,7 +119,7 @@ def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
 
 
 def _ties_in_one(rows: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:
-    """Return the rows, of plans that amount to the same the first alone, and a line on what such plans differ in."""
+    """Return the rows, with plans of equal results merged into the first, and a line on their differences."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in _AMOUNTS if name in row), []).append(row)
@@ -151,7 +151,7 @@ def _effort(ranking: PlanRanking) -> str:
 
 
 def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
-    """Print why, each reason of one kind once with the candidate that is nearest to fitting."""
+    """Print the rejections: each kind of reason once, with the candidate that is nearest to fitting."""
     from pipesched.simulator.analysis import readable_reason
 
     rows = []
@@ -179,7 +179,7 @@ def _by_reason(rejected: Sequence[PlanOutcome]) -> dict[str, list[PlanOutcome]]:
 
 
 def nothing_fits(ranking: PlanRanking, request: Request) -> str:
-    """Say what would fit if there were more memory, in a line."""
+    """Return a line on the plan that would fit with more memory."""
     from pipesched.simulator.search import least
 
     nearest = least(ranking.rejected)

@@ -1,4 +1,4 @@
-"""The Timelines that a picture or trace shows: read from files, or simulated."""
+"""The Timelines of a picture or trace: read from files, or simulated."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The timelines that a picture or trace shows.
+    """The timelines of a picture or trace.
 
     Attributes:
         timelines: At least one.
-        details: What a page also tells of each; empty: nothing.
+        details: Further facts on each for a page; empty: none.
         notes: Lines on the costs and the memory limit of a prediction.
-        doubts: Why a prediction should not be believed as it stands.
-        over: Where a prediction takes more than `--memory-limit`.
+        doubts: Cautions about a prediction.
+        over: The excess of a prediction over `--memory-limit`, or None.
     """
 
     timelines: tuple[Timeline, ...]
@@ -47,7 +47,7 @@ def read_shown(
 
     Raises:
         InputError: There are files, and options of a simulation.
-        ScheduleError: A file is no Timeline, or there is no such schedule.
+        ScheduleError: A file is no Timeline, or the schedule does not exist.
     """
     if files:
         require_no_simulation(files[0], schedule, costs, simulation)

@@ -1,4 +1,4 @@
-"""Trained runs as tables: what was measured, and what was predicted for a machine per rank."""
+"""Trained runs as tables: measurements, and predictions for a machine per rank."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from pipesched.workflows.training import TrainedRun, forecast_table, trained_tab
 
 
 def print_outcomes(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None) -> None:
-    """Print what was measured and what was known before, a row per run each."""
+    """Print the measurements and the forecasts, a row per run each."""
     for table in (trained_table(outcomes, target_loss), forecast_table(outcomes, costs, target_loss)):
         print_result(table)

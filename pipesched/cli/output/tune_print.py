@@ -1,4 +1,4 @@
-"""The result of ``tune``, as people read it: the settings in tables, and below them the answer."""
+"""The result of ``tune`` for people: the settings in tables, and below them the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def print_settings(
     commands: Callable[[Setting], dict[str, str]],
     notes: Sequence[str],
 ) -> None:
-    """Print `top` of those that the answer is among, and it; of the others that fit; and of the rejected."""
+    """Print the answer with the first `top` candidates, then other settings that fit, then rejected settings."""
     num_fitting = len(result.fitting)
     candidates, others, rejected = result.candidates, result.others, result.outcomes[num_fitting:]
     if candidates:
@@ -40,7 +40,7 @@ def print_settings(
 def page_of_settings(
     result: TuneResult, problem: Problem, commands: Callable[[Setting], dict[str, str]], notes: Sequence[str]
 ) -> str:
-    """Return the page of all settings, with what is printed below their tables."""
+    """Return the page of all settings, with the lines that are printed below their tables."""
     fitting = [*result.candidates, *result.others]
     outcomes = [*fitting, *result.outcomes[len(fitting) :]]
     rows = _rows(result, outcomes, problem)
@@ -59,7 +59,7 @@ def page_of_settings(
 
 
 def _answer(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> list[str]:
-    """Return what is said of the first candidate, and the lines that run it; those of a race stand below the race."""
+    """Return the lines on the first candidate, with its command lines; after a race, they stand below the race."""
     if not result.candidates:
         return []
     best = result.candidates[0]
@@ -67,7 +67,7 @@ def _answer(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -
 
 
 def _averaged(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> list[str]:
-    """Return what is said of the best setting with another training, where there are such."""
+    """Return the lines on the best setting with another training, if there are such settings."""
     if not result.others:
         return []
     if result.averaged is None:
@@ -86,7 +86,7 @@ def _first(result: TuneResult, best: SettingOutcome) -> str:
 
 
 def _verb(result: TuneResult) -> str:
-    """Return what is done with the first: where settings race, it need not be the answer."""
+    """Return the verb for the first setting: with a race, it need not be the answer."""
     return "ranked first" if result.race else "chosen"
 
 
@@ -146,7 +146,7 @@ def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
 
 
 def _folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return a row for all that cannot be predicted for one reason, and the others as they are."""
+    """Return the rows, with settings that cannot be predicted for one reason merged into a row."""
     groups: dict[str, list[dict[str, str]]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(row["why"] if row["time per batch"] == "-" else str(number), []).append(row)
@@ -156,7 +156,7 @@ def _folded(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _telling(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows without what no schedule here has, and none was asked to do."""
+    """Return the rows without columns that have only usual values."""
     usual = {"N": "1", "advance": "-", "chunks": "-", "recompute": "no"}
     usual |= {"steady / micro-batch": "-", "steady bubble": "-"}
     dull = {name for name, value in usual.items() if all(row.get(name, value) == value for row in rows)}
@@ -176,17 +176,17 @@ def _named(outcome: SettingOutcome) -> dict[str, str]:
 
 
 def print_verdict(verdict: Verdict) -> None:
-    """Print predicted beside measured, and what that says of the choice, which is the first."""
+    """Print predictions beside measurements, and the verdict on the choice, which is the first."""
     print_result(verdict.table(), verdict.notes)
 
 
 def print_race(race: SettingRace, commands: Callable[[Setting], dict[str, str]]) -> None:
-    """Print a row per contender, who won, and the lines that run it."""
+    """Print a row per contender, the winner, and the lines that run it."""
     print_result(race.table(), _typed(commands, race.leader.outcome))
 
 
 def result_to_dict(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> dict[str, Any]:
-    """Return plain data, with the command lines of what is chosen."""
+    """Return plain data, with the command lines of the answer."""
     best, averaged = result.chosen, result.averaged
     return {
         "evaluator": result.evaluator,
