@@ -1,4 +1,4 @@
-"""The command line turns options into calls of the workflows, and prints what these return."""
+"""The command line: it turns options into calls of the workflows, and prints the results."""
 
 import lazy_loader
 

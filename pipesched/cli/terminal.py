@@ -260,21 +260,21 @@ def print_results(tables: Iterable[Table]) -> None:
 
 
 def seconds(value: float) -> str:
-    """Return a time as people read it."""
+    """Return a time formatted for people."""
     from pipesched.simulator.analysis import readable_s
 
     return readable_s(value)
 
 
 def num_bytes(value: float | None) -> str:
-    """Return a size as people read it."""
+    """Return a size formatted for people."""
     from pipesched.simulator.analysis import readable_bytes
 
     return readable_bytes(value)
 
 
 def percent(value: float | None) -> str:
-    """Return a share as people read it."""
+    """Return a share formatted for people."""
     from pipesched.simulator.analysis import readable_share
 
     return readable_share(value)

@@ -1,4 +1,4 @@
-"""The words that arguments of the library and options of the command line choose from; importing them is quick."""
+"""Choices of arguments of the library and options of the command line, in a module that imports fast."""
 
 from __future__ import annotations
 

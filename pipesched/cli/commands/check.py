@@ -1,4 +1,4 @@
-"""``pipesched check``: can this schedule run to its end?"""
+"""``pipesched check``: completeness and deadlocks of a schedule, by backend."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def check(
     ] = MessageBackend.GLOO,
     json: Json = False,
 ) -> None:
-    """Check a schedule: complete, matched, free of deadlock; and on which backends. Exit code 1: not on --backend."""
+    """Check that a schedule is complete, matched and free of deadlock, and on which backends.
+
+    Exits with 1 if it does not run on --backend.
+    """
     from pipesched.workflows.checking import check as check_lists
 
     report = check_lists(schedule.load())
@@ -86,7 +89,7 @@ def _text(cell: Cell, has_colours: bool) -> str:
 
 
 def _print_backends(findings: tuple[Finding, ...], judgement: Judgement) -> None:
-    """Print where it is safe, and why not elsewhere, unless that has been said."""
+    """Print the verdict of each backend, and deadlocks that have not been printed."""
     from pipesched.schedules.check import BACKENDS
     from pipesched.workflows.checking import verdict
 

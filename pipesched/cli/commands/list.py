@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @grouped
 def list_schedules(json: Json = False) -> None:
-    """List the schedules, their other names and their parameters; a name is read in any case."""
+    """List the schedules, their other names and their parameters; names are case-insensitive."""
     from pipesched.schedules.builders import CATALOGUE
 
     entries = CATALOGUE.values()
@@ -60,12 +60,12 @@ def list_schedules(json: Json = False) -> None:
 
 
 def _options(entry: Entry) -> str:
-    """Return the options that a schedule has beside its counts, in brackets; empty: none."""
+    """Return the options of a schedule beside its counts, in brackets, or an empty text."""
     options = ["-v"] if entry.traits.takes_chunks else []
     options += [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
     return f" [{' '.join(options)}]" if options else ""
 
 
 def _shown(parameter: Parameter) -> str:
-    """Return the default; ".." where the counts decide."""
+    """Return the default, or ".." if it depends on the counts."""
     return ".." if parameter.default is None else str(parameter.default)

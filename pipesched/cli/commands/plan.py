@@ -1,4 +1,4 @@
-"""``pipesched plan``: how to train this model on these machines."""
+"""``pipesched plan``: a training plan for a model on given machines."""
 
 from __future__ import annotations
 

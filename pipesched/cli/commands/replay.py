@@ -29,8 +29,7 @@ def replay(
     """Simulate the lists of a run with its measured op times, and split its makespan into parts.
 
     The parts are the ops, the overhead of messages and posting, and the rest. Costs (--profile, ..) add a prediction of
-    the
-    same lists, whose error is split.
+    the same lists, whose error is split.
     """
     from pipesched.schedules import schedule_of
     from pipesched.schedules.formats import read_timeline

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ListFormat(StrEnum):
-    """How to write a schedule."""
+    """Formats of a written schedule."""
 
     GRID = "grid"
     JSON = "json"
@@ -47,7 +47,7 @@ def show(
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the lists: .json or .csv; or the grid: .txt.")] = None,
 ) -> None:
-    """Show the op lists: a grid for people, or a file for PyTorch and for us; warn of a file that cannot run."""
+    """Show the op lists: a grid for people, or a file for PyTorch or pipesched; warn if a file cannot run."""
     from pipesched.schedules.formats import to_json, write_csv, write_csv_comms
     from pipesched.schedules.lowering import lower_for_torch
 
@@ -69,7 +69,7 @@ def show(
 
 
 def _warn(schedule: Schedule, source: str) -> None:
-    """Say on stderr of lists of the user's own that they cannot run; they are written all the same, to be mended."""
+    """Warn on stderr if lists of the user cannot run; they are still written, for correction."""
     from pipesched.schedules.check import find_faults
 
     findings = find_faults(schedule)

@@ -1,4 +1,4 @@
-"""The options that subcommands share, and how their texts are read."""
+"""The options that subcommands share, and their parsing."""
 
 import lazy_loader
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    """Print a table for each schedule: every quantity in both runs, and how far apart they are."""
+    """Print a table for each schedule: every quantity in both runs, and the difference."""
     from pipesched.workflows.timelines import comparison_table
 
     for comparison in comparisons:
@@ -21,7 +21,7 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
 
 
 def print_parts(parts: Table | None) -> None:
-    """Print the parts of the errors of predictions, or where none can be split the reasons alone."""
+    """Print the parts of the errors of predictions, or only the reasons if no error can be split."""
     if parts is None:
         return
     if parts.rows:

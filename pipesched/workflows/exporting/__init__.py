@@ -1,4 +1,4 @@
-"""A setting in the words of other trainers: flags of Megatron-LM and torchtitan, the configuration of DeepSpeed."""
+"""Exports of a setting to other trainers: flags of Megatron-LM and torchtitan, the configuration of DeepSpeed."""
 
 import lazy_loader
 

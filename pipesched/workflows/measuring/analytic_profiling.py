@@ -42,7 +42,7 @@ def analytic_profile(
 ) -> ProfileMeasurement:
     """Estimate seconds and bytes of every layer of a GPT from FLOPs, bytes, and the data sheet of a GPU.
 
-    An operation takes the longer of its times for FLOPs and for bytes. The layers are those of Megatron-LM, with
+    An operation takes the longer of its times for FLOPs and for bytes. The layers are as in Megatron-LM, with
     dropout. The costs are of one GPU; a device of a pipeline is the group of GPUs that share its layers.
 
     Args:

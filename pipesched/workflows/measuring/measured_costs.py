@@ -126,7 +126,7 @@ class MeasuredCosts:
         )
 
     def table(self) -> Table:
-        """Return the same rows, as people read them."""
+        """Return the same rows, formatted for people."""
         rows = [
             {
                 "stage": "all" if row["stage"] is None else str(row["stage"]),

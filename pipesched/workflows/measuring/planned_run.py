@@ -33,7 +33,7 @@ class PlannedRun:
         return {"quantities": self.comparison.to_rows(), **explained}
 
     def table(self) -> Table:
-        """Return a row per device, as people read it; below, makespan, bubble and why they are off."""
+        """Return a row per device, formatted for people; below, makespan, bubble and why they are off."""
         table = comparison_table([self.comparison])
         sentence = _PACE if self.explanation is None else self.explanation.sentence
         title = f"{self.comparison.name}, as planned and as measured"

@@ -75,7 +75,7 @@ class ProfileMeasurement:
         return profile_figure(self.profile)
 
     def table(self) -> Table:
-        """Return a row per layer at the largest size, equal neighbours in one, as people read it."""
+        """Return a row per layer at the largest size, equal neighbours in one, formatted for people."""
         rows = [
             {
                 "layer": f"{index} {layer.name}",

@@ -123,7 +123,7 @@ class RunResult:
         return gantt_figure([self.timeline])
 
     def table(self) -> Table:
-        """Return a row per device, as people read it."""
+        """Return a row per device, formatted for people."""
         loss = "" if self.first_loss is None else f"; mean loss at the start {self.first_loss:.6g}"
         rows = [
             {

@@ -1,4 +1,4 @@
-"""The optimum: the order of a schedule's ops that takes the least time under a memory limit, with its proof."""
+"""The optimum: the fastest order of a schedule's ops under a memory limit, with a proven bound."""
 
 import lazy_loader
 

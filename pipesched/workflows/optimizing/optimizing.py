@@ -64,7 +64,7 @@ def optimize(
 ) -> Optimum:
     """Find the fastest order of a schedule's ops, and prove a lower bound on the time of any order.
 
-    The ops and their ranks are those of `schedule`: one stage per rank (``1f1b``, ``zb_h1``), chunks (``interleaved``,
+    The ops and their ranks come from `schedule`: one stage per rank (``1f1b``, ``zb_h1``), chunks (``interleaved``,
     ``interleaved_zb``), a V (``zbv``) or waves (``hanayo``). The search starts from the best schedule within the limit,
     of the catalogue or of a planner, for these stages. CP-SAT of OR-tools (``pip install "pipesched[optimize]"``)
     searches for a better order unless a simple bound proves that none exists.

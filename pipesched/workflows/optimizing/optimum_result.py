@@ -149,7 +149,7 @@ class Optimum:
         write_text(file, writers[suffix_of(file)](self.schedule))
 
     def table(self) -> Table:
-        """Return a row for the optimum, and for each known order, as people read it."""
+        """Return a row for the optimum, and for each known order, formatted for people."""
         rows = tuple(
             {
                 "schedule": row["name"],

@@ -202,7 +202,7 @@ class PartitionedModel:
         )
 
     def table(self) -> Table:
-        """Return a row per stage, as people read it."""
+        """Return a row per stage, formatted for people."""
         rows = [
             {
                 "stage": str(index),

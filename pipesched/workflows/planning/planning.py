@@ -141,7 +141,7 @@ class PlanSearch:
         return plan_figure(self._best(), self.request)
 
     def table(self) -> Table:
-        """Return a row per plan that fits, as people read it."""
+        """Return a row per plan that fits, formatted for people."""
         rows = [
             {
                 "": str(number),

@@ -137,7 +137,7 @@ class Simulation(Prediction):
         return gantt_figure([self.timeline], details=[self.details])
 
     def table(self) -> Table:
-        """Return a row per device, as people read it."""
+        """Return a row per device, formatted for people."""
         peaks = self.peak_microbatches
         rows = []
         for device in self.metrics.devices:

@@ -34,7 +34,7 @@ class TraceImport:
 
     Attributes:
         files: The trace of each rank.
-        step: The number of the step, as the profiler counts; None in traces of ours.
+        step: The number of the step, as the profiler counts; None in traces of pipesched.
         schedule: The op lists of the step, without communication.
         timeline: The measured Timeline, on one clock.
         clocks: The alignment of the clocks of the ranks, and its uncertainty.
@@ -134,7 +134,7 @@ class TraceImport:
         return gantt_figure([self.timeline])
 
     def table(self) -> Table:
-        """Return a row per rank, as people read it."""
+        """Return a row per rank, formatted for people."""
         devices = {device.device: device for device in self.metrics.devices}
         rows = []
         for rank, (file, offset_ns, uncertainty_ns) in enumerate(self._clocks()):

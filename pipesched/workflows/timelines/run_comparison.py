@@ -96,7 +96,7 @@ class TimelineComparison:
         return gantt_figure(self.timelines, caption=self.caption)
 
     def table(self) -> Table:
-        """Return a row per device, as people read it; below, makespan and bubble."""
+        """Return a row per device, formatted for people; below, makespan and bubble."""
         return comparison_table([self.comparison])
 
     def split_table(self) -> Table | None:

@@ -150,7 +150,7 @@ class Trace:
         return _frame(self.timelines)
 
     def table(self) -> Table:
-        """Return a row per Timeline, as people read it."""
+        """Return a row per Timeline, formatted for people."""
         rows = tuple(
             {
                 "": timeline.name,

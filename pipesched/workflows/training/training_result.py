@@ -69,7 +69,7 @@ class TrainingResult:
 
     @property
     def is_paused(self) -> bool:
-        """Whether a signal ended it early, after a checkpoint."""
+        """Whether a signal ended the run early, after a checkpoint."""
         return self.trained.is_paused
 
     @property

@@ -124,7 +124,7 @@ class Verdict:
         )
 
     def table(self) -> Table:
-        """Return a row per setting, as people read it."""
+        """Return a row per setting, formatted for people."""
         rows = tuple(
             {
                 "setting": str(run.outcome.setting),

@@ -1,4 +1,4 @@
-"""Predictions held against runs, once or in rounds."""
+"""Comparison of predictions with runs, once or in rounds."""
 
 import lazy_loader
 

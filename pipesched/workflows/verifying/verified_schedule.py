@@ -152,7 +152,7 @@ class Verification:
         return gantt_figure([line for schedule in self.schedules for line in (schedule.predicted, schedule.measured)])
 
     def table(self) -> Table:
-        """Return every quantity of every schedule, predicted and measured, as people read it."""
+        """Return every quantity of every schedule, predicted and measured, formatted for people."""
         return comparison_table([verified.comparison for verified in self.schedules])
 
     def split_table(self) -> Table:

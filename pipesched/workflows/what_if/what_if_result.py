@@ -43,7 +43,7 @@ class ChangedQuantity:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a share of something."""
+        """Whether the quantity is a share."""
         return self.name.endswith("_fraction")
 
 
@@ -169,7 +169,7 @@ class WhatIf:
         return gantt_figure([self.before, self.after])
 
     def table(self) -> Table:
-        """Return a row per quantity, as people read it."""
+        """Return a row per quantity, formatted for people."""
         rows = []
         for quantity in self.quantities:
             show = _shown(quantity.name)
