@@ -1,7 +1,7 @@
 """One rank of a run: ``torchrun --nproc-per-node 2 -m pipesched.executor job.json --out measured.json``.
 
-``pipesched run --job job.json`` writes the job; ``pipesched run`` alone starts the processes itself. What a rank does
-is in `rank_command`, which takes seconds to load; under torchrun the process is watched over from its first moment.
+``pipesched run --job job.json`` writes the job; ``pipesched run`` alone starts the processes itself. The work of a rank
+is in `rank_command`, which takes seconds to load; under torchrun a watcher runs from the first moment.
 """
 
 from __future__ import annotations

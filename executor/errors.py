@@ -1,4 +1,4 @@
-"""The errors of a run: a rank that fails, a peer that is lost, what cannot be executed."""
+"""The errors of a run: a rank that fails, a lost peer, or an impossible request."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pipesched.schedules import (
 from pipesched.schedules.formats import MORE_FILES
 
 _LONGEST = 1000
-"""Characters of what a user's layer raises that are told."""
+"""Longest text of an exception of a user's layer in a message, in characters."""
 _MOST_CALLS = 12
-"""Calls in a user's code that are told of what it raised."""
+"""Most calls in a user's code in a message about its exception."""
 _MORE_ROOM = "try smaller micro-batches, more stages or recomputation"
 
 
 class ExecutionError(OneLineError):
-    """A run cannot start as it was asked for."""
+    """A run cannot start as requested."""
 
 
 class RankFailed(ExecutionError):  # noqa: N818 -- named for what happened
@@ -46,7 +46,7 @@ class RankFailed(ExecutionError):  # noqa: N818 -- named for what happened
 
 
 class PeerLost(RankFailed):
-    """A rank waited in vain for another one, which has its own reason."""
+    """A rank waited in vain for another one, which reports its own reason."""
 
 
 def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
@@ -68,7 +68,7 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 
 
 def _advised(reason: object) -> str:
-    """Return the reason, with what to try where the system had no more files, or PyTorch or Python no more memory."""
+    """Return the reason, with advice if the system was out of files, or PyTorch or Python out of memory."""
     text, raised = _told(reason) or type(reason).__name__, ""
     if isinstance(reason, BaseException) and not isinstance(reason, OneLineError):
         text, raised = shortened(" ".join(text.split()), _LONGEST), _raised(reason)  # a user's layer may say anything
@@ -94,15 +94,15 @@ def _raised(error: BaseException) -> str:
 
 
 class RunEnded(Exception):  # noqa: N818 -- nothing is wrong
-    """Raised by a listener that has seen enough: the run ends here, and no rank has failed."""
+    """Raised by a listener to end the run early; no rank has failed."""
 
 
 @contextmanager
 def starting(rank: int) -> Iterator[None]:
-    """Name the rank in what is raised before its first op: by a user's code, or by a device without room.
+    """Name the rank in errors before its first op: of a user's code, or of a device without memory.
 
     Raises:
-        RankFailed: Something else than what says itself what is wrong.
+        RankFailed: An error other than ExecutionError and ProfileError, which have their own message.
     """
     try:
         yield
@@ -115,10 +115,10 @@ def starting(rank: int) -> Iterator[None]:
 
 @contextmanager
 def writing(rank: int) -> Iterator[None]:
-    """Name the rank in what is raised between its ops, or behind them: where what it has to write cannot be written.
+    """Name the rank in errors of writing, between its ops or after them.
 
     Raises:
-        RankFailed: It cannot.
+        RankFailed: A file cannot be written.
     """
     try:
         yield
@@ -129,13 +129,13 @@ def writing(rank: int) -> Iterator[None]:
 
 
 NOBODY, EVERYBODY, ITS_CHECKPOINT = -1, -2, -3
-"""What a rank waits for, where it is no single rank: none, several others, or that its checkpoint is written."""
+"""Values for the awaited rank of a wait: no rank, several other ranks, or the rank's own checkpoint."""
 
 _wait_listeners: list[Callable[[int], None]] = []
 
 
 def listen_to_waits(listener: Callable[[int], None]) -> None:
-    """Let `listener` be told what the rank of this process waits for, as `waiting_for`, and `NOBODY` after it."""
+    """Call `listener` with the awaited rank at each wait of this process, as in `waiting_for`, then with `NOBODY`."""
     _wait_listeners[:] = [listener]
 
 
@@ -152,14 +152,14 @@ def waits_told_to(listener: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
-    """Turn what torch.distributed raises while it waits into one line.
+    """Turn an error of torch.distributed during a wait into one line.
 
     Args:
-        what: What is waited for, in words.
-        whom: The rank that is to do it, `EVERYBODY` or `ITS_CHECKPOINT`.
+        what: The awaited event, in words.
+        whom: The awaited rank, `EVERYBODY` or `ITS_CHECKPOINT`.
 
     Raises:
-        PeerLost: The wait ended without what was waited for.
+        PeerLost: The wait failed.
     """
     is_told = threading.current_thread() is threading.main_thread()  # what is written beside keeps no rank waiting
     listeners = tuple(_wait_listeners) if is_told else ()

@@ -1,4 +1,4 @@
-"""The command of a rank: read the job, run the rank that the environment names, and write what came out."""
+"""The command of a rank: read the job, run the rank named by the environment, and write the results."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rank that the environment names; return the exit code.
+    """Run the rank named by the environment; return the exit code.
 
     Args:
-        arguments: Arguments of the command line; None: this process'.
+        arguments: Arguments of the command line (default: of this process).
     """
     asked = _parser().parse_args(arguments)
     folder = asked.folder
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _read_job(path: Path, *, trusts: bool) -> RunSpec:
-    """Return the job in a file, which may name what is imported only if it is trusted."""
+    """Return the job in a file; its model may need an import only if the file is trusted."""
     text = read_text(path)
     job = job_from_json(text, str(path))
     if job.model is None:
@@ -134,19 +134,19 @@ def _has_checkpoints(spec: RunSpec) -> bool:
 
 
 def _patient(spec: RunSpec) -> RunSpec:
-    """Return a run whose ranks find out by themselves only later than who watches them."""
+    """Return a run whose ranks time out later than their launcher."""
     return replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))
 
 
 def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
-    """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
+    """Run the rank of a process in its launcher's folder, and write its progress and scores there."""
     spec = _patient(spec)
     with (folder / f"stacks{number}").open("w") as stacks, stacks_written_to(stacks):
         return _run_listened_to(spec, number, folder)
 
 
 def _rank_listener(page: ProgressPage, rank: int) -> RankListener:
-    """Return the listener to one of several ranks of this process."""
+    """Return the listener for one of several ranks of this process."""
     row = page.host_row(rank)
     row.begin()
     return RankListener(row.reach, on_turn=partial(row.wait, NOBODY), device=page.device_row(rank))
@@ -196,7 +196,7 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
 
 
 def _require_writable(out: Path) -> None:
-    """Refuse before the run what could not be written after it."""
+    """Refuse an output file before the run if it cannot be written after it."""
     if suffix_of(out) not in (".json", ".jsonl"):
         raise ExecutionError(
             f"--out: got suffix {out.suffix!r}, expected .json for a Timeline, .jsonl for losses; try {out.stem}.json"
@@ -231,7 +231,8 @@ def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:
 def run_and_leave() -> NoReturn:
     """Run the rank of this process, and leave with its exit code.
 
-    Not by sys.exit: gloo's threads may still hold tensors, and one freed while Python shuts down aborts the process.
+    It does not use sys.exit: gloo's threads may still hold tensors, and one freed while Python shuts down aborts the
+    process.
     """
     code = main()
     leave_by_oneself()

@@ -1,4 +1,4 @@
-"""The settings of a run, whatever the schedule: each stands once, with its type, its default and its meaning."""
+"""The settings of a run, for any schedule: type, default and meaning of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipesched.schedules import PredictionRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How a model is run; the sentence beside a type says what the field means, here as in the command line's help."""
+    """The settings of a run; the text beside a type is also its help on the command line."""
 
     optimizer: Annotated[OptimizerName, "Optimizer from torch.optim."] = "adamw"
     lr: Annotated[float, "Learning rate."] = 1e-3
@@ -42,7 +42,7 @@ class RunSettings:
     ] = None
 
     def values(self) -> dict[str, Any]:
-        """Return the settings by name, without what a subclass has besides."""
+        """Return the settings by name, without fields of a subclass."""
         return {field.name: getattr(self, field.name) for field in fields(RunSettings)}
 
 
@@ -70,7 +70,7 @@ def stream_fault(settings: RunSettings) -> str | None:
 
 @cache
 def setting_choices() -> dict[str, tuple[object, ...]]:
-    """Return the words, and None, that each setting which is a word may be."""
+    """Return the accepted words, and None, of each setting whose values are words."""
     choices: dict[str, tuple[object, ...]] = {}
     for name, hint in get_type_hints(RunSettings).items():
         alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint)

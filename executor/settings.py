@@ -1,4 +1,4 @@
-"""The words that say how ranks run together, and the limits of a run."""
+"""Names of the ways in which ranks run together, and the limits of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from pipesched.schedules import PredictionRule, shown
 
 How: TypeAlias = Literal["sleep", "busy"]
-"""Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
+"""A sleeping emulated stage leaves its core to others; a busy one keeps it."""
 
 
 TransportKind: TypeAlias = Literal["auto", "processes", "streams"]
@@ -17,43 +17,43 @@ TransportKind: TypeAlias = Literal["auto", "processes", "streams"]
 
 
 Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
-"""Elastically, as executor.averaging.elastic_averager says."""
+"""Forms of elastic averaging, as in executor.averaging.elastic_averager."""
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""What ends a run early; held back while its processes are being started."""
+"""Signals that end a run early; blocked while its processes are started."""
 
 
 PAUSE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""What lets a training run with checkpoints write one and leave."""
+"""Signals that let a training run with checkpoints write one and leave."""
 
 
 PAUSED = 75
-"""The exit code of a training run that has left so: what sysexits.h calls a temporary failure, to be tried again."""
+"""Exit code of a training run after such a signal: temporary failure in sysexits.h, to be tried again."""
 
 
 STACKS = signal.SIGUSR2
-"""What lets a rank write the Python stacks of its threads."""
+"""Signal that lets a rank write the Python stacks of its threads."""
 
 
 LAST_STACKS = signal.SIGVTALRM
-"""What lets a rank that is stopped write them when it goes on, and ends it right behind them, as nobody handles it."""
+"""Signal that lets a stopped rank write its stacks when it continues, and ends it right after, as it has no handler."""
 
 
 LAUNCHER_S = 2.0
-"""How much later than its launcher, which sees all ranks, a rank finds that it has waited too long [s]."""
+"""Time by which a rank times out later than its launcher, which sees all ranks [s]."""
 
 
 START_S = 300.0
-"""How long the ranks may take to get ready for their lists [s]: importing, building, meeting."""
+"""Longest time of the ranks to get ready for their lists: importing, building, meeting [s]."""
 
 
 def cut_fault(bounds: Sequence[tuple[int, int]], num_layers: int | None = None) -> str | None:
-    """Return the first stage whose layers do not continue a cut of the model; None if every layer has one stage.
+    """Return the first stage whose layers do not continue a cut of the model, or None if every layer has one stage.
 
     Args:
         bounds: Half-open range of layers of every stage.
-        num_layers: Layers of the model; None where that is not known.
+        num_layers: Layers of the model, or None if unknown.
     """
     begin, most = 0, 2**31 - 1 if num_layers is None else num_layers
     for stage, (first, last) in enumerate(bounds):
@@ -72,14 +72,15 @@ def cut_fault(bounds: Sequence[tuple[int, int]], num_layers: int | None = None) 
 
 
 def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None) -> str | None:
-    """Return what is wrong with training so; None if nothing is.
+    """Return the reason why `dtype` cannot be trained with `optimizer`, or None.
 
-    Adam divides by the root of its second moment plus an epsilon of 1e-8. In float16 that is 0, and so is the moment
-    where gradients are small: after a step the weights are no numbers.
+    Adam divides by the root of its second moment plus an epsilon of 1e-8. In float16 that is 0, and so is the moment of
+    small gradients: after a step the weights are NaN.
 
     Args:
+        dtype: Name of the data type.
         optimizer: Name in `OPTIMIZERS`.
-        rule: Rule by which weights are predicted; Adam's has moments of its own beside another optimizer.
+        rule: Rule of weight prediction; Adam's rule keeps its own moments beside another optimizer.
     """
     adam = (
         optimizer

@@ -1,4 +1,4 @@
-"""The errors of costs, clusters, models and the files that hold them."""
+"""The errors of costs, clusters, models and their files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pipesched.schedules.formats import MAX_DEVICES
 
 
 class ProfileError(OneLineError):
-    """A cost, a cluster, a model or a file of one is not what it must be."""
+    """A cost, a cluster, a model or a file is invalid."""
 
 
 def require_count(name: str, value: object, least: int = 1, most: int = MAX_DEVICES) -> int:
-    """Return an integer of Python; refuse what is none, as one of numpy's is, or not from `least` to `most`.
+    """Return `value` as a Python integer; refuse other values, and numbers out of range.
 
     Raises:
-        ProfileError: It is not.
+        ProfileError: `value` is no integer from `least` to `most`.
     """
     number = integer(value)
     if number is None or number < least:

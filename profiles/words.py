@@ -1,40 +1,40 @@
-"""The words that say how a model computes: optimizers, number types, sizes, devices and what carries messages."""
+"""The names of optimizers, number types, sizes, devices and message backends."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
 OptimizerName: TypeAlias = Literal["sgd", "momentum", "adam", "adamw"]
-"""PyTorch's; momentum is SGD with it."""
+"""Optimizers of PyTorch; momentum is SGD with momentum."""
 
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 
 Carrier: TypeAlias = Literal["gloo", "nccl"]
-"""What carries messages between processes."""
+"""Carriers of messages between processes."""
 
 Backend: TypeAlias = Literal["auto", Carrier]
-"""``auto``: NCCL where every rank has a GPU of its own, else gloo."""
+"""``auto``: NCCL if every rank has its own GPU, else gloo."""
 
 MessagePrecision: TypeAlias = Literal["half"]
-"""Half precision where it fits, as executor.transport.half_precision says."""
+"""Half precision for tensors that fit it, as in executor.transport.half_precision."""
 
 Dtype: TypeAlias = Literal["float32", "float64", "bfloat16", "float16"]
-"""What a model may compute in; names of torch dtypes."""
+"""Number types of a model; names of torch dtypes."""
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 FLOAT32_BYTES = 4
 BYTES_LIMIT = 2**63
-"""What no number of bytes comes to: an integer of 64 bits would not hold it."""
+"""Limit of numbers of bytes: larger ones do not fit a 64-bit integer."""
 BYTE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
     f"{letter}{end}": base ** (power + 1)
     for power, letter in enumerate("kmgt")
     for end, base in (("b", 1000), ("ib", 1024))
 }
-"""How many bytes the units of sizes are, in lower case: ``gb``, ``gib``."""
+"""Bytes of the units of sizes, in lower case: ``gb``, ``gib``."""
 _ELEMENT_BYTES: dict[str, int] = {"float32": FLOAT32_BYTES, "float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the size of an element; of a dtype that this does not know, that of float32."""
+    """Return the size of an element; of float32 for an unknown dtype."""
     return _ELEMENT_BYTES.get(dtype, FLOAT32_BYTES)

@@ -1,7 +1,7 @@
-"""Elastic averaging: how a rank draws its weights to the reference model (AvgPipe, doi:10.1145/3572848.3577484, 3.2).
+"""Elastic averaging: a rank moves its weights to the reference model (AvgPipe, doi:10.1145/3572848.3577484, 3.2).
 
-N pipelines, a = 1/N; u_n is what pipeline n's Steps have changed since its last Average, x_ref the reference after
-the iterations before, x_n the pipeline's weights before those Steps:
+N pipelines, a = 1/N; u_n is the change by pipeline n's Steps since its last Average, x_ref the reference after the
+iterations before, x_n the pipeline's weights before these Steps:
 
     synchronous    x_n <- (1 - a) (x_n + u_n) + a (x_ref + mean u)     the reference with this iteration's updates
     asynchronous   x_n <- (1 - a) x_n + a x_ref + u_n                  the reference of the iteration before
@@ -11,10 +11,10 @@ the iterations before, x_n the pipeline's weights before those Steps:
     asynchronous   F B F B  Step  Average  u_0 ──┐
                    F B F B  Step  Average  u_1 ──┴─> x_ref         it is awaited at the next Step only
 
-In both the mean of all x_n is x_ref + mean u, the next reference. The paper does not say of which iteration the
-reference is that the models are drawn to; if it were the one before, with u_n diluted too, their mean would lag behind.
+In both the mean of all x_n is x_ref + mean u, the next reference. The paper leaves open which iteration's reference the
+models move to. If it were the one before, with u_n diluted too, their mean would lag behind.
 
-u_n is a difference of weights, so any optimizer will do.
+u_n is a difference of weights, so any optimizer works.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pipesched.executor.core import Averager, ModuleStage, RankStreams, Signal, 
 
 
 class Pool(ABC):
-    """What one rank can ask of the reference model of its device."""
+    """The interface of one rank to the reference model of its device."""
 
     @abstractmethod
     def give(self, stage: int) -> None:
-        """Say that this rank's slot of `stage` holds its update."""
+        """Report that this rank's slot of `stage` holds its update."""
 
     @abstractmethod
     def has(self, stage: int, version: int) -> bool:
-        """Return whether the reference has seen `version` iterations; False where the caller should give up its turn.
+        """Return whether the reference has seen `version` iterations; if False, the caller gives up its turn.
 
         Raises:
             RankFailed: The process that holds the reference is gone.
@@ -54,7 +54,7 @@ class _Updates:
 
     Attributes:
         given: Event behind each update that is not in the reference yet.
-        added: Event behind the last sum; None before the first.
+        added: Event behind the last sum, or None before the first.
     """
 
     given: list[Signal] = field(default_factory=list)
@@ -98,17 +98,17 @@ class LocalPool(Pool):
 
 @final
 class ElasticAverager(Averager):
-    """An averager that draws the weights of one stage on one rank to the reference model.
+    """An averager that moves the weights of one stage on one rank to the reference model.
 
     Args:
         stage: The number of the stage.
         rank: The rank that holds it.
-        parameters: The parameters that learn; this rank alone writes to them.
-        shared: The stage's reference, one flat tensor per parameter, which only the one who adds writes to; and a slot
-            of the same shapes for each rank, which that rank alone writes to, and only while the reference has its
-            last update.
-        pool: Tells the one who adds that the slot is full, and when the reference is complete.
-        averaging: Which of the two forms.
+        parameters: The parameters that learn; only this rank writes to them.
+        shared: The stage's reference, one flat tensor per parameter, written only by the process that adds; and a slot
+            of the same shapes for each rank. Only its rank writes to a slot, and only while the reference has its last
+            update.
+        pool: Reports to the adding process that the slot is full, and knows when the reference is complete.
+        averaging: Form of averaging.
 
     Attributes:
         is_first: Whether no lower rank averages the stage.
@@ -135,7 +135,7 @@ class ElasticAverager(Averager):
 
     @torch.no_grad()
     def begin(self, first_reference: Sequence[Tensor] | None = None) -> None:
-        """Set the reference to these tensors, or to this rank's weights, as all pipelines begin with the same."""
+        """Set the reference to these tensors (default: this rank's weights, which are equal in all pipelines)."""
         for reference, first in zip(self._reference, first_reference or self._parameters, strict=True):
             reference.copy_(first)
 
@@ -155,19 +155,19 @@ class ElasticAverager(Averager):
         return self._has_stepped or self.is_complete()
 
     def is_complete(self) -> bool:
-        """Return whether the reference has the updates of all pipelines, of as many iterations as this one has had."""
+        """Return whether the reference has the updates of all pipelines, for all iterations of this pipeline."""
         return self._pool.has(self._stage, self._num_averages)
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Keep the weights as they are before a Step, the first since the last Average."""
+        """Keep the weights before a Step, the first since the last Average."""
         if not self._has_stepped:
             for before, parameter in zip(self._change, self._parameters, strict=True):
                 before.copy_(parameter)
         self._has_stepped = True
 
     def may_average(self) -> bool:
-        """Return whether the reference is there; for the synchronous one this rank gives its update first.
+        """Return whether the reference is ready; for the synchronous one this rank gives its update first.
 
         Raises:
             ExecutionError: There was no Step since the last Average.
@@ -183,7 +183,7 @@ class ElasticAverager(Averager):
 
     @torch.no_grad()
     def average(self) -> None:
-        """Draw the weights to the reference."""
+        """Move the weights to the reference."""
         if not self._is_synchronous:
             self._subtract()
         for parameter, reference, update in zip(self._parameters, self._reference, self._change, strict=True):
@@ -197,7 +197,7 @@ class ElasticAverager(Averager):
 
     @torch.no_grad()
     def settle(self) -> bool:
-        """Take the reference for weights, when all updates are in it; return whether they are."""
+        """Set the weights to the reference, when all updates are in it; return whether they are."""
         if not self.is_complete():
             return False
         for parameter, reference in zip(self._parameters, self._reference, strict=True):
@@ -227,8 +227,8 @@ def average_locally(
 
     Args:
         averagers: The ranks that average each stage, as from `executor.core.schedule_queries.averagers`.
-        stages: Stages that each rank holds; emulated ones have no weights, and none gets a reference.
-        averaging: Which of the two forms.
+        stages: Stages of each rank; emulated ones have no weights, and get no reference.
+        averaging: Form of averaging.
         streams: Streams of each rank.
     """
     for stage, ranks in averagers.items():

@@ -1,8 +1,8 @@
-"""A rank's side of the process that holds a device's reference model: start it, connect to it, and talk to it.
+"""A rank's side of the process with a device's reference model: start, connection, and messages.
 
-A rank forks the process before any library has started a thread, so the process has nothing to load; later it is told
-what to hold. The memory has no name, and the socket's name is removed once all ranks have connected. The process ends
-when the rank that started it is gone, however that ended: nothing is left behind.
+A rank forks the process before any library has started a thread, so the process has nothing to load. It receives its
+stages later. The memory has no name, and the socket's name is removed once all ranks have connected. The process ends
+when the rank that started it is gone, for any reason: no process or file is left behind.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class SharedPool(Pool):
     """A rank's connection to the reference process of its device.
 
     Args:
-        connection: The socket to the process; nobody else may read it.
+        connection: The socket to the process; only this object may read it.
         memory: The shared memory of the device, uint8, shape (num_bytes,).
         who: The process, in words.
-        timeout_s: How long the other pipelines may keep this one waiting.
-        gone: Returns what to raise where the process is gone.
+        timeout_s: Longest wait for the other pipelines.
+        gone: Returns the error to raise if the process is gone.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SharedPool(Pool):
         """Wait until the reference has seen `version` iterations; always return True.
 
         Raises:
-            PeerLost: The other pipelines kept it waiting for longer than `timeout_s`.
+            PeerLost: The wait took longer than `timeout_s`.
             RankFailed: The process is gone.
         """
         while self._versions[stage] < version:
@@ -83,15 +83,15 @@ class SharedPool(Pool):
 
 @final
 class ReferenceProcess:
-    """The reference process of one device, as seen by the rank that starts it.
+    """The reference process of one device, for the rank that starts it.
 
     Args:
         device: The number of the device.
         rank: The rank that starts it.
-        num_ranks: How many ranks share the device.
+        num_ranks: Number of ranks on the device.
 
     Raises:
-        ExecutionError: It cannot be started.
+        ExecutionError: The process cannot be started.
     """
 
     def __init__(self, device: int, rank: int, num_ranks: int) -> None:
@@ -115,7 +115,7 @@ class ReferenceProcess:
                 ) from error
 
     def hold(self, stages: Sequence[Averaged], timeout_s: float) -> SharedPool:
-        """Tell the process to hold the averaged `stages` of its device; return the rank's own connection.
+        """Send the averaged `stages` of the device to the process; return the rank's own connection.
 
         Raises:
             RankFailed: The process is gone.
@@ -142,7 +142,7 @@ class ReferenceProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def death(self, patience_s: float = 0.0) -> str | None:
-        """Return how the process ended, if it did within so many seconds; None if it goes on."""
+        """Return how the process ended, if it did within `patience_s` seconds, or None while it runs."""
         self._process.join(patience_s)
         code = self._process.exitcode
         if code is None:
@@ -164,12 +164,15 @@ def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, ti
 
     Args:
         address: Address of the reference process.
+        device: The number of the device.
         owner: The rank that has started it.
+        rank: This rank.
         num_bytes: Bytes of the memory.
+        timeout_s: Longest wait for the other pipelines.
 
     Raises:
-        ExecutionError: It is not on this machine.
-        PeerLost: It does not answer.
+        ExecutionError: The process is not on this machine.
+        PeerLost: The process does not answer.
     """
     name = f"the reference process of device {device}"
     connection = socket.socket(socket.AF_UNIX)
@@ -197,7 +200,7 @@ def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, ti
 
 @contextmanager
 def _short(address: str) -> Iterator[str]:
-    """Yield another name of a socket's path, which may have 107 bytes only, where the system can give one."""
+    """Yield a short name of a socket's path, which is limited to 107 bytes, if the system has one."""
     path = Path(address)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -212,7 +215,7 @@ def _who(name: str, pid: int | None) -> str:
 
 
 def _anonymous_file(num_bytes: int) -> int:
-    """Return the descriptor of a file of zeros, in memory where the system can, that is gone with its last user."""
+    """Return the descriptor of an anonymous file of zeros, in memory if the system can, freed with its last user."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pipesched-reference")
     else:

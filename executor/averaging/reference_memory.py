@@ -2,9 +2,10 @@
 
     memory     of each stage: the reference, then a slot per pipeline for its update of an iteration
 
-A pipeline fills its slot and says so; when all have, their mean is added to the reference, which is a version further.
-Nobody reads the reference meanwhile: a pipeline says that its slot is full only after it has read what it needed, and
-leaves the slot alone until its update is in. So one reference and one slot each will do, and nothing is copied.
+A pipeline fills its slot and reports that. When all slots are full, their mean is added to the reference, whose version
+then increases. The reference is not read meanwhile: a pipeline reports a full slot only after it has read the
+reference, and does not touch the slot until its update is in. So one reference and one slot each are enough, and
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 from pipesched.profiles.models import torch_dtype
 
 _ALIGNED = 64
-"""Each tensor begins at a multiple of so many bytes."""
+"""Alignment of each tensor [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def memory_bytes(stages: Iterable[Averaged]) -> int:
 
 
 def stage_tensors(memory: Tensor, stages: Iterable[Averaged]) -> dict[int, Shared]:
-    """Return the tensors of each stage in `memory`, uint8, as many bytes as `memory_bytes` says."""
+    """Return the tensors of each stage in `memory`, uint8, of `memory_bytes` bytes."""
     tensors, begin = {}, 0
     for stage in stages:
         parts = []
@@ -71,14 +72,14 @@ def stage_tensors(memory: Tensor, stages: Iterable[Averaged]) -> dict[int, Share
 
 
 def averaged(stage: int, ranks: Sequence[int], parameters: Iterable[Tensor]) -> Averaged:
-    """Return the memory that a stage with these `parameters` needs."""
+    """Return the memory needs of a stage with these `parameters`."""
     tensors = tuple((str(p.dtype).removeprefix("torch."), p.numel()) for p in parameters)
     return Averaged(stage, tuple(ranks), tensors)
 
 
 @final
 class Reference:
-    """The reference model of some stages, and which updates it has received.
+    """The reference model of some stages, and its received updates.
 
     Args:
         memory: Memory for `stages`, uint8.
@@ -86,7 +87,7 @@ class Reference:
 
     Attributes:
         shared: The tensors of each stage.
-        versions: How many iterations each stage's reference has seen.
+        versions: Number of iterations that each stage's reference has seen.
     """
 
     def __init__(self, memory: Tensor, stages: Iterable[Averaged]) -> None:
@@ -95,7 +96,7 @@ class Reference:
         self._full: dict[int, set[int]] = {stage: set() for stage in self.shared}
 
     def give(self, stage: int, rank: int) -> bool:
-        """Take note that the slot of `rank` holds its update; return whether it was the last, and all are in now."""
+        """Record that the slot of `rank` holds its update; return whether it was the last, and all are added now."""
         shared, full = self.shared[stage], self._full[stage]
         full.add(rank)
         if len(full) < len(shared.slots):
@@ -109,7 +110,7 @@ class Reference:
 
 
 def _room(name: str, count: int) -> int:
-    """Return the bytes that a tensor takes, up to where the next one begins."""
+    """Return the bytes of a tensor, up to the start of the next one."""
     return math.ceil(count * torch_dtype(name).itemsize / _ALIGNED) * _ALIGNED
 
 

@@ -1,7 +1,7 @@
 """The process that adds the updates of all pipelines of one device to its reference model.
 
-`averaging.reference_client` starts the process. It is told which stages to hold, adds up updates while the pipelines go
-on, and ends with the rank that started it.
+`averaging.reference_client` starts the process. It receives its stages, adds up updates while the pipelines continue,
+and ends with the rank that started it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ process answers with its id first, then with a stage each time that all updates 
 
 
 def receive(connection: socket.socket) -> int | None:
-    """Return the next token; None where the other side is gone."""
+    """Return the next token, or None if the other side is gone."""
     try:
         token = connection.recv(TOKEN.size, socket.MSG_WAITALL)
     except ConnectionError:
@@ -39,9 +39,10 @@ def serve(reference: Reference, owner: socket.socket, owner_rank: int, listener:
     """Add up updates until the owner is gone.
 
     Args:
+        reference: The reference model.
         owner: Connection of the rank that started this process.
         owner_rank: Rank of the owner.
-        listener: Where the others come; each tells its rank and gets the memory.
+        listener: Socket for the other ranks; each sends its rank and gets the memory.
         memory: File descriptor of the memory.
     """
     ranks = {owner: owner_rank}
@@ -77,11 +78,11 @@ def _tell(stage: int, connections: Iterable[socket.socket]) -> None:
 
 
 def be_reference(owner: socket.socket, listener: socket.socket, others_end: socket.socket) -> None:
-    """Be the process of one device, until the rank at the other end of `owner` is gone.
+    """Run the process of one device, until the rank at the other end of `owner` is gone.
 
     Args:
-        owner: Tells the rank's number and a length with the memory, and then so many bytes of JSON: what is held.
-        listener: Where the other ranks come.
+        owner: Receives the rank's number and a length with the memory, and then JSON of that length: the stages.
+        listener: Socket for the other ranks.
         others_end: The owner's end of the connection, which a fork leaves open here.
     """
     others_end.close()

@@ -26,7 +26,7 @@ class LayerGenerators:
         seed: Seed of the run.
         device: Device of the layers; they may also draw on the CPU.
         is_repeated: Whether a forward may run twice (R). Then all layers are seeded, including layers that draw only
-        later.
+            later.
     """
 
     def __init__(

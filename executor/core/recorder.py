@@ -22,8 +22,7 @@ class Recorder:
         clock: Makes the marks.
         meter: Counts the bytes, or None for no bytes.
         keeps: Whether marks are kept. Otherwise ops are only counted, so that a run may have any length, and the clock
-        is
-            unused.
+            is unused.
 
     Attributes:
         mark: Returns a mark of this instant; the clock's own method, as it is called three times per op.

@@ -60,8 +60,7 @@ def build_stages(
         device: Device of the stages.
         prediction: Rule of weight prediction for ops that look ahead (default: by the schedule's traits).
         on_loss: Called with micro-batch, output, target and loss after each forward of the last stage, which then keeps
-        no
-            losses.
+            no losses.
         on_step: Called with stage and version after each Step.
 
     Raises:

@@ -59,8 +59,7 @@ class Predictor:
     Args:
         rule: The prediction rule.
         lr_ahead: Returns the learning rate k steps from now over the present one; None for a constant rate. Only
-        ``zero``
-            and ``constant``, which go step by step, use it.
+            ``zero`` and ``constant``, which go step by step, use it.
 
     Raises:
         ExecutionError: The rule does not support this optimizer, or an argument has the wrong type.

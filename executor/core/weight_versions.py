@@ -50,8 +50,7 @@ class Weights:
     Args:
         module: The stage's layers.
         uses: Starts the reads of the stage's list anew, as from `versions.uses`; None if every op of the stage reads
-        the
-            version made by its last Step, and no Step stands between a forward and its backward.
+            the version made by its last Step, and no Step stands between a forward and its backward.
         predictor: Predictor of the stage's optimizer, or None if no op looks ahead.
 
     Attributes:

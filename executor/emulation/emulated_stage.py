@@ -1,4 +1,4 @@
-"""An emulated stage takes the time that a profile says: many ranks run on few cores, with real messages."""
+"""An emulated stage takes the time in a profile: many ranks run on few cores, with real messages."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pipesched.schedules import LONGEST_S, Average, Compute, Op, Phase, Step, gi
 from pipesched.schedules.weights import stashing_steps
 
 _SPIN_S = 0.0002
-"""A sleeper wakes up late, by a tenth of a millisecond: the last bit is spun. No more of it: where ranks outnumber the
-cores, a spinning one keeps another from its message."""
+"""Time at the end of a wait that is spun, as sleeps end late by a tenth of a millisecond [s]. A longer spin would delay
+the messages of other ranks if ranks outnumber the cores."""
 
 
 class EmulatedStage(Stage):
-    """Takes ``costs.seconds(op)`` for an op and gives a tensor of the right number of bytes.
+    """Takes ``costs.seconds(op)`` for an op and returns a tensor of the right number of bytes.
 
     Args:
         index: The stage's number.
-        costs: What its ops take.
+        costs: Costs of its ops.
         how: Whether to sleep or to spin.
-        stashing: Whether the stage keeps a copy of the weights that a Step replaces, for each of its Steps.
-        speed: Speed of the stage's device: the seconds of the costs are divided by it.
-        most_bytes: Bytes that a tensor really has at most, whatever the costs say.
+        stashing: For each of its Steps, whether the stage keeps a copy of the replaced weights.
+        speed: Speed of the stage's device: divisor of the seconds of the costs.
+        most_bytes: Largest real size of a tensor, whatever the costs.
     """
 
     def __init__(
@@ -73,17 +73,17 @@ class EmulatedStage(Stage):
         self._spend(self._costs.seconds(Average(self._index)))
 
     def settle(self) -> None:
-        """Nothing to take: there are no weights."""
+        """Do nothing: there are no weights."""
 
     def _spend(self, seconds: float) -> None:
         wait_until(time.perf_counter() + seconds / self._speed, self._how)
 
 
 def wait_until(end_s: float, how: How = "sleep") -> None:
-    """Return when `time.perf_counter` says `end_s`.
+    """Return when `time.perf_counter` reaches `end_s`.
 
     Raises:
-        ExecutionError: That is more than `LONGEST_S` from now.
+        ExecutionError: The time is more than `LONGEST_S` from now.
     """
     nap_s = end_s - time.perf_counter() - _SPIN_S
     if not nap_s <= LONGEST_S:
@@ -107,11 +107,16 @@ def emulated_stages(
     """Build stages that only take the time of `costs`, on a device of `speed`, with tensors of up to `most_bytes`.
 
     Args:
-        num_pipelines: Equal ones that share the device: each op is as slow as beside the same op of all others, where
-            pipelines in lockstep have it.
+        ops: The op list of the rank.
+        costs: Costs of all stages.
+        how: Whether to sleep or to spin.
+        speed: Speed of the device.
+        most_bytes: Largest real size of a tensor.
+        num_pipelines: Equal pipelines on the device: each op is as slow as beside the same op of all others, as for
+            pipelines in lockstep.
 
     Raises:
-        ExecutionError: The costs let two ops run at once.
+        ExecutionError: The costs overlap two ops.
     """
     if costs.overlap:
         raise ExecutionError(

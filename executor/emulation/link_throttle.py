@@ -1,20 +1,20 @@
-"""The link throttle holds real messages back to the latency and bandwidth of an emulated cluster.
+"""The link throttle delays real messages to the latency and bandwidth of an emulated cluster.
 
-Whoever of a message's two ends posts last works out when it starts and when it arrives, as the simulator does:
+The end of a message that posts last computes its start and its arrival, as in the simulator:
 
     start    = max(last post, link free, shared NICs free)
     free     = start + bytes / bandwidth
     arrival  = free + latency
 
-The last replica that comes to a Reduce does so for all, with the rounds of `profiles.clusters.reduction_time`.
+The last replica that reaches a Reduce does so for all, with the rounds of `profiles.clusters.reduction_time`.
 
 The times are nanoseconds of the host's monotonic clock, on a page of memory that all ranks share: so all are on one
-host. The message itself travels meanwhile, and is held back until it may have arrived. What travelling really takes
-(over loopback some 0.1 ms, and the copies of its bytes) shows only where it is longer than that: so of a tensor of
-more than a MiB, which may be gigabytes of gradients, only a MiB really travels.
+host. The real message travels meanwhile, and is delayed until its emulated arrival. The real travel time (over loopback
+some 0.1 ms, and the copies of its bytes) only shows if it is longer. So of a tensor above a MiB, which may be gigabytes
+of gradients, only a MiB really travels.
 
-What handing over takes of the ranks' own time is kept to likewise: a post lasts as long as the link says, or as long as
-it really takes if that is longer. What going from op to op takes is the executor's own.
+The overheads of messages on the ranks are emulated likewise: a post lasts as long as the link says, or longer if the
+real post does. The overhead between ops is the executor's own.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from pipesched.schedules import LONGEST_S, Message, PostOp, Recv, Reduce, Schedu
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 MOST_BYTES = 2**20
-"""The most bytes of a tensor that really travels."""
+"""Largest size of a tensor that really travels [bytes]."""
 
 _POLL_S = 2e-5
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottledRoute:
-    """What goes over links once `num_ends` ranks have posted it, one after the other in each run of the list.
+    """A message or reduction over links, once `num_ends` ranks have posted it; posts of one run follow each other.
 
     Attributes:
-        cell: Cell on the page that counts how often it was posted; the one behind it says when it is over.
+        cell: Cell on the page that counts its posts; the next cell holds its end.
         num_ends: Ranks that post it.
-        kept_ns: The links and NICs in its route, by their cells, and for how long from its start it keeps each.
-        takes_ns: Time from the start until it is over.
-        hand_over_ns: What a message keeps its ranks, at the Send, at the Recv, and when it is used.
+        kept_ns: Cells of the links and NICs on its route, and how long from its start it occupies each.
+        takes_ns: Time from its start to its end.
+        hand_over_ns: Time of a message on its ranks: at the Send, at the Recv, and at its use.
     """
 
     cell: int
@@ -71,13 +71,13 @@ class ThrottledRoutes:
     """The routes of all messages and reductions of a lowered schedule on a cluster.
 
     Args:
-        schedule: A schedule that `require_emulable` has nothing against.
+        schedule: A schedule that `require_emulable` accepts.
         cluster: Cluster of the schedule's devices.
-        costs: Say the bytes of messages and gradients.
+        costs: Costs with the bytes of messages and gradients.
 
     Attributes:
         by_meeting: The route of each message and reduction, by the meeting of its posts.
-        num_cells: Cells of a page that has room for all.
+        num_cells: Number of cells of a page for all routes.
     """
 
     def __init__(self, schedule: Schedule, cluster: Cluster, costs: StageCosts) -> None:
@@ -142,7 +142,7 @@ class ThrottledRoutes:
 
 
 def require_emulable(schedule: Schedule, cluster: Cluster) -> None:
-    """Refuse what cannot be emulated on `cluster`.
+    """Refuse a schedule that cannot be emulated on `cluster`.
 
     Raises:
         ExecutionError: Several ranks share a device, or the cluster has too few.
@@ -165,8 +165,8 @@ class Page:
     """Cells of 64 bits that all ranks map; one rank at a time posts.
 
     Args:
-        path: A file of as many zeros, opened by each rank for itself.
-        now_ns: The time.
+        path: A file of zeros for the cells, opened by each rank for itself.
+        now_ns: Returns the time [ns].
     """
 
     def __init__(self, path: Path, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -177,11 +177,11 @@ class Page:
 
     @staticmethod
     def create(path: Path, num_cells: int) -> None:
-        """Write the file that the ranks map, with a cell of eight zero bytes for each number."""
+        """Write the file that the ranks map, with eight zero bytes per cell."""
         path.write_bytes(bytes(8 * max(1, num_cells)))
 
     def post(self, route: ThrottledRoute) -> None:
-        """Post one end; the last one to post says when `route` is over."""
+        """Post one end; the last one to post sets the end of `route`."""
         with self._alone() as cells:
             cells[route.cell] += 1
             if cells[route.cell] % route.num_ends:
@@ -192,7 +192,7 @@ class Page:
             cells[route.cell + 1] = start_ns + route.takes_ns
 
     def over_ns(self, route: ThrottledRoute, run: int) -> int | None:
-        """Return when `route` is over in the list's run number `run`, from 0; None while an end has not posted."""
+        """Return the end of `route` in run number `run` of the list, from 0, or None while an end has not posted."""
         with self._alone() as cells:
             return cells[route.cell + 1] if cells[route.cell] >= route.num_ends * (run + 1) else None
 
@@ -207,11 +207,11 @@ class Page:
 
 @final
 class ThrottledTransport(Transport):
-    """A transport whose messages come no sooner than over `links`.
+    """A transport whose messages arrive no sooner than over `routes`.
 
     Args:
-        rank: The one that posts.
-        inner: What they really travel by.
+        rank: The rank that posts.
+        inner: Transport of the real messages.
         routes: Routes of all messages.
         page: The page that all ranks share.
     """
@@ -264,7 +264,7 @@ class ThrottledTransport(Transport):
         return self._routes.by_meeting[self._meetings.come(self._rank, op)]
 
     def _post(self, route: ThrottledRoute, kept_ns: int, really: Callable[[], None]) -> None:
-        """Post a message when the rank has it off its hands, which is at once if that takes no time."""
+        """Post a message when its overhead on the rank is over, at once without overhead."""
         start_s = time.perf_counter()
         if not kept_ns:
             self._page.post(route)

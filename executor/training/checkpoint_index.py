@@ -109,8 +109,7 @@ class CheckpointIndex:
         keep: Number of checkpoints of the run to keep.
         run: All settings that affect a step.
         is_synchronous: Whether its schedule has a flush after each step, and one model, so that it may resume with
-        another
-            schedule.
+            another schedule.
         files: The files beside this one, by name.
         digest: SHA-256 of all the above, in hexadecimal digits.
     """

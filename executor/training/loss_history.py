@@ -40,7 +40,7 @@ class Trained:
         steps: The scores of every completed step, before its update.
         diverged: The point at which the run diverged, or None.
         held_out: The scores of the final weights on held-out samples; None without such samples, or if the run
-        diverged.
+            diverged.
         ahead: The trials of the search for the advance, or None without a search.
         looks: The held-out scores during the run, by the number of steps taken; empty if not requested.
         is_paused: Whether the run ended early on request, after a checkpoint.

@@ -16,13 +16,13 @@ from pipesched.schedules import Reduce
 
 @final
 class StageAllReduce:
-    """All-reduces that one rank takes part in.
+    """All-reduces of one rank.
 
     Args:
         groups: The process group of the replicas of every stage that is reduced, as from `Groups.of_replicas`.
-        staged: Copies a tensor to where messages start from.
+        staged: Copies a tensor to the memory from which messages start.
         unstaged: Copies a sum back to the device.
-        wait: Waits for work; told what for.
+        wait: Waits for work; also takes the awaited event in words.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class StageAllReduce:
         self._wait = wait
 
     def post(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        """Post `tensor`; until the sum is there, nobody may change it."""
+        """Post `tensor`, which must not change until the sum has arrived."""
         group = self._groups.get(op.stage)
         if group is None:
             return lambda: tensor  # nobody else has the stage

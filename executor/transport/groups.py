@@ -16,28 +16,28 @@ import torch.distributed as dist
 from pipesched.schedules import LONGEST_S
 
 _WATCHDOG = timedelta(seconds=10 * LONGEST_S)
-"""The time-out of NCCL's watchdog, which counts from the post of a message: far above any ``--timeout``. A rank that
-stands still is found, named and ended by its supervisor."""
+"""The time-out of NCCL's watchdog, which counts from the post of a message: far above any ``--timeout``. The supervisor
+finds, names and ends a rank that stands still."""
 _MIN_CTAS, _MAX_CTAS = 1, 4
 """Thread blocks of a channel's kernels. A posted Recv holds its blocks, and their SMs, until the message comes."""
 _WARM_UP_ELEMENTS = (1, 2**22)
-"""Elements of the sums that connect replicas: NCCL connects them anew for the algorithm of large sums."""
+"""Elements of the sums that connect replicas: NCCL reconnects them for the algorithm of large sums."""
 _ABORT_S = 5.0
-"""How long the abort of communicators may take [s]."""
+"""Longest time for the abort of communicators [s]."""
 
 
 @final
 class Groups:
     """The process groups of a run. Each is made when a list first needs it, and kept for all lists that follow.
 
-    All ranks ask for the same groups in the same order. Under gloo the channels share the default group, which matches
-    messages by sender and receiver. Under NCCL each channel has a communicator of its own, so that two ranks that send
-    to each other at once do not wait for one another; the default group stays gloo's, and carries what ranks tell each
-    other besides, so no communicator has all ranks.
+    All ranks request the same groups in the same order. Under gloo the channels share the default group, which matches
+    messages by sender and receiver. Under NCCL each channel has its own communicator, so that two ranks that send to
+    each other at once do not wait for one another. The default group stays gloo's, and carries all other messages
+    between ranks, so no communicator has all ranks.
 
     Args:
         backend: ``gloo`` or ``nccl``.
-        device: Where the rank computes; NCCL's groups are bound to it.
+        device: Device of the rank; NCCL's groups are bound to it.
     """
 
     def __init__(self, backend: str, device: torch.device) -> None:
@@ -61,8 +61,8 @@ class Groups:
     def of_replicas(self, replicas: Mapping[int, Sequence[int]]) -> dict[int, dist.ProcessGroup]:
         """Return the groups of the `replicas` of every stage that this rank has; all ranks call this together.
 
-        Each stage has its own, even where two share their ranks: lists that reduce them in different orders then wait
-        for each other, and are found out, where one group would add up what does not belong together.
+        Each stage has its own group, even if two stages have the same ranks. Lists that reduce them in different orders
+        then wait for each other, which is detected; one shared group would sum gradients of different stages.
         """
         groups: dict[int, dist.ProcessGroup] = {}
         for stage, ranks in replicas.items():
@@ -75,7 +75,7 @@ class Groups:
         return groups
 
     def _new_replicas(self, ranks: Sequence[int]) -> Any:
-        """Make the group of replicas; under NCCL connect them, too: the first sum would do so, in no order."""
+        """Make the group of replicas; under NCCL connect them, too, as the first sum would do so in no fixed order."""
         if self._backend == "gloo":
             return dist.new_group(list(ranks))
         group = self._new(ranks, _plain_options)
@@ -85,10 +85,10 @@ class Groups:
         return group
 
     def _new(self, ranks: Sequence[int], options: Any) -> Any:
-        """Make an NCCL group, bound to this rank's GPU: it then connects at once, and asks no other GPU.
+        """Make an NCCL group, bound to this rank's GPU: it then connects at once, and uses no other GPU.
 
-        The default group is not bound: PyTorch would split each new group off it, which gloo says it can and cannot.
-        Before `new_group` took a device, the first message told a group its GPU.
+        The default group is not bound: PyTorch would split each new group off it, which gloo claims to support but does
+        not. Before `new_group` took a device, a group took the GPU of its first message.
         """
         takes_device = "device_id" in signature(dist.new_group).parameters
         bound: dict[str, Any] = {"device_id": self._device} if takes_device else {}
@@ -103,8 +103,8 @@ class Groups:
     def abort(self) -> None:
         """Abort the communicators, in a few seconds at most.
 
-        All at once: NCCL frees one only when the kernels of the others no longer stand on the GPU, and those stand
-        until they are aborted, too.
+        All are aborted at once: NCCL frees one only when the kernels of the others are off the GPU, and these kernels
+        stay until they are aborted, too.
         """
         groups = [group for group in (*self._channels.values(), *self._replicas.values()) if _has_us(group)]
         threads = [Thread(target=_abort, args=(group,), daemon=True) for group in groups]
@@ -116,7 +116,7 @@ class Groups:
 
     @property
     def are_communicators(self) -> bool:
-        """Whether there are groups that a stuck GPU would keep from being destroyed."""
+        """Whether there are groups that cannot be destroyed while a GPU is stuck."""
         return self._backend != "gloo" and bool(self._channels or self._replicas)
 
 
@@ -136,7 +136,7 @@ def _plain_options() -> Any:
 
 
 def _channel_options() -> Any:
-    """Return the options of a channel: a stream of high priority, and few thread blocks, where PyTorch can say so."""
+    """Return the options of a channel: a stream of high priority, and few thread blocks if PyTorch supports that."""
     options = _plain_options()
     options.is_high_priority_stream = True
     config: Any = getattr(options, "config", None)

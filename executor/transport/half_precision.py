@@ -1,8 +1,8 @@
-"""Messages in half precision where they fit (automatic precision compression; WPipe, ICLR 2022, appendix A.3).
+"""Messages in half precision if they fit (automatic precision compression; WPipe, ICLR 2022, appendix A.3).
 
-The sender divides a tensor by a power of two that takes its largest element to just below 2^15 and rounds it to half
-precision: elements down to 2^-29 of the largest keep 11 bits. Where an element is not finite, or too many get lost
-(below 2^-39 of the largest nothing is left), the tensor goes as it is. The message itself says which:
+The sender divides a tensor by a power of two that brings its largest element just below 2^15, and rounds it to half
+precision: elements down to 2^-29 of the largest keep 11 bits. If an element is not finite, or too many become zero
+(below 2^-39 of the largest), the tensor is sent uncompressed. The message contains its kind:
 
     head    kind, exponent | n halves                     kind 0: element = half * 2^exponent
     head    kind, 0        | the first 2 n bytes          kind 1: the tensor's own bytes; all others are
@@ -22,9 +22,9 @@ from torch import Tensor
 from pipesched.profiles.costs import HEADER_BYTES
 
 _TOP = 15
-"""The largest element becomes less than 2^15, half of what half precision can hold."""
+"""The largest element becomes less than 2^15, half of the largest half-precision number."""
 _LOST_SHARE = 0.01
-"""The share of a tensor's elements that may become zero."""
+"""Largest share of a tensor's elements that may become zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Packed:
 
 
 def is_compressed(dtype: torch.dtype) -> bool:
-    """Whether tensors of `dtype` have anything to gain."""
+    """Return whether tensors of `dtype` become smaller."""
     return dtype.is_floating_point and dtype.itemsize > torch.half.itemsize
 
 
@@ -53,7 +53,7 @@ def pack(tensor: Tensor) -> Packed:
 
 
 def rest_bytes(head: Tensor, num_elements: int, dtype: torch.dtype) -> int:
-    """Return how many bytes follow `head`, which is in host memory, in a message of their own; 0: none does."""
+    """Return the bytes that follow `head`, which is in host memory, in a separate message; 0 without one."""
     kind, _ = _read(head)
     return num_elements * (dtype.itemsize - torch.half.itemsize) if kind else 0
 
@@ -68,7 +68,7 @@ def unpack(packed: Packed, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _exponent(flat: Tensor) -> int | None:
-    """Return the exponent of the power of two to divide by; None where there is none."""
+    """Return the exponent of the power of two to divide by, or None if the tensor cannot be compressed."""
     largest = flat.abs().max().item() if flat.numel() else 0.0
     if not math.isfinite(largest):
         return None

@@ -13,12 +13,12 @@ from pipesched.schedules import Message, Recv, Reduce, Send
 
 @final
 class LossyTransport(Transport):
-    """A transport whose messages to some ranks are no longer delivered, after the first ones.
+    """A transport that loses messages to some ranks, after the first ones.
 
     Args:
-        inner: What carries those that are.
-        left: How many messages to each of these ranks are still delivered; counted down.
-        on_loss: Told of each message that is lost.
+        inner: Transport of the delivered messages.
+        left: Number of messages to each of these ranks that are still delivered; counted down.
+        on_loss: Called at each lost message.
     """
 
     def __init__(

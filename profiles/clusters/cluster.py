@@ -18,20 +18,20 @@ from pipesched.schedules.formats import MAX_DEVICES
 class Link:
     """A directed connection: a message occupies it for bytes / bandwidth, then travels for the latency.
 
-    Handing a message over takes time of the ranks themselves too (LogGP's o), on a device of speed 1:
+    A message also takes time of the ranks themselves (LogGP's o), on a device of speed 1:
 
         sender    Send ├ send_s + bytes x send_s_per_byte ┤ next op
                                                           ├ bytes / bandwidth ┼ latency ┤
         receiver  Recv ├ post_s ┤ next op              the op that uses it  ├ receive_s + .. ┤ F
 
     Attributes:
-        latency_s: Time from the moment the last byte has left until it is there.
+        latency_s: Time from the departure of the last byte to its arrival.
         bandwidth_bytes_per_s: Bandwidth of the link, for all messages together.
-        send_s: What a Send keeps its rank.
-        send_s_per_byte: What it keeps its rank besides, for each byte.
-        post_s: What a Recv keeps its rank.
-        receive_s: What taking a message that is there keeps the rank that uses it.
-        receive_s_per_byte: What that keeps the rank besides, for each byte.
+        send_s: Time of a Send on its rank.
+        send_s_per_byte: Further time of a Send on its rank, per byte.
+        post_s: Time of a Recv on its rank.
+        receive_s: Time to take an arrived message, on the rank that uses it.
+        receive_s_per_byte: Further time to take an arrived message, per byte.
     """
 
     latency_s: float = 0.0
@@ -43,37 +43,37 @@ class Link:
     receive_s_per_byte: float = 0.0
 
     def occupied_s(self, num_bytes: int) -> float:
-        """Return how long a message keeps the next one waiting [s]."""
+        """Return how long a message delays the next one [s]."""
         return num_bytes / self.bandwidth_bytes_per_s
 
     def transfer_s(self, num_bytes: int) -> float:
-        """Return the time from the first byte sent to the last byte there [s]."""
+        """Return the time from the departure of the first byte to the arrival of the last [s]."""
         return self.occupied_s(num_bytes) + self.latency_s
 
     def sending_s(self, num_bytes: int) -> float:
-        """Return how long a Send keeps its rank [s]."""
+        """Return the time of a Send on its rank [s]."""
         return self.send_s + num_bytes * self.send_s_per_byte
 
     def receiving_s(self, num_bytes: int) -> float:
-        """Return how long taking a message that is there keeps the rank that uses it [s]."""
+        """Return the time to take an arrived message, on the rank that uses it [s]."""
         return self.receive_s + num_bytes * self.receive_s_per_byte
 
     @property
     def keeps_ranks(self) -> bool:
-        """Whether messages cost the ranks anything."""
+        """Whether messages take time of the ranks."""
         return any((self.send_s, self.send_s_per_byte, self.post_s, self.receive_s, self.receive_s_per_byte))
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device: a processor that runs ops, in a machine of some memory.
+    """A device: a processor that runs ops, in a machine with some memory.
 
     Attributes:
-        speed: Seconds of a profile are divided by this: 0.5 is a straggler at half speed.
-        memory_bytes: Capacity; None when not limited.
-        node: The machine it is in.
-        op_s: What the runtime takes, at speed 1, from the end of an op to the next. It is the device's: the runtime and
-            its processor take as long whatever the stage computes.
+        speed: Divisor of the seconds of a profile: 0.5 is a straggler at half speed.
+        memory_bytes: Capacity, or None if unlimited.
+        node: Number of its machine.
+        op_s: Runtime overhead between two ops at speed 1. It belongs to the device, as it does not depend on the
+            computation.
     """
 
     speed: float = 1.0
@@ -83,12 +83,12 @@ class Device:
 
 
 class HandOverSeconds(NamedTuple):
-    """How long a message keeps its ranks, each on its device with nobody beside it [s].
+    """The time of a message on its ranks, each alone on its device [s].
 
     Attributes:
-        send_s: How long the Send keeps the sender.
-        post_s: How long the Recv keeps the receiver.
-        receive_s: How long taking the message, when it is there, keeps the receiver.
+        send_s: Time of the Send on the sender.
+        post_s: Time of the Recv on the receiver.
+        receive_s: Time to take the arrived message on the receiver.
     """
 
     send_s: float
@@ -103,11 +103,11 @@ class Cluster:
     Attributes:
         devices: ``devices[d]`` is device ``d``.
         intra: The link between two devices of one node.
-        inter: The link between devices of different nodes; None: as `intra`.
+        inter: The link between devices of different nodes (default: as `intra`).
         loopback: The link of a device to itself, for ranks that share it.
         links: Exceptions, as (from device, to device, link).
-        nics: ``nics[n]`` are the devices of one node that share network interface ``n`` for all that leaves the node
-            and all that comes in; what a device in none sends and gets shares nothing but its links.
+        nics: ``nics[n]`` are the devices of one node that share network interface ``n`` for all traffic with other
+            nodes. Devices without an entry share only their links.
         origin: Where the numbers come from, in a few words.
     """
 
@@ -131,21 +131,21 @@ class Cluster:
         return self.intra
 
     def hand_over_s(self, source: int, target: int, num_bytes: int) -> HandOverSeconds:
-        """Return how long a message from one device to another keeps the ranks on both [s]."""
+        """Return the time of a message from one device to another on the ranks of both [s]."""
         link, sender, receiver = self.link(source, target), self.devices[source].speed, self.devices[target].speed
         return HandOverSeconds(
             link.sending_s(num_bytes) / sender, link.post_s / receiver, link.receiving_s(num_bytes) / receiver
         )
 
     def nics_between(self, source: int, target: int) -> tuple[int | None, int | None]:
-        """Return the shared interfaces that a message leaves by and comes in by; None where there is none."""
+        """Return the shared interfaces of a message, at its source and at its target, or None for no shared one."""
         if self.devices[source].node == self.devices[target].node:
             return None, None
         return self._nic_of.get(source), self._nic_of.get(target)
 
     @cached_property
     def has_hand_over(self) -> bool:
-        """Whether messages, or going from op to op, keep ranks at all."""
+        """Return whether messages, or the steps between ops, take time of ranks."""
         usual = (self.intra, self.loopback) if self.inter is None else (self.intra, self.inter, self.loopback)
         links = (*usual, *(link for _, _, link in self.links))
         return any(link.keeps_ranks for link in links) or any(device.op_s for device in self.devices)
@@ -164,7 +164,7 @@ def flat(num_devices: int, link: Link | None = None) -> Cluster:
     """Return equal devices in one node; without `link`, messages take no time.
 
     Raises:
-        ProfileError: It is no number of devices, or no Link.
+        ProfileError: `num_devices` or `link` is invalid.
     """
     num_devices = require_count("num_devices", num_devices, least=0)
     if not isinstance(link, Link | None):
@@ -180,7 +180,7 @@ def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
         num_nodes: At least 1.
 
     Raises:
-        ProfileError: It is no number of nodes, or no Cluster.
+        ProfileError: `num_nodes` or `node` is invalid.
     """
     if not isinstance(node, Cluster):
         raise ProfileError(f"node: got {shown(node)}, expected a Cluster")
@@ -196,7 +196,7 @@ def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
 
 
 def first_devices(cluster: Cluster, num_devices: int | None) -> Cluster:
-    """Return so many devices of a cluster, with the links and NICs between them; None: all."""
+    """Return the first `num_devices` devices of a cluster (default: all), with the links and NICs between them."""
     last = len(cluster.devices[:num_devices])
     among = (tuple(device for device in devices if device < last) for devices in cluster.nics)
     return replace(
@@ -208,21 +208,21 @@ def first_devices(cluster: Cluster, num_devices: int | None) -> Cluster:
 
 
 def dealt(num_devices: int, num_nics: int) -> tuple[tuple[int, ...], ...]:
-    """Return the NICs of a node of `num_devices`: neighbours share one, as evenly as can be."""
+    """Return the NICs of a node of `num_devices`: neighbours share one, as evenly as possible."""
     bounds = [num_devices * nic // num_nics for nic in range(num_nics + 1)]
     return tuple(tuple(range(first, last)) for first, last in pairwise(bounds) if first < last)
 
 
 def with_slow_device(cluster: Cluster, device: int, factor: float) -> Cluster:
-    """Return `cluster` with a straggler, on which everything takes `factor` times as long."""
+    """Return `cluster` with a straggler, on which all work takes `factor` times as long."""
     slow = replace(cluster.devices[device], speed=cluster.devices[device].speed / factor)
     return replace(cluster, devices=(*cluster.devices[:device], slow, *cluster.devices[device + 1 :]))
 
 
 def with_slow_link(cluster: Cluster, source: int, target: int, factor: float) -> Cluster:
-    """Return `cluster` with a link, in both directions, over which everything takes `factor` times as long.
+    """Return `cluster` with a link on which, in both directions, messages take `factor` times as long.
 
-    What messages cost the ranks at its ends stays.
+    The time of messages on the ranks at its ends is unchanged.
     """
     ends = dict.fromkeys(((source, target), (target, source)))
     slow = tuple((a, b, _slower(cluster.link(a, b), factor)) for a, b in ends)

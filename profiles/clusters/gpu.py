@@ -1,4 +1,4 @@
-"""A GPU as its maker describes it: what it computes, reads and sends in a second at best."""
+"""A GPU by its data sheet: peak speed, memory and bandwidths."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The figures of a data sheet, and how much of its peak a GPU really comes to.
+    """The figures of a data sheet, and the share of its peak that a GPU really reaches.
 
     Attributes:
-        memory_bytes: What it holds.
-        flops_per_s: Peak of dense products of matrices, by the name of their number type [1/s].
-        memory_bandwidth_bytes_per_s: Between it and its memory.
-        link_bandwidth_bytes_per_s: To the other GPUs of its node, each way.
-        efficiency: The share of the peak that large products of matrices come to.
+        name: Name of the GPU.
+        memory_bytes: Size of its memory.
+        flops_per_s: Peak of dense matrix products, by the name of their number type [1/s].
+        memory_bandwidth_bytes_per_s: Bandwidth of its memory.
+        link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of its node, each way.
+        efficiency: Share of the peak that large matrix products reach.
         origin: The source of every number.
     """
 

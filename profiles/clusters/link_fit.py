@@ -1,4 +1,4 @@
-"""Fit a link to timed messages: latency and bandwidth, and what they take of the ranks at its ends."""
+"""Fit a link to timed messages: latency, bandwidth, and the time on the ranks at its ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pipesched.profiles.clusters.cluster import Cluster, Device, Link
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
     """Return the link whose line latency + bytes / bandwidth is nearest to `samples`.
 
-    Least squares of the *relative* errors, as small messages tell the latency and large ones the bandwidth. Where the
-    line would need a negative latency, the latency is 0; where longer messages are not slower, the bandwidth is
-    unlimited.
+    The fit minimizes the squares of *relative* errors, as small messages determine the latency and large ones the
+    bandwidth. If the line would need a negative latency, the latency is 0; if longer messages are not slower, the
+    bandwidth is unlimited.
 
     Args:
         samples: (bytes, seconds above 0), of at least two sizes.
@@ -47,14 +47,14 @@ def fit_line(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedMessages:
-    """What messages of one size took between ranks that compute, all in seconds.
+    """Times of messages of one size between ranks that compute, all in seconds.
 
     Attributes:
         num_bytes: Bytes of each message.
-        send_s: A Send kept its rank.
-        post_s: A Recv kept its rank.
-        receive_s: Taking one that was there kept its rank.
-        passage_s: Time from the moment the Send was reached until an op that waited for the message began.
+        send_s: Time of a Send on its rank.
+        post_s: Time of a Recv on its rank.
+        receive_s: Time to take an arrived message on its rank.
+        passage_s: Time from reaching the Send to the start of an op that waited for the message.
         op_s: Time from the end of an op to the next one.
     """
 
@@ -68,11 +68,12 @@ class LoadedMessages:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLinkFit:
-    """What messages of any size take between ranks that compute.
+    """The fit of messages of any size between ranks that compute.
 
     Attributes:
+        link: The link.
         op_s: Time from the end of an op to the next one [s].
-        residuals: How far the worst of the sizes lies from what is said of it, relative; by what was fitted.
+        residuals: Largest relative error over all sizes, by the fitted quantity.
     """
 
     link: Link
@@ -81,7 +82,7 @@ class LoadedLinkFit:
 
 
 def fit_loaded_link(samples: Sequence[LoadedMessages]) -> LoadedLinkFit:
-    """Return the link that takes what was measured: of the passage, latency and bandwidth are what the ranks do not.
+    """Return the link that fits the samples; latency and bandwidth are the passage without the time on the ranks.
 
     Args:
         samples: Samples of at least two sizes, all seconds above 0.
@@ -113,11 +114,11 @@ def _passage_s(link: Link, num_bytes: int) -> float:
 
 
 def under_load(cluster: Cluster, fit: LoadedLinkFit) -> Cluster:
-    """Return a cluster whose idle ranks were measured as ranks that compute have it.
+    """Return a cluster measured with idle ranks, corrected for ranks that compute.
 
     Args:
         cluster: Measured by ping-pong, at least two devices.
-        fit: The fit of the link between its first two devices. Other links differ from theirs as they did by ping-pong.
+        fit: The fit of the link between its first two devices. Other links keep their differences to it by ping-pong.
     """
     reference = cluster.link(0, 1)
 
@@ -145,7 +146,7 @@ def cluster_of(nodes: Sequence[int], links: Mapping[tuple[int, int], Link], orig
     Args:
         nodes: The node of each rank.
         links: Each link by its pair of ranks, the lower one first.
-        origin: Where they were measured.
+        origin: Place and date of the measurement.
     """
     inside = [link for (a, b), link in links.items() if nodes[a] == nodes[b]]
     between = [link for (a, b), link in links.items() if nodes[a] != nodes[b]]

@@ -1,16 +1,16 @@
-"""The seconds that an all-reduce over replicas takes on the links of a cluster, by ring or by hierarchy.
+"""The seconds of an all-reduce over replicas on the links of a cluster, by ring or by hierarchy.
 
 A *ring* goes through the replicas in their order: 2 (r - 1) rounds, in each of which every replica passes on 1 / r of
-the bytes to the next one (Patarasuk and Yuan, 2009). A round takes as long as its slowest hop; the hops that leave by
-one shared NIC, or come in by one, take their turns there.
+the bytes to the next one (Patarasuk and Yuan, 2009). A round takes as long as its slowest hop; hops that leave or enter
+by one shared NIC take turns there.
 
-Where the replicas stand k by k on n > 1 nodes there is a *hierarchical* way too (Mikami et al., arXiv:1811.05233):
+If the replicas stand k by k on n > 1 nodes, there is also a *hierarchical* way (Mikami et al., arXiv:1811.05233):
 
     scatter   k - 1 rounds of 1 / k in a ring inside every node: each replica then has the node's sum of a k-th
     across    2 (n - 1) rounds of 1 / (k n) in k rings, each of them through one replica of every node
     gather    k - 1 rounds of 1 / k inside
 
-The quicker of the two is taken, as NCCL looks for one; gloo knows the ring alone.
+The quicker of the two is used, as in NCCL; gloo has only the ring.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Rounds:
     """Equal rounds, one after the other.
 
     Attributes:
-        hops: Who passes on to whom, in each of them.
-        occupied_s: How long bytes flow in one round, over the link or NIC where they flow longest [s].
+        count: Number of rounds.
+        hops: The hops of each round.
+        occupied_s: Longest time of bytes on a link or NIC in one round [s].
         seconds: Seconds of one round, the latency included.
     """
 
@@ -48,14 +49,14 @@ ReductionWay: TypeAlias = Literal["ring", "hierarchical"]
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """One way to sum, phase by phase."""
+    """One way of an all-reduce, phase by phase."""
 
     way: ReductionWay
     phases: tuple[Rounds, ...]
 
     @property
     def seconds(self) -> float:
-        """The time from the first byte sent to the last one there [s]."""
+        """The time from the departure of the first byte to the arrival of the last [s]."""
         return math.fsum(phase.count * phase.seconds for phase in self.phases)
 
     @property
@@ -65,11 +66,11 @@ class AllReduce:
 
     @property
     def occupied_s(self) -> float:
-        """How long it keeps the last of its links [s]."""
+        """Time until its last link is free [s]."""
         return max(self.until_s().values(), default=0.0)
 
     def until_s(self) -> dict[Hop, float]:
-        """Return for how long, from the start on, it keeps each of its links [s]."""
+        """Return the time from the start until each of its links is free [s]."""
         seconds_of: dict[Hop, float] = {}
         begin_s = 0.0
         for phase in self.phases:
@@ -79,12 +80,12 @@ class AllReduce:
 
 
 def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllReduce:
-    """Return the quicker way to sum `num_bytes` over replicas on `devices`; of equal ones the ring."""
+    """Return the quicker way to sum `num_bytes` over replicas on `devices`, or the ring if both are equal."""
     return min(_ways(num_bytes, devices, cluster), key=lambda way: way.seconds)
 
 
 def possible_hops(devices: Sequence[int], cluster: Cluster) -> tuple[Hop, ...]:
-    """Return the links that a sum over `devices` may go over, however many bytes it is of."""
+    """Return the links of all ways to sum over `devices`, for any number of bytes."""
     return tuple(dict.fromkeys(hop for way in _ways(0, devices, cluster) for hop in way.hops))
 
 
@@ -106,12 +107,12 @@ def _ways(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> Iterator[
 
 
 def ring_hops(devices: Sequence[int]) -> tuple[Hop, ...]:
-    """Return who passes on to whom: each to the next, the last to the first; none if there is but one."""
+    """Return the hops of a ring: from each device to the next, and from the last to the first; empty for one device."""
     return tuple(zip(devices, (*devices[1:], *devices[:1]), strict=True)) if len(devices) > 1 else ()
 
 
 def _rounds(count: int, num_bytes: int, shares: int, hops: tuple[Hop, ...], cluster: Cluster) -> Rounds:
-    """Return rounds in which each hop carries one of so many shares of the bytes."""
+    """Return rounds in which each hop carries one of `shares` shares of the bytes."""
     through: defaultdict[tuple[str, int], float] = defaultdict(float)
     ends: dict[Hop, list[tuple[str, int]]] = {}
     for hop in hops:

@@ -76,8 +76,7 @@ def gpt_layers(shape: GptShape, microbatch_size: int, execution: GptExecution) -
 
     Args:
         shape: Its heads, width and vocabulary are multiples of the GPUs that share a layer. So is its context with
-        sequence
-            parallelism.
+            sequence parallelism.
         microbatch_size: Samples.
         execution: How the layers are computed.
     """

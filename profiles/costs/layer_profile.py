@@ -50,8 +50,7 @@ class LayerCost:
         step_s: Seconds of one optimizer step, zeroing the gradients included.
         measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
         work: Other work on the weights, or None in older profiles. Such a layer adds none to its stage, and the origin
-        of
-            the costs mentions that.
+            of the costs mentions that.
     """
 
     name: str

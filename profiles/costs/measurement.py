@@ -48,11 +48,9 @@ class LayerMeasurement:
         output_saved: Autograd keeps the output's storage.
         output_is_input: Both have the same storage, as in a reshaping layer.
         split: The backward in two halves. None for the first layer, which has no I, if PyTorch cannot split the
-        backward,
-            and in older profiles.
+            backward, and in older profiles.
         launch_s: Seconds in which the host launches forward and backward on a GPU; None on synchronous devices, or if
-        not
-            measured.
+            not measured.
         working_bytes: Peak memory of the backward besides its inputs, from the peak of a GPU's allocator; None on other
             devices, or if not measured.
     """

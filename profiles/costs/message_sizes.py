@@ -18,7 +18,7 @@ class Compression:
     Attributes:
         element_bytes: Bytes of an uncompressed element; elements of 2 bytes or fewer are not converted.
         convert_bytes_per_s: Conversion throughput of a device in uncompressed bytes per second; None for free
-        conversion.
+            conversion.
     """
 
     element_bytes: int = FLOAT32_BYTES

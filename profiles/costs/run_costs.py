@@ -53,8 +53,7 @@ class RunCosts:
         warmup: Number of first ops of each kind of each stage that were left out.
         microbatch_size: Samples of a micro-batch, or None if unknown.
         assumed_input_share: Share of B spent on I, and the rest on W, for stages whose I and W are unknown; None to
-        refuse
-            such schedules. The first stage needs no gradient of its input: W is its whole B.
+            refuse such schedules. The first stage needs no gradient of its input: W is its whole B.
         variation: Variation of the seconds between runs; None for a single run, or runs with different lists.
         splits_stages: Whether a stage may be cut into equal parts, for a schedule with a multiple of the stages.
         yardstick: Mean speed of the machine over the runs, or None if a run does not record it.

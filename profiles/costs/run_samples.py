@@ -57,8 +57,7 @@ class RunSamples:
         hand_over: Overhead of a rank for a ``Send`` or ``Recv``, after an ``Op``, or to ``Take`` a message that has
             arrived.
         messages: Seconds from the moment when both sides had posted a message to its use, for messages that a rank
-        waited
-            for; 0 for messages that arrived while their senders still posted them.
+            waited for; 0 for messages that arrived while their senders still posted them.
         passes: Seconds of all works of each run if all runs have the same lists, else empty.
         yardstick: Mean speed of the machine over the runs, or None if a run does not record it.
     """

@@ -234,8 +234,7 @@ class StageCosts:
 
         Args:
             op: A Compute includes the prediction of its weights, if they are predicted, and the conversion of its
-            messages,
-                if they are compressed.
+                messages, if they are compressed.
             copies: Whether a Step keeps a copy of the weights that it replaces.
 
         Raises:

@@ -89,8 +89,7 @@ class ClusterRecord(Record):
 
         Raises:
             ProfileError: The parts are inconsistent; names `file`, the place, the actual and the expected value, and
-            the
-                advice.
+                the advice.
         """
         require_no_faults(file, _inconsistencies(self), advice)
         return Cluster(

@@ -50,7 +50,7 @@ class SavedTensors:
         return address(tensor) in self._tensors
 
     def num_bytes(self, without: Iterable[Tensor] = ()) -> int:
-        """Return the size of all saved storages, except those behind `without`."""
+        """Return the size of all saved storages except the storages of `without`."""
         excluded = {address(tensor) for tensor in without}
         return sum(storage_bytes(tensor) for key, tensor in self._tensors.items() if key not in excluded)
 

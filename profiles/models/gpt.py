@@ -33,13 +33,13 @@ def gpt(
     It reads a text byte by byte and predicts the next byte.
 
     Args:
-        layers: Blocks, beside the embedding and the head.
-        width: Width of what passes between layers.
+        layers: Blocks, besides the embedding and the head.
+        width: Width of the activations between layers.
         heads: Number of attention heads.
-        context: Bytes that it reads at once.
-        vocab: Different tokens; bytes use the first 256.
-        dropout: Share that is dropped.
-        text: File to learn from; empty for Python's help topics.
+        context: Bytes of a sample.
+        vocab: Number of tokens; bytes use the first 256.
+        dropout: Dropout probability.
+        text: Training text file; empty for Python's help topics.
 
     Raises:
         ProfileError: The arguments do not fit together.
@@ -71,7 +71,7 @@ def _check(name: str, shape: GptShape, dropout: float) -> None:
 
 
 class Embedding(nn.Module):
-    """The sum of an embedding of the token and one of its position."""
+    """The sum of a token embedding and a position embedding."""
 
     def __init__(self, vocab: int, context: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Embedding(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then an MLP, each added to what came in."""
+    """Attention, then an MLP, each added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float, num_blocks: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Keep the state of random generators and modules while code runs that is no part of the computation.
+"""Keep the state of random generators and modules unchanged by code outside the computation.
 
-A probe of shapes, a profile and the scoring of held-out samples run a user's layers. None of them may leave a trace.
+A probe of shapes, a profile and the scoring of held-out samples run a user's layers without leaving a trace.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 @contextmanager
 def kept_random_state(seed: int | None = None) -> Iterator[None]:
-    """Restore the generators of torch, NumPy and Python in the end.
+    """Restore the generators of torch, NumPy and Python at the end.
 
-    No GPU gets a context. Before CUDA is initialised, PyTorch keeps the seed of GPUs in a queue: the seed of the CPU is
-    put there again.
+    No CUDA context is made. Before CUDA is initialised, PyTorch keeps the seed of GPUs in a queue; the seed of the CPU
+    is put there again.
 
     Args:
-        seed: Seed of all generators meanwhile; None: they continue.
+        seed: Seed of all generators inside the block; None to continue from their present state.
     """
     is_cuda_begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     generators = [torch.default_generator, *(torch.cuda.default_generators if is_cuda_begun else ())]
@@ -47,7 +47,7 @@ def kept_random_state(seed: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def kept_state(module: nn.Module) -> Iterator[None]:
-    """Keep random generators, and all that `module` and its parts hold, as they are now."""
+    """Restore random generators, and the state of `module` and its parts, at the end."""
     with kept_random_state(), in_states(module_states(module.modules())):
         yield
 
@@ -56,11 +56,11 @@ def kept_state(module: nn.Module) -> Iterator[None]:
 class ModuleState:
     """A copy of the state of one module without its parts: modes, buffers, plain attributes.
 
-    The state includes what a list, a set or a dictionary among the attributes holds.
+    The state includes the contents of lists, sets and dictionaries among the attributes.
 
     Args:
         module: The module.
-        twins: Copies of tensors and generators that other modules hold too, by identity; it grows.
+        twins: Copies of tensors and generators that several modules share, by identity; it grows.
         has_parameters: Whether parameters are copied too.
     """
 
@@ -74,7 +74,7 @@ class ModuleState:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the module is in another state now."""
+        """Whether the module has changed since the copy."""
         now = vars(self.module)
         return (
             now.keys() != self._own.keys()
@@ -123,7 +123,7 @@ def module_states(modules: Iterable[nn.Module], *, has_parameters: bool = True) 
 
 @contextmanager
 def in_states(states: Iterable[ModuleState]) -> Iterator[None]:
-    """Let modules be in other states for a while, and let them change those; their own states stay."""
+    """Put modules into other states inside the block; changes affect only these states."""
     entered = [*states]
     for state in entered:
         state.swap()
@@ -151,7 +151,7 @@ def _is_equal(pair: tuple[Any, Any]) -> bool:
 
 
 def _identities(value: Any) -> list[int]:
-    """Return the identities of all that a container holds, in order; of anything else nothing."""
+    """Return the identities of the contents of a container, in order; empty for other values."""
     if isinstance(value, dict):
         return [*map(id, value), *map(id, value.values())]
     return [*map(id, value)] if isinstance(value, list | set | deque) else []

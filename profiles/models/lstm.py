@@ -25,12 +25,12 @@ def lstm(
     """Return a language model of `layers` LSTMs; about 8 x layers x width^2 parameters, two million by default.
 
     Args:
-        layers: LSTMs, beside the embedding and the head.
-        width: Width of the state, and of what passes between layers.
-        context: Bytes that it reads at once; every sample begins with an empty state.
-        vocab: Different tokens; bytes use the first 256.
-        dropout: Share of what a layer gets that is dropped.
-        text: File to learn from; empty for Python's help topics.
+        layers: LSTMs, besides the embedding and the head.
+        width: Width of the state, and of the activations between layers.
+        context: Bytes of a sample; every sample begins with an empty state.
+        vocab: Number of tokens; bytes use the first 256.
+        dropout: Dropout probability of a layer's input.
+        text: Training text file; empty for Python's help topics.
 
     Raises:
         ProfileError: The arguments do not fit together.
@@ -66,7 +66,7 @@ def _check(name: str, layers: int, width: int, context: int, vocab: int, dropout
 
 
 class Recurrent(nn.Module):
-    """One LSTM; its states at all times are the next one's input."""
+    """One LSTM; its states at all times are the output."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

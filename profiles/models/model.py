@@ -19,16 +19,17 @@ from pipesched.profiles.models.kept_state import kept_random_state
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Layers in a row; exactly one tensor crosses each boundary between two of them.
+    """A model: layers in a row; exactly one tensor crosses each boundary between two layers.
 
     Attributes:
-        name: What `resolve_model` turns into this model again.
+        name: Name for `resolve_model`, which returns this model again.
         layers: ``layers[i]()`` builds layer ``i``.
         layer_names: One name per layer, for tables.
         loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
         batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
-        held_out: () -> (inputs, targets) that `batch` never gives, to judge a trained model by; None if there are none.
-        is_resolved: Whether `resolve_model` made it, as another process would of its name; a changed copy is not.
+        held_out: () -> (inputs, targets) that `batch` never returns, to score a trained model, or None.
+        is_resolved: Whether `resolve_model` made it, so that another process gets the same by its name; False for a
+            changed copy.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Model:
             )
 
     def resolved(self, name: str) -> Model:
-        """Return the model, marked as what `resolve_model` makes of `name`."""
+        """Return the model, marked as the result of `resolve_model` for `name`."""
         model = replace(self, name=name)
         object.__setattr__(model, "is_resolved", True)
         return model
@@ -72,12 +73,11 @@ def build_layers(
 ) -> nn.Sequential:
     """Build layers `first` to `last` - 1.
 
-    The weights of layer i depend on (`seed`, i) alone, whatever else is built and wherever: each rank builds its own
-    slice and has the weights of the whole model. They are drawn on the CPU in the layer's own dtype, then moved, and
-    the caller's random state is left as it was.
+    The weights of layer i depend only on (`seed`, i): each rank builds its own slice and has the weights of the whole
+    model. They are drawn on the CPU in the layer's own dtype, then moved. The caller's random state is unchanged.
 
     Raises:
-        ProfileError: The range is not one of this model's layers, or a builder fails.
+        ProfileError: The range is not within this model's layers, or a builder fails.
     """
     if not 0 <= first < last <= len(model.layers):
         raise ProfileError(
@@ -110,7 +110,7 @@ def draw_batch(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return (inputs, targets) on `device`, the floating-point ones as `dtype`; each has a storage of its own.
+    """Return (inputs, targets) on `device`, floating-point ones as `dtype`; each has its own storage.
 
     Raises:
         ProfileError: The model's `batch` fails.
@@ -123,7 +123,7 @@ def draw_batch(
 def draw_held_out(
     model: Model, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the (inputs, targets) that are kept from training, placed as `draw_batch` does; None if there are none.
+    """Return the held-out (inputs, targets), placed as in `draw_batch`, or None if the model has none.
 
     Raises:
         ProfileError: The model's `held_out` fails.
@@ -137,7 +137,7 @@ def draw_held_out(
 
 @contextmanager
 def _users_code(what: str, seed: int = 0) -> Iterator[None]:
-    """Report a fault of a user's function in one line; the function has random numbers of its own."""
+    """Report an error of a user's function in one line; the function has separate random numbers."""
     try:
         with kept_random_state(seed):
             yield
@@ -154,16 +154,16 @@ def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | st
 
 
 def pinned_for(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Return `tensor` as copies to `device` start from: in pinned memory if it is on the CPU and they go to a GPU."""
+    """Return `tensor`, in pinned memory if it is on the CPU and `device` is a GPU, as the source of a copy."""
     return tensor.pin_memory() if tensor.is_cpu and torch.device(device).type == "cuda" else tensor
 
 
 def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Return `tensor` on `device`; of pinned memory the host posts the copy and does not wait for it."""
+    """Return `tensor` on `device`; the host does not wait for a copy from pinned memory."""
     return tensor.to(device, non_blocking=tensor.is_cpu)
 
 
 def layer_seed(seed: int, index: int) -> int:
-    """Return the seed of layer `index`: a hash, so that neighbouring seeds and layers share nothing."""
+    """Return the seed of layer `index`: a hash, so that neighbouring seeds and layers are independent."""
     digest = hashlib.blake2b(f"layer {index} of seed {seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

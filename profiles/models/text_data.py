@@ -1,6 +1,6 @@
-"""Text as bytes: the help topics of ``pydoc``, real English prose that every Python has with it, or a user's file.
+"""Text as bytes: the help topics of ``pydoc``, English prose that is part of every Python, or a user's file.
 
-The last twentieth is kept from training, to judge a trained model by.
+The last twentieth is kept from training, to score a trained model.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import read_bytes
 
 _HELD_OUT = 20
-"""One in so many bytes, the last ones."""
+"""Total bytes per held-out byte; the last bytes are held out."""
 _NUM_HELD_OUT = 64
-"""Samples to judge a language model by."""
+"""Number of held-out samples."""
 
 
 @cache
@@ -42,7 +42,7 @@ def text_bytes(file: str = "") -> Tensor:
 
 
 def crops(num_samples: int, length: int, seed: int, file: str = "") -> Tensor:
-    """Return `num_samples` crops at random places of what is trained on, shape (num_samples, length), int64.
+    """Return `num_samples` random crops of the training text, shape (num_samples, length), int64.
 
     Raises:
         ProfileError: The text cannot be read, or is too short.
@@ -52,7 +52,7 @@ def crops(num_samples: int, length: int, seed: int, file: str = "") -> Tensor:
 
 
 def held_out_crops(num_samples: int, length: int, file: str = "") -> Tensor:
-    """Return `num_samples` crops of what is kept from training, always the same, shape (num_samples, length), int64.
+    """Return `num_samples` crops of the held-out text, always the same, shape (num_samples, length), int64.
 
     Raises:
         ProfileError: The text cannot be read, or is too short.
@@ -62,7 +62,7 @@ def held_out_crops(num_samples: int, length: int, file: str = "") -> Tensor:
 
 
 def next_bytes(context: int, file: str, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return a language model's inputs and targets: bytes, and the one that follows each; both (samples, context).
+    """Return a language model's inputs and targets: bytes, and the next byte of each; both (samples, context).
 
     Raises:
         ProfileError: The text cannot be read, or is too short.
@@ -71,7 +71,7 @@ def next_bytes(context: int, file: str, num_samples: int, seed: int) -> tuple[Te
 
 
 def held_out_next_bytes(context: int, file: str) -> tuple[Tensor, Tensor]:
-    """Return as much as `next_bytes` of what is kept from training, always the same.
+    """Return inputs and targets as in `next_bytes`, from the held-out text, always the same.
 
     Raises:
         ProfileError: The text cannot be read, or is too short.
@@ -96,7 +96,7 @@ def _content(file: str) -> bytes:
 
 
 def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token and the one that follows it."""
+    """Return each token and the next token."""
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 

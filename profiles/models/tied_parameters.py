@@ -1,4 +1,4 @@
-"""Tied parameters, which two layers share: a pipeline refuses those whose layers are on different stages."""
+"""Tied parameters, which two layers share; a pipeline refuses them across stages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Named = Iterable[tuple[str, nn.Parameter]]
 
 
 def require_untied(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
-    """Refuse a model of which two stages share a parameter: each would step its own copy of it.
+    """Refuse a model if two stages share a parameter: each would step its own copy of it.
 
     Args:
-        model: Layers whose builders might hand out something shared are built once more, one at a time.
+        model: The model; layers whose builders might share parameters are built once more, one at a time.
         bounds: Half-open range of layers of each stage.
 
     Raises:
-        ProfileError: Two do, or a builder fails.
+        ProfileError: Two stages share a parameter, or a builder fails.
     """
     stage_of = {layer: stage for stage, (first, last) in enumerate(bounds) for layer in range(first, last)}
     built = (
@@ -41,7 +41,7 @@ def require_untied(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
 
 
 def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]:
-    """Yield (first, second, name in the second) of all layers that have a parameter in common; keep none alive."""
+    """Yield (first, second, name in the second) of all layers that share a parameter; keep none of them alive."""
     owner = WeakIdKeyDictionary()
     for index, named in enumerate(layers):
         for name, parameter in named:
@@ -51,7 +51,7 @@ def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]
 
 
 def _makes_its_own(builder: Callable[[], nn.Module]) -> bool:
-    """Whether the builder is a class with plain arguments, or copies a layer that resolve_model has looked at."""
+    """Return whether the builder is a class with plain arguments, or copies a layer checked by `resolve_model`."""
     if not isinstance(builder, partial):
         return isinstance(builder, type)
     given = [*builder.args, *builder.keywords.values()]

@@ -62,8 +62,7 @@ def replicated_partition(
         devices: Speeds and memory of the devices, group by group (default: all of speed 1).
         stage_bytes: Memory of a stage; None to ignore the memory of the devices.
         prefixes: Prefixes of the layers' graph, whose numbers then replace layers in stages and `stage_bytes`; None for
-        a
-            chain.
+            a chain.
 
     Raises:
         ProfileError: There are no layers or levels, numbers are invalid, no partition uses all devices, or no partition

@@ -51,8 +51,7 @@ class RankWork:
         Args:
             layers: Layers of each stage.
             costs: Cost of each rank and channel. With many stages, layers of the costliest move to all other stages,
-            and the
-                rest only to their neighbours.
+                and the rest only to their neighbours.
         """
         stages = range(self.num_stages)
         costliest = {stage for stage, _ in (*self.ranks, *self.channels)[max(range(len(costs)), key=costs.__getitem__)]}

@@ -1,4 +1,4 @@
-"""Processes beside this one: how they are started and ended, and what the machine is called."""
+"""Child processes, their start and end, and the machine that they run on."""
 
 import lazy_loader
 

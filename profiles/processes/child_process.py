@@ -1,4 +1,4 @@
-"""Child processes: how they find what they import, and that they end with their parent."""
+"""Child processes: their import paths, and their end with their parent."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pathlib import Path
 import pipesched
 
 MODEL_PATH = "PIPESCHED_MODEL_PATH"
-"""Names, in a child's environment, the folders where the process that started it looks for a user's model."""
+"""Environment variable with the folders in which a child looks for a user's model."""
 _END_WITH_PARENT = 1
 """Linux: ``PR_SET_PDEATHSIG``."""
 _ADOPT_ORPHANS = 36
 """Linux: ``PR_SET_CHILD_SUBREAPER``."""
 _EXIT_STATUS = 49
-"""Linux: which of the fields of ``/proc/PID/stat``, from the state on, has the status of a process that has ended."""
+"""Linux: index of the exit status in ``/proc/PID/stat``, counted from the state, of a process that has ended."""
 _LOOK_S = 0.5
-"""How often a process looks whether its parent is there, where the system cannot tell it."""
+"""Time between two checks for the parent, on systems without a notification [s]."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs one of our modules; nothing in the working directory shadows what it imports."""
+    """Return the command that runs one of our modules; files in the working directory do not shadow its imports."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """Return this process' environment for a child, which finds the same pipesched, and the same users' models."""
+    """Return the environment for a child, which then imports the same pipesched and the same models of users."""
     root = str(Path(pipesched.__file__).absolute().parents[1])
     standard = sysconfig.get_path("stdlib")
     is_installed = root in dropwhile(lambda entry: entry != standard, sys.path)  # where the child looks too
@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """Let this process be ended when its parent is gone, however that ended.
+    """Let this process end when its parent is gone, for any reason.
 
     Args:
         parent: The process that started this one; it may be gone already.
@@ -66,7 +66,7 @@ def _outlive(parent: int, by: signal.Signals) -> None:
 
 
 def tell_main_thread(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the main thread of a process, or, where the system has no way to, to whichever takes it.
+    """Send a signal to the main thread of a process, or to any thread if the system cannot choose.
 
     Raises:
         OSError: There is no such process.
@@ -87,13 +87,13 @@ def _prctl(option: int, value: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Let what descends from this process become its child when its own parent ends, where the system can (Linux)."""
+    """Adopt descendants of this process whose own parent ends, on Linux."""
     if sys.platform == "linux":
         _prctl(_ADOPT_ORPHANS, 1)
 
 
 def end_children() -> None:
-    """Kill all children of this process, and those that it has from them, where the system names them (Linux)."""
+    """Kill all children of this process, adopted ones included, on Linux."""
     while pids := _children():
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -109,14 +109,14 @@ def _children() -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal or a debugger; False where the system does not say."""
+    """Return whether a signal or a debugger has stopped a process; False if the system does not report it."""
     return _state(pid) in ("T", "t")
 
 
 def exit_code_of(pid: int) -> int | None:
-    """Return how a process of this user has ended for which its parent has not asked yet; negative: by which signal.
+    """Return the exit code of a process of this user that its parent has not yet collected; negative for a signal.
 
-    None where it has asked, the process runs, or the system does not say.
+    None if the parent has collected it, the process runs, or the system does not report it.
     """
     fields = _fields(pid)
     return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS])) if fields[0] == "Z" else None
@@ -127,7 +127,7 @@ def _state(pid: int) -> str:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return what Linux says of a process, from its state on."""
+    """Return the fields of a process in Linux's ``/proc/PID/stat``, from its state on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -135,5 +135,5 @@ def _fields(pid: int) -> list[str]:
 
 
 def can_fork() -> bool:
-    """Whether a process that has loaded torch can be forked safely here: not where the system's libraries forbid it."""
+    """Return whether a process that has loaded torch can be forked safely on this system."""
     return sys.platform == "linux"

@@ -1,7 +1,7 @@
-"""Who is at the other end of this process' connections: Linux tells the owner of every socket of this machine.
+"""The owners of the other ends of this process' connections, from Linux's tables of sockets.
 
-What connects processes for torch.distributed asks nobody for a name. A connection over this machine has both its ends
-in the system's tables, so whose the other one is can be known when it is there.
+The connections of torch.distributed are not authenticated. A connection within this machine has both ends in the
+system's tables, so the owner of the other end can be checked once it exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ROOT = 0
 
 
 class _Socket(NamedTuple):
-    """A row of the system's tables: addresses as they are written there, the user's number, and the file's."""
+    """A row of the system's tables: addresses in its own format, the user's number, and the file's."""
 
     local: str
     remote: str
@@ -25,7 +25,7 @@ class _Socket(NamedTuple):
 
 
 def open_sockets() -> set[int]:
-    """Return the numbers of this process' sockets; none where the system does not tell."""
+    """Return the numbers of this process' sockets; empty if the system does not report them."""
     numbers = set()
     with suppress(OSError):
         for descriptor in Path("/proc/self/fd").iterdir():
@@ -37,10 +37,10 @@ def open_sockets() -> set[int]:
 
 
 def strangers(known: Collection[int]) -> list[int]:
-    """Return which users, but for this one and root, are at the other end of this process' connections.
+    """Return the users, except this one and root, at the other ends of this process' connections.
 
     Args:
-        known: Sockets that are not looked at: those of before.
+        known: Earlier sockets, which are ignored.
     """
     tables = [Path("/proc/self/net", name) for name in ("tcp", "tcp6")]
     rows = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
@@ -48,10 +48,12 @@ def strangers(known: Collection[int]) -> list[int]:
 
 
 def other_owners(rows: Iterable[str], inodes: Collection[int], user: int) -> list[int]:
-    """Return which users, but for `user` and root, own the other ends of the sockets `inodes`.
+    """Return the users, except `user` and root, that own the other ends of the sockets `inodes`.
 
     Args:
-        rows: Rows of /proc/net/tcp, without its head; who is on another machine is in none.
+        rows: Rows of /proc/net/tcp, without its header; ends on other machines have no row.
+        inodes: Numbers of sockets.
+        user: Number of the user.
     """
     sockets = list(_read(rows))
     owners = {(socket.local, socket.remote): socket.user for socket in sockets}

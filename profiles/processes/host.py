@@ -1,4 +1,4 @@
-"""The cores of this machine that a process may use, and does, and how busy others keep them."""
+"""The cores of this machine: usable cores, pinning, and the load of other programs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 _SHORTEST_S = 0.1
-"""Clocks of cores go in steps of a hundredth of a second."""
+"""Shortest measurement: clocks of cores have steps of a hundredth of a second [s]."""
 
 
 def usable_cores() -> tuple[int, ...]:
-    """Return the numbers of the cores that this process may run on; where nobody can say, of all that there are."""
+    """Return the numbers of the cores that this process may run on, or of all cores if that is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
@@ -23,13 +23,13 @@ def num_cores() -> int:
 
 
 class LoadMeter:
-    """How busy other programs keep the cores that this process may use, since the meter was made."""
+    """Measures how busy other programs keep the cores of this process, since the meter was made."""
 
     def __init__(self) -> None:
         self._begun = self._clocks()
 
     def others(self) -> float | None:
-        """Return how many cores they kept busy, in the mean; None where the system does not say."""
+        """Return the mean number of cores that they kept busy, or None if the system does not report it."""
         while time.monotonic() - self._begun[0] < _SHORTEST_S:
             time.sleep(_SHORTEST_S)
         passed_s, own_s, busy_s = (now - before for now, before in zip(self._clocks(), self._begun, strict=True))
@@ -37,7 +37,7 @@ class LoadMeter:
 
     @staticmethod
     def _clocks() -> tuple[float, float, float]:
-        """Return the time, the seconds that this process has computed, and those that all have on these cores."""
+        """Return the time, and the seconds computed by this process and by all processes on these cores."""
         own_s, cores = sum(os.times()[:4]), {f"cpu{core}" for core in usable_cores()}
         try:
             lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
@@ -57,13 +57,13 @@ def can_bind() -> bool:
 
 
 def pin(index: int, count: int, threads: int) -> tuple[int, ...]:
-    """Give this process the `threads` cores of device `index`, if the machine has as many for all; return its cores.
+    """Give this process the `threads` cores of device `index`, if there are enough for all devices; return its cores.
 
-    A device is as many cores as a rank has threads; the ranks of one device share them.
+    A device has a core per thread of a rank; the ranks of one device share them.
 
-    Gloo moves each message in a thread of its own. Left alone, the scheduler may wake that thread, and then the rank
-    behind it, on the core where another rank computes, and one of them loses a time slice of milliseconds. On its own
-    cores a rank disturbs nobody but itself. Call it before gloo's threads start: they inherit the cores.
+    Gloo moves each message in a separate thread. Without pinning, the scheduler may wake that thread, and then the rank
+    behind it, on the core of another rank, and one of them loses a time slice of milliseconds. On its own cores a rank
+    disturbs only itself. Call it before gloo's threads start: they inherit the cores.
     """
     if not hasattr(os, "sched_setaffinity"):
         return ()
@@ -75,7 +75,7 @@ def pin(index: int, count: int, threads: int) -> tuple[int, ...]:
 
 
 def num_sharing(num_pipelines: int, device: str = "cpu") -> int:
-    """Return how many processes share a core in a measurement of what that costs, as those of a run would.
+    """Return the number of processes that share a core in a measurement of its price, as in a run.
 
     Args:
         num_pipelines: Parallel pipelines of the run, each with a process on every device.
@@ -85,10 +85,10 @@ def num_sharing(num_pipelines: int, device: str = "cpu") -> int:
 
 
 def num_companions(num_ranks: int, device: str = "cpu") -> int:
-    """Return how many processes keep cores busy beside a measurement, as the other ranks of a run would.
+    """Return the number of processes that keep cores busy beside a measurement, as the other ranks of a run do.
 
     Args:
-        num_ranks: Ranks of the run: there are as many processes as ranks, but no more than cores.
-        device: Device of the measurement; beside one on a GPU there are no companions.
+        num_ranks: Ranks of the run; the number of processes is limited by the cores.
+        device: Device of the measurement; on a GPU there are no companions.
     """
     return min(num_ranks, num_cores()) - 1 if device == "cpu" else 0

@@ -1,13 +1,14 @@
-"""Interrupts that cannot get lost: whoever swallows one is interrupted again, and who takes too long is ended.
+"""Reliable interrupts: a swallowed interrupt is raised again, and a process that takes too long is ended.
 
-    Ctrl-C ──► KeyboardInterrupt, wherever the main thread is: also in a `__del__`, or in what C calls back, where
-                 │         Python prints and forgets it, and in libraries that take any exception for one of their own
+    Ctrl-C ──► KeyboardInterrupt, wherever the main thread is: also in a `__del__`, or in a callback from C, where
+                 │         Python prints and forgets it, and in libraries that catch all exceptions
                  ▼ every 0.1 s
-               is it on its way up, through what cleans up?   then wait, but not for long: then leave
-               is it nowhere?                                 then raise it again
+               is it on its way up, through code that cleans up?   then wait, but not for long: then leave
+               is it nowhere?                                      then raise it again
 
-A command that answers an interrupt with what it has says so (`take_interrupt`), and is let go on to its end. Who says
-that the command ends has answered it, too (`tell_once`): it comes no more, and only the time that is left counts.
+A command that answers an interrupt with its partial results calls `take_interrupt`, and then runs to its end. Code that
+reports the end of the command has answered it, too (`tell_once`): the interrupt is not raised again, and only the
+remaining time counts.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from typing import Any, NoReturn
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_S = 0.1
 _LONGEST_S = 0.6
-"""How long the way up may take [s]."""
+"""Longest time of an interrupt on its way up [s]."""
 _AGAIN_S = 0.3
-"""Signals that come sooner one after the other are one [s]: who started us may pass on what we have heard ourselves."""
+"""Signals within this time count as one [s]: the parent may pass on a signal that this process received itself."""
 
 
 class _Interrupt:
-    """The interrupt of this process: when it came, whether it is taken or told, and what ends the process."""
+    """The interrupt of this process: its time, whether it is answered or reported, and the function that ends it."""
 
     came_s: float | None = None
     is_taken = False
@@ -43,10 +44,10 @@ class _Interrupt:
 
 
 def persist_interrupts(leave: Callable[[], NoReturn]) -> None:
-    """Let SIGINT and SIGTERM end what the main thread, which calls this, does; where SIGINT is ignored, it stays so.
+    """Let SIGINT and SIGTERM end the work of the main thread, which calls this; an ignored SIGINT stays ignored.
 
     Args:
-        leave: Ends the process, from within anything: when the way up takes too long, or a second signal comes.
+        leave: Ends the process, from any code: when the way up takes too long, or a second signal comes.
     """
     _Interrupt.leave = leave
     sys.unraisablehook = _tell_others
@@ -59,19 +60,19 @@ def persist_interrupts(leave: Callable[[], NoReturn]) -> None:
 
 
 def is_interrupted() -> bool:
-    """Return whether an interrupt has come that nobody has taken: whatever goes wrong since is its doing."""
+    """Return whether an unanswered interrupt has come, which is then the cause of all later errors."""
     return _Interrupt.came_s is not None and not _Interrupt.is_taken
 
 
 def take_interrupt() -> None:
-    """Say that the interrupt that has come is answered with what there is; another one ends the process."""
+    """Mark the interrupt as answered with the present results; another one ends the process."""
     _Interrupt.is_taken = True
     _stop_looking()
 
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
-    """Let no interrupt come between what belongs together; a process that is started meanwhile begins so, too."""
+    """Block interrupts inside the block; a process started inside begins with them blocked, too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     _Interrupt.is_held = True  # another thread may hear of one
     try:
@@ -82,7 +83,7 @@ def hold_interrupts() -> Iterator[None]:
 
 
 def tell_once(tell: Callable[[], object]) -> None:
-    """Let `tell` say that the command ends as it was interrupted, if nobody has; no signal comes in between."""
+    """Let `tell` report that the command was interrupted, once; no signal comes in between."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPS, signal.SIGALRM})
     try:
         if not _Interrupt.is_told:
@@ -93,14 +94,14 @@ def tell_once(tell: Callable[[], object]) -> None:
 
 
 def end_interrupts() -> None:
-    """Hear of none any more: all is done, and files take their places."""
+    """Ignore further interrupts: the work is done, and files are moved to their places."""
     if _Interrupt.leave is not None and threading.current_thread() is threading.main_thread():
         _hear_by(signal.SIG_IGN)
         take_interrupt()
 
 
 def leave_when_told(code: int) -> None:
-    """Let a signal from now on end the process at once, as it would have ended: whatever keeps it, all is done.
+    """Let a further signal end the process at once, with its normal exit code: all work is done.
 
     Args:
         code: Its exit code.
@@ -152,6 +153,6 @@ def _stop_looking() -> None:
 
 
 def _tell_others(unraisable: sys.UnraisableHookArgs) -> None:
-    """Say what cannot be raised, but for an interrupt, which is raised again."""
+    """Report an unraisable exception, except for an interrupt, which is raised again."""
     if not is_interrupted():
         sys.__unraisablehook__(unraisable)

@@ -1,4 +1,4 @@
-"""Redirection of stdout: what a user's model prints goes to stderr, because stdout is for results."""
+"""Redirection of stdout: prints of a user's model go to stderr, because stdout is for results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """Let all that is written to stdout meanwhile go to stderr, also what libraries and child processes write."""
+    """Redirect stdout to stderr inside the block, also for libraries and child processes."""
     if sys.__stdout__ is None or sys.__stderr__ is None:  # one was closed before we began
         with redirect_stdout(sys.stderr):
             yield
@@ -22,7 +22,7 @@ def prints_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def descriptor_as(descriptor: int, other: int) -> Iterator[None]:
-    """Let what is written to a file descriptor meanwhile go where the other one goes."""
+    """Redirect a file descriptor to another one inside the block."""
     kept = os.dup(descriptor)
     try:
         os.dup2(other, descriptor)

@@ -1,4 +1,4 @@
-"""Modules of the user's own, named by the user: what is imported is for people to say, never for a file."""
+"""Modules of the user, named by the user: a file never decides about imports."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from pipesched.profiles.processes.child_process import MODEL_PATH
 
 @contextmanager
 def users_folders(*first: Path) -> Iterator[None]:
-    """Import from the working directory first, as a plain Python would; afterwards what is found nowhere else.
+    """Import from the working directory first, as plain Python does; after the block, import from it last.
 
-    So what the user's code imports while it runs is found, and a user's ``queue.py`` is not taken for the standard
-    library's.
+    So imports of the user's code at run time work, and a user's ``queue.py`` does not replace the standard library's.
 
     Args:
-        first: Folders that come before the working directory meanwhile, as that of a script.
+        first: Folders before the working directory inside the block, such as the folder of a script.
     """
     here = str(Path.cwd())
     before = [*map(str, first), here]
@@ -39,9 +38,9 @@ def users_folders(*first: Path) -> Iterator[None]:
 
 
 def users_module(name: str) -> ModuleType:
-    """Return the module ``package.module``, or that of the file ``path.py``, which is read anew when it has changed.
+    """Return the module ``package.module``, or the module in the file ``path.py``, reloaded if it has changed.
 
-    To be called within `users_folders`. Whatever the module raises is raised.
+    Call it within `users_folders`. Exceptions of the module are passed on.
     """
     if not name.endswith(".py"):
         return importlib.import_module(name)

@@ -1,6 +1,6 @@
 """Worker processes that share work, end with this one, and load nothing from the working directory.
 
-Each has a pipe of its own: multiprocessing's queues need semaphores, which a machine without ``/dev/shm`` has not.
+Each has its own pipe: multiprocessing's queues need semaphores, which a machine without ``/dev/shm`` lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipesched.profiles.processes.interrupts import hold_interrupts
 from pipesched.schedules import OneLineError
 
 _GARBAGE = 200_000
-"""Objects between collections in those processes: predictions leave many behind, and few in circles."""
+"""Objects between garbage collections in these processes: predictions make many, and few reference cycles."""
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 
@@ -42,7 +42,7 @@ class WorkerPool:
         self._workers: list[tuple[SpawnProcess, Thread]] = []
 
     def submit(self, items: Sequence[Any]) -> Future[list[Any]]:
-        """Return what will be the answers for `items`, which one process goes through; start one if all are busy.
+        """Return the future answers for `items`, from one process; start a process if all are busy.
 
         Raises:
             OSError: The process cannot be started.
@@ -66,7 +66,7 @@ class WorkerPool:
             process.join()
 
     def stop(self) -> None:
-        """End the processes at once; what is under way fails."""
+        """End the processes at once; running tasks fail."""
         for process, _ in self._workers:
             process.terminate()
         self.close()
@@ -117,11 +117,11 @@ def _lost(process: SpawnProcess) -> WorkerLostError:
 def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[WorkerPool]:
     """Yield a pool of processes, which start as items come.
 
-    What has not begun in the end is not done, and what is under way when an exception comes is stopped.
+    At the end, tasks that have not begun are dropped. After an exception, running tasks are stopped.
 
     Args:
-        num_processes: The most of them.
-        work: What is done with an item; it is sent to every process once.
+        num_processes: Largest number of processes.
+        work: Function of an item; it is sent to every process once.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"  # multiprocessing passes on no -P that it was not started with
@@ -140,7 +140,7 @@ def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[Work
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let this process collect garbage as seldom as the workers do."""
+    """Let this process collect garbage as rarely as the workers."""
     before = gc.get_threshold()
     gc.set_threshold(_GARBAGE)
     try:
@@ -150,7 +150,7 @@ def rare_collections() -> Iterator[None]:
 
 
 def _work(connection: Connection, parent: int) -> None:
-    """Answer each list of items with the answers, or with what is raised, until the parent closes the pipe."""
+    """Answer each list of items with the answers, or with the exception, until the parent closes the pipe."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the parent says that it was interrupted
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -45,8 +45,7 @@ class ClockAlignment:
         offsets_ns: Per rank, subtracted from its times [ns].
         uncertainties_ns: Per rank, the largest error of the offset on either side [ns].
         contradiction_ns: Time added to every message so that none arrives before it was sent [ns]; 0 if clocks run at
-        one
-            speed.
+            one speed.
     """
 
     offsets_ns: tuple[int, ...]

@@ -38,15 +38,14 @@ def read_traces(
         paths: A trace of each rank, or one of all ranks.
         patterns: Patterns of passes, as `RangePatterns` takes them (default: the names of known runtimes).
         schedule: The schedule of the ranks, for ranges without numbers: the k-th forward of a rank is the k-th of its
-        list.
+            list.
         step: Number of the step (default: the last complete step of all ranks).
         has_one_clock: Whether all ranks have one clock; else clocks are aligned by messages.
         progress: Called with the fraction of all files that has been read.
 
     Raises:
         ProfileError: A file is no trace, the files are not of all ranks of one pipeline, passes are missing, steps
-        cannot
-            be distinguished, or the clocks cannot be aligned.
+            cannot be distinguished, or the clocks cannot be aligned.
     """
     is_one_file = len(paths) == 1
     if is_one_file and is_own_trace(paths[0]):
