@@ -1,4 +1,4 @@
-"""Elastic averaging: the reference model that pipelines are drawn to, and the process that holds it."""
+"""Elastic averaging: the reference model that pipelines move towards, and the process that holds it."""
 
 import lazy_loader
 

@@ -151,7 +151,7 @@ class ReferenceProcess:
         return f"{_who(self._name, self._process.pid)} {how}"
 
     def close(self) -> None:
-        """End the process of the reference, when all ranks have come to it."""
+        """End the process of the reference, when all ranks have connected to it."""
         self.all_have_come()
         self._connection.close()
         if self.death(_GRACE_S) is None:

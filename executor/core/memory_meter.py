@@ -1,4 +1,4 @@
-"""The memory meter: how many bytes a rank holds, as its allocator counts them."""
+"""The memory meter: the bytes that a rank holds, by the counts of its allocator."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pipesched.executor import ExecutionError
 from pipesched.schedules import Message, Recv, Reduce, Send
 
 PendingReduction: TypeAlias = Callable[[], Tensor | None]
-"""Returns the sum of a posted reduction; None where the caller should give up its turn and ask again."""
+"""Returns the sum of a posted reduction, or None if the caller must give up its turn and ask again."""
 
 
 class Transport(ABC):
@@ -28,13 +28,13 @@ class Transport(ABC):
 
     @abstractmethod
     def take(self, message: Message) -> Tensor | None:
-        """Return the tensor of `message`, or None where the caller should give up its turn and ask again."""
+        """Return the tensor of `message`, or None if the caller must give up its turn and ask again."""
 
     @abstractmethod
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
         """Post `tensor`, to be summed over all ranks that reduce the stage; do not wait.
 
-        The sum is the same to the last bit on each of them. Until it is there, nobody may change `tensor`.
+        The sum is the same to the last bit on each rank. Until it has arrived, `tensor` must not change.
         """
 
     @abstractmethod

@@ -35,7 +35,7 @@ from pipesched.profiles.measuring import adams_direction
 from pipesched.schedules import PredictionRule, shown
 
 _BETAS = (0.9, 0.999)
-"""Decay rates of our own moments where the optimizer has none: Adam's defaults."""
+"""Decay rates of our own moments for optimizers without them: Adam's defaults."""
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ class Weights:
         self.begin()
 
     def begin(self) -> None:
-        """Start the list anew: the weights as they are now are version 0."""
+        """Start the list anew: the present weights are version 0."""
         self.version = 0
         self._stash.clear()
         self._storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in self._parameters}

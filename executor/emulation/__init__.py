@@ -1,4 +1,4 @@
-"""Emulated stages and links take the time that a profile says."""
+"""Emulated stages and links, which take the times in a profile and a cluster."""
 
 import lazy_loader
 

@@ -19,7 +19,7 @@ def ranks_of_processes(rank_to_device: Sequence[int]) -> list[int]:
 
 
 def local_device(rank_to_device: Sequence[int], rank: int, local_rank: int, num_local_ranks: int) -> tuple[int, int]:
-    """Return which of this machine's devices `rank` is on, from 0, and how many there are.
+    """Return the number of `rank`'s device among this machine's devices, from 0, and their count.
 
     The ranks of a machine follow each other, as torchrun numbers them.
     """

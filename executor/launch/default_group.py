@@ -1,4 +1,4 @@
-"""The default group of a run, which is gloo's: the ranks of a run and nobody else, from its start to its end."""
+"""The default group of a run over gloo: only the ranks of the run, from its start to its end."""
 
 from __future__ import annotations
 

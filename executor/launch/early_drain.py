@@ -151,22 +151,22 @@ class LocalGate(Gate):
 
 
 class DrainAgreement(NamedTuple):
-    """The state of the agreement on where lists end: micro-batches, 0 for none.
+    """The state of the agreement on the end of the lists: micro-batches, 0 for none.
 
     Attributes:
-        proposed: A reader that comes to it waits.
-        decided: A reader that comes to it is at the end.
+        proposed: A reader that reaches it waits.
+        decided: A reader that reaches it is at the end.
     """
 
     proposed: int = 0
     decided: int = 0
 
     def following(self, read: int, request: LeaveRequest) -> DrainAgreement:
-        """Return the state that follows: a decision, or a proposal further on.
+        """Return the next state: a decision, or a later proposal.
 
         Args:
-            read: How far the lists have been read, by readers that all know the proposal.
-            request: Says where lists may end.
+            read: The farthest micro-batch of readers that all know the proposal.
+            request: Decides where lists may end.
         """
         if read < self.proposed:
             return self._replace(decided=self.proposed)

@@ -166,7 +166,7 @@ class _Server:
         return is_stopped(self._process.pid)
 
     def go_on(self) -> None:
-        """Let it go on where somebody has stopped it."""
+        """Continue the server if a signal has stopped it."""
         self._process.send_signal(signal.SIGCONT)
 
     def code(self, number: int) -> int | None:

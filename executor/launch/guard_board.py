@@ -86,9 +86,9 @@ class GuardBoard:
         """Write the next state of the agreement on an early drain, if the run is to leave and all guards know the last.
 
         Args:
-            agreement: The last, as far as the guard that calls this knows it.
-            sightings: Where all ranks are.
-            request: Says how soon the run is drained.
+            agreement: The last state, as the calling guard knows it.
+            sightings: Positions of all ranks.
+            request: Decides when the run is drained.
         """
         is_late = request.is_late(is_asked=any(sighting.is_asked for sighting in sightings))
         if is_late and not agreement.decided and all(sighting.proposed == agreement.proposed for sighting in sightings):

@@ -70,7 +70,7 @@ class GuardedRank:
         return self._drain_page.gate(0, is_asked)
 
     def done(self) -> None:
-        """Note that the list is over: whoever ends the rank from now on does not end the run."""
+        """Note that the list is over: the end of the rank no longer ends the run."""
         self._is_done = True
 
     @contextmanager

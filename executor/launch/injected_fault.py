@@ -1,4 +1,4 @@
-"""A fault that is injected into a run on purpose, as text says it: ``kill:rank=2,op=1B3``."""
+"""A fault that is injected into a run on purpose, written as ``kill:rank=2,op=1B3``."""
 
 from __future__ import annotations
 

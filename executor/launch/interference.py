@@ -86,12 +86,12 @@ def _in_turn(first: Probe, second: Probe | None) -> Probe:
 
 @final
 class _OwnFaults:
-    """The faults of one rank, as it goes through a list.
+    """The faults of one rank during a list.
 
     Args:
-        faults: Its own.
+        faults: Faults of the rank.
         num_microbatches: Micro-batches of a step.
-        times: How often it has come to each op before, in lists before this one, too.
+        times: Number of times that the rank has reached each op, earlier lists included.
     """
 
     def __init__(self, faults: Sequence[InjectedFault], num_microbatches: int, times: Counter[str]) -> None:
@@ -103,7 +103,7 @@ class _OwnFaults:
         self._is_nan = False
 
     def following(self, ops: Iterable[Op]) -> Iterable[Op]:
-        """Return the same ops, each of which is looked at before the rank comes to it."""
+        """Return the same ops; each is recorded before the rank reaches it."""
         return _Followed(ops, self._look)
 
     def _look(self, op: Op) -> None:

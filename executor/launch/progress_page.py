@@ -17,16 +17,16 @@ from pipesched.schedules.formats import parse_op
 
 
 class Whereabouts(NamedTuple):
-    """Where a rank is.
+    """The position of a rank.
 
     Attributes:
         place: The position in its list; -1 before its first op.
-        num_ops: How many ops it has begun in all.
-        since_ns: When it began the last one [ns of the monotonic clock].
-        waits_since_ns: Since when it waits; written before `whom`, so that no wait is taken for a longer one.
+        num_ops: Ops begun in total.
+        since_ns: When the last op began [ns of the monotonic clock].
+        waits_since_ns: When the wait began; written before `whom`, so that a wait never looks longer than it is.
         whom: The rank that it waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
-        pid: Its process; -1 before that has come to its work.
-        text: The op, as its list has it; empty before the first one.
+        pid: Its process; -1 before its work begins.
+        text: The op as its list writes it; empty before the first one.
     """
 
     place: int = -1
@@ -125,11 +125,11 @@ class PageRow:
         self._cells[self._first + _PID] = os.getpid()
 
     def end(self) -> None:
-        """Note that nobody writes here any more."""
+        """Note that this row has no writer any more."""
         self._cells[self._first + _PID] = -1
 
     def reach(self, index: int, op: Op) -> None:
-        """Write the op that the rank has come to, and its position in the list."""
+        """Write the op that the rank has reached, and its position in the list."""
         cells, first = self._cells, self._first
         self._count += 1
         self._map[self._texts[self._count % 2]] = str(op).encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)

@@ -21,12 +21,12 @@ from pipesched.profiles.processes import num_cores
 
 @dataclass(frozen=True, slots=True)
 class RankDevice:
-    """Where a process computes.
+    """The device of a process.
 
     Attributes:
-        backend: ``gloo`` or ``nccl``, of the messages between stages.
-        num_busy: How many devices of its machine can compute at once, each with a core, or a GPU.
-        is_busy: Whether this is the first process of one of them.
+        backend: Backend of the messages between stages: ``gloo`` or ``nccl``.
+        num_busy: Devices of its machine that can compute at once, each with a core, or a GPU.
+        is_busy: Whether this is the first process of such a device.
     """
 
     device: torch.device

@@ -46,7 +46,7 @@ VERDICT_S = 1.0
 
 _TICK_S = 0.1
 _NOT_HEARD_S = 1.0
-"""After so long a rank whose guard says nothing is taken for one that waits for nobody [s]."""
+"""Time after which a rank counts as waiting for nobody if its guard is silent [s]."""
 _STACKS_S = 1.2
 _TOLD_S = 0.5
 """How long a rank that its agent ends waits for another to say why [s]: less than one that has lost a peer."""
@@ -195,7 +195,7 @@ class _Guard:
             print(f"executor: {printable(verdict.text)}", file=sys.stderr, flush=True)
 
     def _tell_late(self, reason: str) -> None:
-        """Say why the run has ended, if nobody says so within a moment: an agent ends ranks because another failed."""
+        """Report the cause if no other is reported within a moment: an agent ends ranks because another rank failed."""
         until_s = time.monotonic() + _TOLD_S
         with suppress(RuntimeError):
             while self._board is not None and self._board.verdict() is None and time.monotonic() < until_s:

@@ -1,6 +1,6 @@
 """Set up the reference models of a run by several processes: one more process per device whose stages are averaged.
 
-    rank 0 (of pipeline 0) -- starts --> reference process <-- comes to -- rank 2 (of pipeline 1)
+    rank 0 (of pipeline 0) -- starts --> reference process <-- connects -- rank 2 (of pipeline 1)
               `-------------- memory of the device, mapped by all three --------------'
 
 The first rank of a device starts its process, so that it is the same under torchrun.

@@ -19,7 +19,7 @@ _SHOWN_RANKS = 8
 SLACK_S = 0.3
 """Delay until an outside observer sees that a rank has ended or that no rank moves [s]."""
 _NO_WAIT_S = 10.0
-"""How much longer nobody need move where nobody waits: an op may take its time."""
+"""Extra time without any move while no rank waits: an op may be slow [s]."""
 _LONGEST_LOOK_S = 0.5
 """Time limit for the search of lost messages in op lists; beyond it a lost message counts as one that is not yet
 sent [s]."""
@@ -58,10 +58,10 @@ class RankState:
 
 @final
 class Stillness:
-    """Says when ranks have stood still for too long; one that writes a checkpoint may take as long as a start.
+    """Detects ranks that stand still for too long; a rank that writes a checkpoint may take as long as a start.
 
     Args:
-        timeout_s: How long one message may keep a rank waiting.
+        timeout_s: Longest wait of a rank for one message.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -75,12 +75,12 @@ class Stillness:
         is_one_stopped: Callable[[], bool],
         is_stopped_all: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Return whether one has waited for another for too long, or none has moved.
+        """Return whether a rank has waited for another for too long, or no rank has moved.
 
         Args:
-            places: Where all ranks are.
-            is_one_stopped: Says whether the process of one is stopped by a signal.
-            is_stopped_all: Says whether none can move.
+            places: Positions of all ranks.
+            is_one_stopped: Returns whether a signal has stopped the process of a rank.
+            is_stopped_all: Returns whether no rank can move.
         """
         if longest_wait_s(places) > self._timeout_s:
             return True
@@ -105,7 +105,7 @@ def _is_one_writing(places: Sequence[Whereabouts]) -> bool:
 
 
 def num_begun(places: Sequence[Whereabouts]) -> int:
-    """Return how many ops all ranks have begun."""
+    """Return the number of ops that all ranks have begun."""
     return sum(max(0, place.num_ops) for place in places)
 
 
@@ -246,7 +246,7 @@ def _link_failed(states: Mapping[int, RankState], lost: Mapping[int, Message]) -
 
 
 def standstill_table(states: Mapping[int, RankState]) -> str:
-    """Return a line for each rank: where it is, for how long, and for whom it waits."""
+    """Return a line for each rank: its op, its wait, and the times of both."""
     rows = [("rank", "op", "for", "waits for", "for", "process")]
     for state in states.values():
         waits = (_whom(state), f"{state.waits_s:.1f} s") if state.whom != NOBODY else ("-", "-")

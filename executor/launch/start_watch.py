@@ -77,7 +77,7 @@ def watch_start() -> None:
 
 
 def start_is_over() -> None:
-    """End the process that watches over this one, as its guard has come: it may be waiting for the store."""
+    """End the process that watches over this one, once its guard runs: it may be waiting for the store."""
     while _watches:
         watched = _watches.pop()
         os.kill(watched.watcher, signal.SIGKILL)  # before the bell is silent, which says that the rank has ended
@@ -125,7 +125,7 @@ def _watch(pid: int, rank_fd: int, agent_fd: int, bell: socket.socket) -> NoRetu
 
 
 def _tell_alone(pid: int, rank_fd: int, agent_fd: int, bell: socket.socket) -> None:
-    """Say here how the rank has ended, if it has and nobody else says why."""
+    """Report here how the rank has ended, if it has and no other process reports the cause."""
     if select.select([rank_fd], [], [], 0)[0]:
         code, is_told = _end_of(rank_fd, pid, bell)
         if not is_told:

@@ -34,7 +34,7 @@ class WatchedJob(ABC, Generic[_Result]):
 
     @abstractmethod
     def ops_of(self, folder: Path, rank: int) -> Iterable[Op]:
-        """Return the lowered list of a rank, as far as it is known."""
+        """Return the lowered list of a rank, or its known part."""
 
     @abstractmethod
     def on_progress(self, num_ops: int) -> None:

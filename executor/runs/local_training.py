@@ -108,7 +108,7 @@ class TrainingSetup:
         return build
 
     def batch(self, lists: Schedule, first: int = 0) -> Batch:
-        """Return the samples of `lists`, from micro-batch `first` of the run on; they are drawn as they are read.
+        """Return the samples of `lists`, from micro-batch `first` of the run; they are drawn when they are read.
 
         Raises:
             ExecutionError: The samples of a step cannot be cut into equal micro-batches.

@@ -41,8 +41,8 @@ def measure_on_streams(
 
     Args:
         spec: Specification of the run; its model is trusted.
-        listener_of: Returns the listener to a rank, whose `at` and `device` are used.
-        model: The model that the run names; None: the name is looked up.
+        listener_of: Returns the listener of a rank, whose `at` and `device` are used.
+        model: The model of the run (default: looked up by name).
 
     Raises:
         ExecutionError: The run cannot be built, or an op failed; with rank, op and micro-batch.

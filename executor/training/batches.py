@@ -23,10 +23,10 @@ class Feed(Sequence[Tensor]):
     A device holds only the micro-batches that are in use.
 
     Args:
-        draw: Returns the samples of a step, where copies to `device` start from.
-        microbatches_per_step: Micro-batches that the samples of a step are cut into.
-        num_microbatches: How many there are.
-        device: Where the micro-batches are read.
+        draw: Returns the samples of a step, in the memory from which copies to `device` start.
+        microbatches_per_step: Micro-batches of a step.
+        num_microbatches: Number of micro-batches.
+        device: Device of the micro-batches.
         first: The run's micro-batch that is number 0 here.
     """
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The scores of samples: their mean loss, and the accuracy where there are classes.
+    """The scores of samples: their mean loss, and the accuracy if there are classes.
 
     Attributes:
         loss: Mean.
-        accuracy: Share of targets with the highest score; None where targets are no classes.
+        accuracy: Share of targets with the highest score, or None without classes.
     """
 
     loss: float
@@ -101,7 +101,7 @@ def score_model(
 
 
 def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores:
-    """Return the mean of `scores`, which count as much as their `sizes`; None: all alike."""
+    """Return the mean of `scores`, weighted by their `sizes` (default: equal weights)."""
     weights = [1] * len(scores) if sizes is None else sizes
     accuracies = [score.accuracy for score in scores if score.accuracy is not None]
     return Scores(

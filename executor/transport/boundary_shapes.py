@@ -23,7 +23,7 @@ _MAX_DIMENSIONS = 8
 
 
 def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[int, TensorShape]:
-    """Return the shapes of emulated messages: as many bytes as `costs` says, but not more than `most_bytes`."""
+    """Return the shapes of emulated messages: the bytes in `costs`, but not more than `most_bytes`."""
     return {
         index: TensorShape((min(most_bytes, costs.message_bytes(Message(Payload.ACTIVATION, index, 0))),), torch.uint8)
         for index in range(costs.num_stages)

@@ -30,10 +30,10 @@ SentParts: TypeAlias = tuple[tuple[dist.Work, Tensor], ...]
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A message that was asked for.
+    """A message that the rank has posted a receive for.
 
     Attributes:
-        proof: How many messages to the peer must have arrived if this one has.
+        proof: Number of messages to the peer that must have arrived if this one has.
         number: Number of the meeting, on its channel.
     """
 
@@ -46,7 +46,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class RankChannels:
-    """The channels of a rank, whatever carries their messages.
+    """The channels of a rank, for any transport.
 
     Attributes:
         rank: The rank.
@@ -103,7 +103,7 @@ class ChannelEnds(Transport):
         return tensor
 
     def _unstaged(self, tensor: Tensor) -> Tensor:
-        """Return `tensor`, which has come to where messages end, on the device."""
+        """Return `tensor`, which is in the memory of arriving messages, on the device."""
         return tensor
 
     def _buffer(self, shape: TensorShape) -> Tensor:
@@ -119,7 +119,7 @@ class ChannelEnds(Transport):
         return (self._isend(flat, peer),)
 
     def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:  # noqa: ARG002 -- for a subclass that waits for more
-        """Return the tensor of `shape` that a message, which has come, carries."""
+        """Return the tensor of `shape` in a message that has arrived."""
         return shape.of(self._unstaged(incoming.buffer))
 
     def send(self, op: Send, tensor: Tensor) -> None:

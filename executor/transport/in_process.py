@@ -138,7 +138,7 @@ class LocalTransport(Transport):
         return total
 
     def flush(self) -> None:
-        """Begin the next run's channels anew; a message that nobody has received is dropped."""
+        """Begin the next run's channels anew; unreceived messages are dropped."""
         self._free_fetched()
         self._meetings.clear()
         for channel, number in [*self._room.mail]:

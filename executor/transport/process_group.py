@@ -84,7 +84,7 @@ class ProcessGroupTransport(ChannelEnds):
         return (head,) if packed.rest is None else (head, self._isend(packed.rest, peer, _REST_TAG + number))
 
     def _tensor_of(self, incoming: Incoming, shape: TensorShape, what: str) -> Tensor:
-        """Return the tensor that a message carries, after the rest of a compressed one has come."""
+        """Return the tensor of a message, after the rest of a compressed one has arrived."""
         if not self._is_compressed(shape):
             return super()._tensor_of(incoming, shape, what)
         missing = rest_bytes(incoming.buffer, shape.num_elements, shape.dtype)

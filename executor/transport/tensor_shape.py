@@ -14,7 +14,7 @@ class TensorShape:
     """The shape, type and memory layout of a tensor that crosses a boundary.
 
     Attributes:
-        strides: How it lies in memory, without gaps, at both ends; None: row by row.
+        strides: Memory layout without gaps, at both ends (default: row by row).
     """
 
     size: tuple[int, ...]

@@ -19,7 +19,7 @@ def stages_of_layers(
 
     Args:
         layers: Costs of all layers.
-        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        microbatch_size: Samples of a micro-batch, with a profile (default: the smallest measured size).
         num_sharing: Ranks on each device, with a profile.
 
     Raises:

@@ -11,7 +11,7 @@ from pipesched.profiles.io.validation import Record
 
 
 class ExecutionRecord(Record):
-    """How layers are computed; without it by one GPU each, and as they are."""
+    """How layers are computed (default: by one GPU each, without options)."""
 
     becomes: ClassVar[type] = LayerExecution
 

@@ -52,6 +52,6 @@ def require_no_faults(origin: str, faults: Sequence[str], advice: str = "") -> N
 
 
 def one_line(faults: Sequence[str]) -> str:
-    """Join `faults`: the first three, then how many more there are."""
+    """Join the first three of `faults`, and the number of further ones."""
     text = "; ".join(faults[:_SHOWN])
     return text if len(faults) <= _SHOWN else f"{text}; and {len(faults) - _SHOWN} more"

@@ -24,7 +24,7 @@ def load_profile(path: str | Path) -> Profile:
     """Read a profile; a file that ends in ``.txt`` is a graph of PipeDream's profiler.
 
     Raises:
-        ProfileError: It cannot be read, or is not one; says where and why.
+        ProfileError: The file cannot be read, or is no profile; with place and reason.
     """
     if suffix_of(path) == ".txt":
         from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
@@ -76,7 +76,7 @@ def load_run_costs(path: str | Path) -> RunCosts:
     """Read costs that were measured in runs.
 
     Raises:
-        ProfileError: It cannot be read, or has none; says where and why.
+        ProfileError: The file cannot be read, or has no costs; with place and reason.
     """
     from pipesched.profiles.io.run_costs_json import read_run_costs
 
@@ -95,10 +95,10 @@ def save_run_costs(costs: RunCosts, path: str | Path) -> None:
 
 
 def load_cluster(path: str | Path) -> Cluster:
-    """Return the cluster that a JSON file describes.
+    """Return the cluster in a JSON file.
 
     Raises:
-        ProfileError: It cannot be read, or is not one; says where and why.
+        ProfileError: The file cannot be read, or is no cluster; with place and reason.
     """
     from pipesched.profiles.io.cluster_json import read_cluster
 
@@ -117,10 +117,10 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Return the plan that a JSON file has.
+    """Return the plan in a JSON file.
 
     Raises:
-        ProfileError: It cannot be read, or is not one; says where and why.
+        ProfileError: The file cannot be read, or is no plan; with place and reason.
     """
     from pipesched.profiles.io.plan_json import read_plan
 

@@ -90,7 +90,7 @@ def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., 
 
 
 def _no_layers(text: str, got: str) -> ProfileError:
-    """Return the refusal of a module as a whole, whose layers nobody can tell."""
+    """Return the error for a module as a whole, whose layers are unknown."""
     return ProfileError(
         f"model {text!r}: got {got}, expected a function that returns (layers, loss, batch): a stage is some of the "
         "layers, each of which takes what the one before gives; write def factory(): return [*net.blocks], loss, "

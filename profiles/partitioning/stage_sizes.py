@@ -22,11 +22,11 @@ _MAX_LETTERS = 100_000
 
 
 def stage_sizes(text: str, others: str = "") -> list[int]:
-    """Return how many layers each stage has.
+    """Return the number of layers of each stage.
 
     Args:
         text: Counts or a layout.
-        others: Words that a message names beside them, as ``uniform, balanced, ``.
+        others: Other accepted words in a message, such as ``uniform, balanced, ``.
 
     Raises:
         ProfileError: `text` is neither counts nor a layout.

@@ -18,7 +18,7 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(usable_cores())
 
 

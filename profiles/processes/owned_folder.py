@@ -37,7 +37,7 @@ def owned_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int | None:
-    """Lock the folder for this process; return the descriptor that holds the lock, None where the system has none."""
+    """Lock the folder for this process; return the descriptor that holds the lock, or None without locks."""
     unnamed = folder / f".{_OWNER}"  # by its name the file is locked
     descriptor = os.open(unnamed, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
     try:

@@ -22,10 +22,10 @@ _MOST_US = 4e15
 
 
 def is_own_trace(path: Path) -> bool:
-    """Return whether a file is a trace of ours: it says the schedule before its first event.
+    """Return whether a file is a trace of ours: it contains the schedule before its first event.
 
     Raises:
-        ProfileError: It cannot be read, or is no trace.
+        ProfileError: The file cannot be read, or is no trace.
     """
     fields: TraceFields = {}
     next(read_events(path, fields), None)
