@@ -21,7 +21,7 @@ class Allocator(Protocol):
         """Forget the peak."""
 
     def note(self) -> None:
-        """Take the bytes allocated now into the peak, where the allocator keeps no peak itself."""
+        """Take the bytes allocated now into the peak, if the allocator keeps no peak itself."""
 
 
 class _MallInfo(ctypes.Structure):

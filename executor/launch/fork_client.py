@@ -31,7 +31,7 @@ _RANK = "pipesched.executor.__main__"
 
 @final
 class Forked:
-    """A process of the server, as far as one needs `subprocess.Popen` for it."""
+    """A process of the server, with the needed methods of `subprocess.Popen`."""
 
     def __init__(self, server: _Server, number: int) -> None:
         self._server = server

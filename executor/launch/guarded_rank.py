@@ -43,10 +43,10 @@ _SLACK_S = _LEAVING_S = 1.0
 
 @final
 class GuardedRank:
-    """The rank that this process is, and nothing else; it ends with torchrun's agent.
+    """The only rank of this process; it ends with torchrun's agent.
 
     Args:
-        timeout_s: How long one message may keep a rank waiting.
+        timeout_s: Longest wait of a rank for one message.
     """
 
     def __init__(self, timeout_s: float) -> None:

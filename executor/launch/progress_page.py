@@ -1,4 +1,4 @@
-"""The progress page: shared memory where every rank writes where it is, readable even when the rank is dead."""
+"""The progress page: shared memory where every rank writes its position, readable even when the rank is dead."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class ProgressPage(SharedPage):
         return PageRow(self._cells, self._map, self._num_ranks + number)
 
     def read(self, number: int) -> Whereabouts:
-        """Return where process `number` is: the position of its device where that is written, else its own."""
+        """Return the position of the device of process `number` if it is written, else of the process."""
         device = self._row(self._num_ranks + number)
         return device if device.pid > 0 else self.read_host(number)
 
     def read_host(self, number: int) -> Whereabouts:
-        """Return where process `number` itself is: the op at which it ended or was stopped."""
+        """Return the position of process `number` itself: the op at which it ended or was stopped."""
         return self._row(number)
 
     @property

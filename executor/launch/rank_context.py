@@ -225,7 +225,7 @@ _meetings = count()
 
 
 def _store(meet: str, process: int, size: int, patience: timedelta) -> Store:
-    """Return where the ranks leave their addresses: where the first process is; rank 0 may be elsewhere."""
+    """Return the store of the ranks' addresses, which is with the first process; rank 0 may be elsewhere."""
     if meet != "env://":
         store = _joined(meet, process, size)
     else:  # of one process, several runs may meet there one after the other, and those that torchrun starts again

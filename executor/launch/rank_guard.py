@@ -42,20 +42,20 @@ END = b"end"
 MESSAGE_BYTES = 2**16
 """Longest message."""
 VERDICT_S = 1.0
-"""How long a rank that has lost a peer waits for somebody to say why [s]."""
+"""Time that a rank which has lost a peer waits for the report of the cause [s]."""
 
 _TICK_S = 0.1
 _NOT_HEARD_S = 1.0
 """Time after which a rank counts as waiting for nobody if its guard is silent [s]."""
 _STACKS_S = 1.2
 _TOLD_S = 0.5
-"""How long a rank that its agent ends waits for another to say why [s]: less than one that has lost a peer."""
+"""Time that a rank which its agent ends waits for the report of another cause [s]: less than `VERDICT_S`."""
 _ENDING_S = 0.3
-"""How long a rank may take to end by itself [s]."""
+"""Time of a rank to end by itself [s]."""
 _LEASH_S = 2.0
-"""How long a guard may outlive its rank where the store does not answer [s]."""
+"""Longest life of a guard after its rank if the store does not answer [s]."""
 _AGENT_S = 0.05
-"""How long an agent may take to be gone after its ranks, which the system ends with it [s]."""
+"""Time until an agent is gone after its ranks, which the system ends with it [s]."""
 _AGENT_GONE = "torchrun's agent, which has started it, is gone"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 
@@ -111,7 +111,7 @@ def be_guard(guarded: Guarded) -> NoReturn:
 
 
 def heard(connection: socket.socket) -> str:
-    """Return the next message; nothing where the other end is closed."""
+    """Return the next message, or an empty one if the other end is closed."""
     try:
         return connection.recv(MESSAGE_BYTES).decode()
     except ConnectionError:
@@ -221,7 +221,7 @@ class _Guard:
         self._tell(self._named(reason))
 
     def _look(self) -> None:
-        """See and say where the rank is, and whether the run has ended."""
+        """Exchange the position of the rank and the verdict with the board; end the rank if the run has ended."""
         try:
             if self._board is not None:
                 verdict = self._exchanged(self._board)
@@ -307,7 +307,7 @@ class _Guard:
         return board.verdict()
 
     def _place(self, rank: int, sighting: Sighting) -> Whereabouts:
-        """Return where a rank is, by the clock of this machine."""
+        """Return the position of a rank, by the clock of this machine."""
         now_s = time.monotonic()
         count, heard_s = self._heard.get(rank, (-1, now_s))
         if count != sighting.number:
@@ -341,7 +341,7 @@ class _Guard:
         return stacks
 
     def _end(self) -> None:
-        """Let the rank end, as the run has ended."""
+        """End the rank, as the run has ended."""
         self._is_over = True
         with suppress(OSError):
             self._guarded.connection.sendall(END)

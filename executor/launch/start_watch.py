@@ -174,7 +174,7 @@ def _end_of(rank_fd: int, pid: int, bell: socket.socket) -> tuple[int | None, bo
 
 
 def _tell_end(store: VerdictStore, agent_fd: int, code: int | None, *, is_told: bool) -> None:
-    """Say that the rank's process has ended, here and to all guards, as long as the store is there."""
+    """Report the end of the rank's process, here and to all guards while the store is there."""
     text = _end_text(agent_fd, code, is_told=is_told)
     if is_told:
         until_s = time.monotonic() + _LATE_S

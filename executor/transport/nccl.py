@@ -22,7 +22,7 @@ _ENVIRONMENT = {
     # a warning about groups whose messages go both ways; each of ours has one direction
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "0",
 }
-"""Settings of PyTorch's NCCL groups, read when a group is made; the transport needs them, so they override the user's."""
+"""Settings of PyTorch's NCCL groups, read when a group is made; they override the environment's."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""The roofline of a GPU: an operation takes as long as its FLOPs or its bytes do, whichever is longer."""
+"""The roofline of a GPU: the time of an operation is the longer of the times of its FLOPs and of its bytes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class CudaTimer(Timer):
         self._launches_s: list[float] = []
 
     def mark(self) -> None:
-        """Let the accelerator note when it gets here."""
+        """Record an event on the accelerator, and the host's time."""
         self._host_s.append(time.perf_counter())
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # untyped in torch
         event.record(torch.cuda.current_stream(self._device))

@@ -73,7 +73,7 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _machine() -> bytes:
-    """Return the name of this machine: of its host, and of its installation where the system gives it one."""
+    """Return the name of this machine: of its host, and of its installation if the system names it."""
     number = b""
     with suppress(OSError):
         number = Path("/etc/machine-id").read_bytes().strip()

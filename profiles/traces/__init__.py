@@ -1,4 +1,4 @@
-"""Traces of real runs, of PyTorch's profiler or of our own, become Timelines on one clock."""
+"""Traces of real runs, of PyTorch's profiler or of pipesched, read as Timelines on one clock."""
 
 import lazy_loader
 

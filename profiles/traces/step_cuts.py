@@ -1,4 +1,4 @@
-"""Steps in traces that no profiler has marked: each ends where its optimizer runs, a pass comes again, or all is done.
+"""Steps in traces without marked steps: each ends where its optimizer runs, a pass repeats, or all passes are done.
 
     rank 0   F0 F1 .. .. B0 B1 | F0 F1 .. .. B0 B1          micro-batch 0 comes again: names tell steps
     rank 1   .. F0 B0 F1 B1 .. | .. F0 B0 F1 B1 ..
@@ -6,8 +6,8 @@
     rank 0   F  F  .. .. B  B  | F  F  .. .. B  B           counted: after two micro-batches every rank has finished
     rank 1   .. F  B  F  B  .. | .. F  B  F  B  ..          all backwards of all forwards, as after no other number
 
-A flush of several micro-batches is a step. A flush after every micro-batch is a step of one, or a step without any
-overlap: a pause or the schedule that was run tells which, or nobody can.
+A flush of several micro-batches is a step. A flush after every micro-batch is a step of one micro-batch, or a step
+without any overlap: a pause or the known schedule decides, or the steps are ambiguous.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
 from pipesched.schedules import Compute, Op, Phase, computes
 
 _PAUSE = 0.1
-"""The least pause between two steps, as a share of a pass."""
+"""Least pause between two steps, as a share of a pass."""
 
 _NO_PAUSE = 0.02
-"""The longest pause between two passes of one step, as a share of a pass."""
+"""Longest pause between two passes of one step, as a share of a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A computing range, or each of two that it computes at once."""
+    """A computing range, or one of the two passes in a range of an Overlap."""
 
     phase: Phase
     stage: int | None
@@ -51,15 +51,15 @@ def _parts(named: NamedRange) -> Sequence[PassName | Compute]:
 
 
 def step_cuts(traces: Sequence[RankTrace], lists: Sequence[Sequence[Op] | None], *, is_chosen: bool) -> list[list[int]]:
-    """Return the passes of each rank that begin a new step, by their place in `passes_of`, without the first.
+    """Return the passes of each rank that begin a new step, by their position in `passes_of`, without the first.
 
     Args:
         traces: The ranks.
-        lists: Op list of each rank, where the schedule is known.
-        is_chosen: A user has asked for one of the steps: in doubt, each flush is one.
+        lists: Op list of each rank, if the schedule is known.
+        is_chosen: Whether a user has requested a step: in doubt, each flush is one.
 
     Raises:
-        ProfileError: Nothing tells whether the flushes of a trace are steps.
+        ProfileError: It is unknown whether the flushes of a trace are steps.
     """
     ranks = list(map(passes_of, traces))
     by_optimizer = list(map(_optimizer_cuts, ranks, traces))
