@@ -161,7 +161,7 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
     Raises:
         PeerLost: The wait failed.
     """
-    is_told = threading.current_thread() is threading.main_thread()  # what is written beside keeps no rank waiting
+    is_told = threading.current_thread() is threading.main_thread()  # a writing thread delays no rank
     listeners = tuple(_wait_listeners) if is_told else ()
     for listener in listeners:
         listener(whom)
@@ -169,9 +169,9 @@ def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        # gloo begins with a line of its source, and ends with what it supposes
+        # gloo begins with a line of its source, and ends with a guess at the cause
         reason = re.sub(r"^\[(enforce fail at )?\S+:\d+\] |\. This is typically caused by .*", "", reason)
-        reason = re.sub(r"^\S+ [!=<>]+ \S+\. \S+ vs \S+\. (?=\S)", "", reason)  # nor what it had compared
+        reason = re.sub(r"^\S+ [!=<>]+ \S+\. \S+ vs \S+\. (?=\S)", "", reason)  # drop the comparison, too
         raise PeerLost(f"waited for {what}: {_advised(shortened(reason, _LONGEST))}") from error
     for listener in listeners:
         listener(NOBODY)

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if number == 0 and asked.out:
             _require_writable(asked.out)
         if folder:
-            tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
+            tempfile.tempdir = str(folder)  # files of a killed process are removed with it
         path = folder / "job.json" if folder else asked.job
         spec = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
         if folder:
@@ -180,7 +180,7 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
             file.write(scores_line(microbatch, scores))
 
         for told in PAUSE_SIGNALS if _has_checkpoints(spec) else ():
-            signal.signal(told, signal.SIG_IGN)  # who tells all processes means the launcher, which lets ranks know
+            signal.signal(told, signal.SIG_IGN)  # a signal to all processes is for the launcher, which tells ranks
         return run_rank(
             spec,
             replace(

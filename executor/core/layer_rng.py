@@ -69,7 +69,7 @@ class LayerGenerators:
 
     def _enter(self, index: int, layer: nn.Module, inputs: object) -> None:  # noqa: ARG002 -- as torch calls a hook
         if self._microbatch is None or index <= self._current:
-            return  # run by somebody else, who has random numbers of their own, or by a later layer that it is part of
+            return  # run outside of a micro-batch, or as a part of a later layer
         self._current = index
         if self._looks:
             self._look()

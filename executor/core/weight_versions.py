@@ -207,7 +207,7 @@ class Weights:
         key = self._keys.get(tensor.untyped_storage().data_ptr())
         if key is None:
             # detached: an output that held itself would never be freed
-            return tensor.detach(), tensor._version  # noqa: SLF001 -- what autograd itself compares
+            return tensor.detach(), tensor._version  # noqa: SLF001 -- as autograd itself compares it
         return _storage_view(tensor, key)
 
     def _unpack(self, packed: _StorageView | tuple[Tensor, int]) -> Tensor:

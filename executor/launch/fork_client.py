@@ -115,16 +115,16 @@ class _Server:
     def __init__(self) -> None:
         self._connection, server_end = socket.socketpair()
         with server_end:
-            # one thread: those of a library would be missing in what is forked; a cache that is there already: else
+            # one thread: threads of a library would be missing in a fork; an existing cache folder: otherwise
             # importing torch._dynamo makes a folder for it
             settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
             words = command("pipesched.executor.launch.fork_server", str(server_end.fileno()), str(os.getpid()), _RANK)
-            with hold_interrupts():  # until it ignores them, as the launcher tells it what to do
+            with hold_interrupts():  # until it ignores them, as only the launcher ends it
                 self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
                     words,
                     env=environment() | settings,
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
+                    stdout=subprocess.DEVNULL,  # our stdout is for the launcher
                     pass_fds=[server_end.fileno()],
                 )
         self._connection.setblocking(False)

@@ -67,7 +67,7 @@ class Server:
         if can_fork():
             end_with(launcher, signal.SIGCONT)
         self._handlers = {told: signal.signal(told, signal.SIG_IGN) or signal.SIG_DFL for told in _TOLD_TO_ALL}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_TO_ALL)  # whatever the launcher holds back while it starts us
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_TO_ALL)  # the launcher blocks signals while it starts us
         self._unread = b""
         self._numbers: dict[int, int] = {}  # of each process that runs
         self._folders: list[str] = []
@@ -255,16 +255,16 @@ def main() -> None:
     try:
         Server(socket.socket(fileno=int(connection)), int(launcher), partial(_load, module)).serve()
         code = 0
-    except Exception:  # noqa: BLE001 -- as Python does where nobody catches it
+    except Exception:  # noqa: BLE001 -- as Python does with an uncaught exception
         traceback.print_exc()
     finally:
-        os._exit(code)  # whatever is still being imported
+        os._exit(code)  # even during an import
 
 
 def _load(module: str) -> ModuleRunner:
     import torch
 
-    import_module(module)  # what most processes run
+    import_module(module)  # the module of most processes
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first optimizer loads half as much again
 

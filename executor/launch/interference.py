@@ -57,7 +57,7 @@ class Interference:
         if any(fault.kind == "disk-full" for fault in own):
             fill_disk(note_time)
         lossy = {fault.peer_of(rank.rank): fault.after for fault in own if fault.kind == "drop-link"}
-        self._left = lossy | self._left  # what was sent in lists before counts
+        self._left = lossy | self._left  # messages of earlier lists count
         transport = LossyTransport(rank.transport, self._left, note_time) if lossy else rank.transport
         faults = _OwnFaults(own, self._num_microbatches, self._times)
 
@@ -142,7 +142,7 @@ class _OwnFaults:
         begun_s = time.perf_counter()
         hook = None
         if self._is_nan and isinstance(stage, ModuleStage) and op.phase in (Phase.FORWARD, Phase.RECOMPUTE):
-            hook = stage.module.register_forward_hook(_spoil)  # so that a loss, and what follows, is of NaN too
+            hook = stage.module.register_forward_hook(_spoil)  # so that a loss, and all that follows, is NaN too
 
         def change(result: Tensor | None) -> None:
             if hook is not None:

@@ -99,7 +99,7 @@ class ProgressPage(SharedPage):
         first = row * _WIDTH
         count, numbers, text = None, [], ""
         while count != (count := self._cells[first + _NUM_OPS]):  # else that text may be written to again
-            whom = self._cells[first + _WHOM]  # before since when: what is written meanwhile makes the wait shorter
+            whom = self._cells[first + _WHOM]  # before its time: a write in between only makes the wait shorter
             numbers = [*self._cells[first : first + _NUMBERS]]
             numbers[_WHOM] = whom
             text = self._map[_texts_of(row)[count % 2]].decode().strip() if count > 0 else ""

@@ -182,9 +182,9 @@ def connected(
         )
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     near = Neighbours.of(schedule.rank_to_device, process)
-    # first of all: forked before there are threads, and with all cores, not only those of the rank
+    # first of all: forked before there are threads, and with all cores, not only the cores of the rank
     reference = _start_reference(schedule, rank) if averages else None
-    # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
+    # a dead peer is seen through its closed connection; this only bounds waits outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
     abort_failed(gives_up=True)
     with nullcontext() if reference is None else closing(reference):
@@ -228,7 +228,7 @@ def _store(meet: str, process: int, size: int, patience: timedelta) -> Store:
     """Return the store of the ranks' addresses, which is with the first process; rank 0 may be elsewhere."""
     if meet != "env://":
         store = _joined(meet, process, size)
-    else:  # of one process, several runs may meet there one after the other, and those that torchrun starts again
+    else:  # several runs of one process may meet there in turn, and runs that torchrun restarts
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"pipesched{restart}.{next(_meetings)}", _lasting(meet, process, size))
     store.set_timeout(patience)

@@ -100,7 +100,7 @@ def be_guard(guarded: Guarded) -> NoReturn:
             signal.signal(told, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         agent, rank = os.pidfd_open(guarded.agent), os.pidfd_open(guarded.pid)
-        end_with(guarded.pid, signal.SIGCONT)  # one that is stopped goes on when its rank has ended
+        end_with(guarded.pid, signal.SIGCONT)  # a stopped guard continues when its rank has ended
         threading.Thread(target=_leash, args=(rank,), daemon=True).start()
         _Guard(guarded, rank, agent).watch()
     except ProcessLookupError:

@@ -159,7 +159,7 @@ def lost_messages(
         try:
             used, is_last = _used(state.op, ops_of(rank), places[rank].place, late_s)
             if not used or is_last:
-                continue  # behind its last op it waits until what it has sent is received
+                continue  # after its last op it waits until its messages are received
             sent = _sent(used, rank, ops_of(sender.rank), places[sender.rank].place, late_s)
         except TimeoutError:
             return lost
@@ -265,7 +265,7 @@ def _followed(states: Mapping[int, RankState], first: RankState) -> tuple[list[R
         state = path[-1]
         others = [other for other in states.values() if other not in path]
         following = states.get(state.whom) if state.whom != state.rank else None
-        if following is None:  # several: one that waits for nobody, else the one that has waited for one longest
+        if following is None:  # several: one that does not wait, else the longest wait for a single rank
             following = max(
                 others, key=lambda other: (not other.is_waiting, other.whom != EVERYBODY, other.waits_s), default=None
             )

@@ -62,7 +62,7 @@ def reported_standstill(
 
 def _end_report(report: Path, stacks: Mapping[int, str] | None) -> None:
     """Add the stacks to the report, or remove the report without stacks."""
-    with suppress(OSError):  # what is told on the terminal has to do
+    with suppress(OSError):  # the message on the terminal has to do
         if stacks is None:
             report.unlink()
         else:

@@ -119,7 +119,7 @@ def _watch(pid: int, rank_fd: int, agent_fd: int, bell: socket.socket) -> NoRetu
             with store:
                 _watch_beside(store, rank_fd, agent_fd, pid, bell)
     except OSError:
-        pass  # the store is gone, and with it whoever else would be told
+        pass  # the store is gone, and with it all other ranks
     finally:
         os._exit(0)
 
@@ -152,7 +152,7 @@ def _watch_beside(store: VerdictStore, rank_fd: int, agent_fd: int, pid: int, be
     if cause is not None and is_told_here(cause):
         _print(cause.text)
     with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(rank_fd, signal.SIGKILL)  # nobody will meet it
+        signal.pidfd_send_signal(rank_fd, signal.SIGKILL)  # no other rank will meet it
 
 
 def _end_of(rank_fd: int, pid: int, bell: socket.socket) -> tuple[int | None, bool]:
@@ -184,7 +184,7 @@ def _tell_end(store: VerdictStore, agent_fd: int, code: int | None, *, is_told: 
         _print(text)
     try:
         cause = store.decide(text)
-    except TimeoutError:  # it is slow; what it still answers here would be taken for another answer
+    except TimeoutError:  # it is slow; a late answer here would be taken for another one
         with VerdictStore() as anew:
             cause = anew.decide(text)
     if is_told_here(cause):

@@ -55,7 +55,7 @@ def run_watched(job: WatchedJob[_Result]) -> _Result:
     """
     spec = job.spec
     if spec.model is not None:
-        require_trusted(spec.model)  # what the ranks read is ours
+        require_trusted(spec.model)  # the job file of the ranks is ours
     averagers(job.lists)  # before any process is started
     with job_folder() as folder:
         job.begin(folder)

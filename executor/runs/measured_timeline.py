@@ -98,7 +98,7 @@ def _memory(
                 after, most = held_bytes[rank][index], most_bytes[rank][index]
                 if most > after:
                     changes.append((span.start_s, rank, 2 * index, most))
-                # the bytes of what only posts are known when it was posted, all others' when they ended
+                # ops that only post have their bytes at the post, all other ops at their end
                 end_s = span.end_s if occupies_device(span.op) else span.posted_s
                 changes.append((end_s, rank, 2 * index + 1, after))
         for time_s, rank, _, num_bytes in sorted(changes):

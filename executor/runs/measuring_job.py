@@ -145,7 +145,7 @@ class MeasuringJob(RankJob[Measured]):
 
     def _look(self, context: RankContext) -> None:
         """Measure the speed of the machine while no rank runs its list; all ranks call this together."""
-        if self._job.emulate is not None:  # what only takes time takes as long on any machine
+        if self._job.emulate is not None:  # emulated stages take the same time on any machine
             return
         context.meet()
         if context.is_busy:

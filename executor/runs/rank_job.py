@@ -132,7 +132,7 @@ class RankJob(ABC, Generic[_Result]):
             stages, batch = self.build(context)
         shapes = self.shapes(context, stages, batch)
         gc.collect()
-        gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
+        gc.freeze()  # the built objects stay: the collector need not visit them inside an op
         try:
             with following_device(self.listener, context.device) as self.listener:
                 self._work(context, stages, batch, shapes)

@@ -105,7 +105,7 @@ class TrainingJob(RankJob[Trained]):
             self.listener.at(num_ops + index, part.named(op))
 
         beside = group_beside()
-        if context.is_first:  # all have what they go on from: only now is anything removed
+        if context.is_first:  # all ranks have loaded their state: files may be removed now
             parts.begin()
         with BackgroundWriter() as writer:
             for part in parts:

@@ -38,7 +38,7 @@ class BackgroundWriter:
             ExecutionError: The write before has failed.
         """
         self.wait()
-        # nobody who interrupts the run waits for a daemon: half a checkpoint is none
+        # an interrupt does not wait for a daemon: an incomplete checkpoint does not count
         self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True)
         self._thread.start()
 

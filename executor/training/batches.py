@@ -88,7 +88,7 @@ def make_feeds(
             f"try {below or microbatches_per_step}"
         )
 
-    @lru_cache(1)  # whoever reads both reads them of one step
+    @lru_cache(1)  # readers of both read them for one step
     def draw(step: int) -> tuple[Tensor, Tensor]:
         return draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype)
 

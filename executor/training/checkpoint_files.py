@@ -104,7 +104,7 @@ def _files_with(checkpoint: Path, index: CheckpointIndex, layers: range) -> list
         ExecutionError: The stages in the index do not match its files.
     """
     files: dict[int, str] = {}
-    for name in sorted(index.files, reverse=True):  # that of the lowest rank stays
+    for name in sorted(index.files, reverse=True):  # the file of the lowest rank stays
         if parts := _STAGE_FILE.fullmatch(name):
             files[int(parts[1])] = name
     ends = list(accumulate(map(int, index.run.partition.split(","))))

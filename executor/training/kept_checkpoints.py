@@ -134,7 +134,7 @@ def _remove(checkpoint: Path) -> None:
         if checkpoint.is_symlink():
             checkpoint.unlink()
             return
-        (checkpoint / INDEX).unlink(missing_ok=True)  # first, so that half a checkpoint is none
+        (checkpoint / INDEX).unlink(missing_ok=True)  # first, so that an incomplete checkpoint does not count
         for path in checkpoint.iterdir():
             if _OURS.fullmatch(path.name):
                 path.unlink()

@@ -102,7 +102,7 @@ class LossHistory:
         self._waiting.setdefault(microbatch // self._per_step, {})[microbatch] = scores
         while len(self._waiting.get(len(self._steps), ())) == self._per_step:
             come = self._waiting.pop(len(self._steps))
-            self._take(mean([come[number] for number in sorted(come)]))  # in one order, whoever came first
+            self._take(mean([come[number] for number in sorted(come)]))  # in a fixed order
             self._stop_if_diverged()
 
     def restore(self, steps: Sequence[Scores]) -> None:

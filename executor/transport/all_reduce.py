@@ -41,7 +41,7 @@ class StageAllReduce:
         """Post `tensor`, which must not change until the sum has arrived."""
         group = self._groups.get(op.stage)
         if group is None:
-            return lambda: tensor  # nobody else has the stage
+            return lambda: tensor  # no other rank has the stage
         ranks = dist.get_process_group_ranks(group)
         buffer = self._staged(tensor)
         what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"

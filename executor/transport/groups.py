@@ -125,7 +125,7 @@ def _has_us(group: object) -> bool:
 
 
 def _abort(group: dist.ProcessGroup) -> None:
-    with suppress(Exception):  # the run has failed already, and its error is told
+    with suppress(Exception):  # the run has failed already, and its error is reported
         group.abort()
 
 

@@ -70,12 +70,12 @@ def _told(error: ValidationError, text: str) -> list[str]:
     document = json.loads(text, parse_int=str)  # of however many digits; no deeper than pydantic has read it
     faults: dict[tuple[str, ...], tuple[str, list[str]]] = {}
     for detail in details:
-        if detail["type"] == "value_error":  # a dataclass says itself what is wrong with it
+        if detail["type"] == "value_error":  # a dataclass reports its own fault
             return [str(detail["ctx"]["error"])]
         place = _place(detail, document)
         got = _GOT.get(detail["type"]) or shown(detail["input"])
         faults.setdefault(place, (got, []))[1].append(_expected(detail))
-    # a list with a faulty member is said to be too short, and to be none of what else might stand there
+    # pydantic also reports a list with a faulty member as too short, and as none of the alternatives
     inner = {place[:length] for place in faults for length in range(1, len(place))}
     return [
         f"{_shown(place)}: got {got}, expected {' or '.join(dict.fromkeys(expected))}"

@@ -144,7 +144,7 @@ def _main() -> None:
     arguments = parser.parse_args()
 
     descriptor, parent = arguments.ends
-    end_with(parent)  # before what takes long to load
+    end_with(parent)  # before slow imports
     import torch
 
     from pipesched.profiles.measuring.computing import computing
@@ -172,7 +172,7 @@ def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue
             chain.run(inputs, targets)
             _wait(inputs.device)
         connection.sendall(_SIZE.pack(size))
-        with descriptor_as(2, nowhere):  # or what a model says in every run would fill the disk
+        with descriptor_as(2, nowhere):  # or output of a model in every run would fill the disk
             while size and sizes.empty():
                 chain.run(inputs, targets)
                 _wait(inputs.device)

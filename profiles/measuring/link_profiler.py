@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProfileError as error:
         print(error, file=sys.stderr)
         return 2
-    except (RuntimeError, ValueError) as error:  # what torch.distributed raises when a rank is gone or late
+    except (RuntimeError, ValueError) as error:  # torch.distributed raises these when a rank is gone or late
         reason = " ".join(str(error).split())[:300]
         print(f"links: rank {os.environ.get('RANK')}: {printable(reason)}; is every rank up?", file=sys.stderr)
         return 3

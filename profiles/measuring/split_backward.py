@@ -69,7 +69,7 @@ def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
     """Run W: add the rest of `run_input_pass` to the gradients of `parameters`; `rest` is used up."""
     fresh = [parameter for parameter in parameters if parameter.grad is None]
     foreign = {_address(gradient) for gradient in kept_gradients(rest)} if fresh else set()
-    # what one group's ops saved may be needed by another's, where ops share a parameter
+    # a group may need tensors saved by another group's ops if ops share a parameter
     is_shared = any(len(group["intermediates"]) > 1 for group in rest)
     stage_backward_weight(iter(parameters), rest, retain_graph=is_shared)
     _own(fresh, foreign)

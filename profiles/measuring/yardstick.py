@@ -51,7 +51,7 @@ def yardstick_s(num_busy: int, device: torch.device | DeviceKind = "cpu", count:
         with ThreadPoolExecutor(width) as pool:
             # a GPU is timed from this thread: a new one begins on GPU 0, without a handle of cuBLAS
             run = map if is_gpu else pool.map
-            work(_WARMUP[kind])  # the first one loads what is needed
+            work(_WARMUP[kind])  # the first one loads libraries
             begun_s = time.perf_counter()
             list(run(work, [count] * width))
             return (time.perf_counter() - begun_s) / count

@@ -47,7 +47,7 @@ def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]
         saved = most = 0
         for part in (part for op in row for part in computes(op)):
             cost, change = costs[part.stage], in_flight_change(part)
-            if change < 0:  # the most is there before a B lets go of some of it
+            if change < 0:  # the peak is before a B frees some of it
                 most = max(most, saved + cost.working_bytes)
             saved += cost.saved_bytes * change
         device_bytes.append(most + sum(flushed_bytes(cost)[0] for cost in costs[device::num_devices]))

@@ -205,7 +205,7 @@ def add_maximum(costs: Any, stage: int, best: Any) -> None:
         best: Least cost by layer behind the last of the stages so far, n numbers; to be written.
     """
     count = len(best)
-    for end in range(count - 1, -1, -1):  # so that what is before it is of the stages before
+    for end in range(count - 1, -1, -1):  # so that entries before it belong to the stages before
         least = math.inf
         for cut in range(stage, end):
             least = min(least, max(best[cut], costs[cut * count + end]))

@@ -87,7 +87,7 @@ def tell_once(tell: Callable[[], object]) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPS, signal.SIGALRM})
     try:
         if not _Interrupt.is_told:
-            _Interrupt.is_told = _Interrupt.leave is not None  # else who calls commands as functions has several
+            _Interrupt.is_told = _Interrupt.leave is not None  # a caller of functions may see several
             tell()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

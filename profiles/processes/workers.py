@@ -167,5 +167,5 @@ def _work(connection: Connection, parent: int) -> None:
                 answer = error, []
             try:
                 connection.send(answer)
-            except (TypeError, AttributeError, ValueError) as error:  # what was raised cannot be sent
+            except (TypeError, AttributeError, ValueError) as error:  # the exception cannot be sent
                 connection.send((RuntimeError(f"{type(error).__name__}: {answer[0]}"), []))

@@ -267,7 +267,7 @@ def _on_host(
         done = [call.end_ns for call in calls if before_ns <= call.start_ns and call.end_ns <= start_ns]
         waits = (*sends, *recvs)
         if not passes or not waits or any(before_ns < wait.end_ns <= reached_ns for wait in waits):
-            reached_ns = before_ns  # it waited before its range began, or nobody knows
+            reached_ns = before_ns  # it waited before its range began, or that is unknown
         passes.append(TimedPass(op, name, max([before_ns, reached_ns, *done]), Interval(start_ns, end_ns)))
     return passes
 
