@@ -12,7 +12,6 @@ from .cell_limit import require_cells as require_cells
 from .collector import paused_collector as paused_collector
 from .counts import integer as integer
 from .counts import positive as positive
-from .joined_columns import JoinedColumns as JoinedColumns
 from .memory_room import address_space_bytes as address_space_bytes
 from .memory_room import is_out_of_memory as is_out_of_memory
 from .memory_room import require_room_for_torch as require_room_for_torch
@@ -58,6 +57,7 @@ from .quoting import shown as shown
 from .quoting import users_lines as users_lines
 from .repetition import moved as moved
 from .repetition import repeat as repeat
+from .repetition import repeat_in_columns as repeat_in_columns
 from .schedule import MAX_CELLS as MAX_CELLS
 from .schedule import MAX_NUMBER as MAX_NUMBER
 from .schedule import GeneratedOps as GeneratedOps
@@ -79,10 +79,6 @@ from .span import Span as Span
 from .span import is_work as is_work
 from .span_columns import SpanColumns as SpanColumns
 from .span_columns import spread as spread
-from .spelled_cells import Alphabet as Alphabet
-from .spelled_cells import SpelledCells as SpelledCells
-from .spelled_cells import int32_bytes as int32_bytes
-from .spelled_cells import write_cells as write_cells
 from .timeline import LONGEST_S as LONGEST_S
 from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample

@@ -28,6 +28,12 @@ _LONG = 5_000_000
 _steps_run = 0
 
 
+def expect(num_steps: int) -> None:
+    """Count steps that loops are about to do, before lists are made that would be arrays once loops are compiled."""
+    global _steps_run
+    _steps_run += num_steps
+
+
 def is_hot(num_steps: int, loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> bool:
     """Count steps of a loop; return whether the loop runs as machine code.
 

@@ -23,7 +23,6 @@ from typing import Any, TypeAlias, final, overload
 from pipesched.schedules.machine_code import bounds, converted
 from pipesched.schedules.op import Compute, Op, Overlap
 from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, RESHARD, SEND_F, GrowingCells, I, W, op_of_cell
-from pipesched.schedules.spelled_cells import SpelledCells, write_out
 
 Numbers: TypeAlias = Any
 """A list of ints, or NumPy's array of them."""
@@ -53,28 +52,12 @@ class OpColumns:
         others: Numbers | None = None,
         lookaheads: Numbers | None = None,
     ) -> None:
-        self.cells: SpelledCells | None = None
         self.begins = begins
         self.codes = codes
         self.stages = stages
         self.microbatches = microbatches
         self.others = others
         self.lookaheads = lookaheads
-
-    @classmethod
-    def spelled(cls, cells: SpelledCells) -> OpColumns:
-        """Return columns that are written out on first access; until then they have their `cells`."""
-        columns = cls.__new__(cls)
-        columns.cells, columns.begins, columns.others, columns.lookaheads = cells, cells.begins, None, None
-        return columns
-
-    def __getattr__(self, name: str) -> Numbers:
-        """Write the cells out, as one of their columns is asked for."""
-        if name not in ("codes", "stages", "microbatches"):
-            raise AttributeError(name)
-        assert self.cells is not None, "else it has them"
-        self.codes, self.stages, self.microbatches = write_out([self.cells])
-        return self.__dict__[name]
 
     @classmethod
     def of(cls, lists: Iterable[Iterable[Op]]) -> OpColumns:

@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from pipesched.schedules import machine_code
 from pipesched.schedules.counts import positive
 from pipesched.schedules.op import Compute, Op, Recv, Send, Step, rewritten
+from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, SEND_F, STEP
+from pipesched.schedules.op_columns import OpColumns
 from pipesched.schedules.schedule import GeneratedOps, Layout, Schedule
 
 
@@ -42,6 +46,67 @@ def _repeated(row: tuple[Op, ...], times: int, num_microbatches: int) -> Iterato
         before = Counter({stage: batch * count for stage, count in steps.items()})
         for op in row:
             yield moved(op, batch * num_microbatches, before.__getitem__)
+
+
+def repeat_in_columns(schedule: Schedule, times: int) -> Schedule:
+    """Return the lists of ``repeat(schedule, times).held()``, made without their ops."""
+    columns, count = schedule.columns, schedule.num_microbatches
+    num_ranks, num_cells = columns.num_ranks, times * columns.num_cells
+    in_arrays = machine_code.is_hot(num_cells, write_repeated)
+    begins, codes, stages, microbatches, others, lookaheads = columns.in_form(in_arrays=in_arrays)
+    full = partial(machine_code.filled, number=0, in_arrays=in_arrays)
+    others, lookaheads = (column if len(column) else full(columns.num_cells) for column in (others, lookaheads))
+    longer = [full(num_ranks + 1), full(num_cells, are_small=True), *(full(num_cells) for _ in range(4))]
+    machine_code.loop_in(write_repeated, in_arrays=in_arrays, num_steps=num_cells)(
+        begins, codes, stages, microbatches, others, lookaheads, times, count, full(schedule.num_stages), *longer
+    )
+    if columns.lookaheads is None:
+        longer.pop()
+    return replace(schedule, num_microbatches=times * count, lists=OpColumns(*longer).rows(), layout=None)
+
+
+def write_repeated(
+    begins: Any, codes: Any, stages: Any, microbatches: Any, others: Any, lookaheads: Any, times: int,
+    num_microbatches: int, steps: Any, longer_begins: Any, longer_codes: Any, longer_stages: Any,
+    longer_microbatches: Any, longer_others: Any, longer_lookaheads: Any,
+) -> None:  # fmt: skip
+    """Write the cells of each rank `times` times, as `moved` moves their ops.
+
+    Args:
+        begins: R + 1 indices, and then columns of n cells, as `OpColumns` has them.
+        codes: n codes.
+        stages: n stages.
+        microbatches: n micro-batches.
+        others: n peers and versions.
+        lookaheads: n look-aheads.
+        times: Number of batches.
+        num_microbatches: Micro-batches of a batch.
+        steps: Room for a number of each stage.
+        longer_begins: R + 1 indices to be written.
+        longer_codes: Column of ``times * n`` cells to be written.
+        longer_stages: Column of ``times * n`` cells to be written.
+        longer_microbatches: Column of ``times * n`` cells to be written.
+        longer_others: Column of ``times * n`` cells to be written.
+        longer_lookaheads: Column of ``times * n`` cells to be written.
+    """
+    at = 0
+    for rank in range(len(begins) - 1):
+        longer_begins[rank] = at
+        for stage in range(len(steps)):
+            steps[stage] = 0
+        for i in range(begins[rank], begins[rank + 1]):
+            steps[stages[i]] += codes[i] == STEP
+        for batch in range(times):
+            for i in range(begins[rank], begins[rank + 1]):
+                longer_codes[at], longer_stages[at], longer_lookaheads[at] = codes[i], stages[i], lookaheads[i]
+                longer_microbatches[at], longer_others[at] = microbatches[i], others[i]
+                code = codes[i] % OVERLAPPED
+                if code < REDUCE:
+                    longer_microbatches[at] += batch * num_microbatches
+                if code < SEND_F:
+                    longer_others[at] += batch * steps[stages[i]]
+                at += 1
+    longer_begins[len(begins) - 1] = at
 
 
 def moved(op: Op, microbatches: int, steps: Callable[[int], int]) -> Op:

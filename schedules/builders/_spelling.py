@@ -9,27 +9,14 @@ The n-th occurrence of a letter on a rank is its n-th op there, so a spelling co
 from __future__ import annotations
 
 import sys
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from itertools import accumulate, chain, count, repeat
+from functools import cache
+from itertools import accumulate, count, repeat
 from operator import add
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
-from pipesched.schedules import (
-    Alphabet,
-    OpColumns,
-    Phase,
-    Reduce,
-    SpelledCells,
-    StageOp,
-    Step,
-    cell_code,
-    int32_bytes,
-    machine_code,
-    write_cells,
-)
+from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code
 
 _PLAIN_CELLS = 100_000
 """Most ops that are spelled without NumPy, where that is not loaded: above, loading it takes less time."""
@@ -64,31 +51,6 @@ class Letter(NamedTuple):
     is_overlapped: bool = False
 
 
-@final
-class Letters(dict[str, Letter]):
-    """Letters, each with its meaning."""
-
-    @cached_property
-    def are_bytes(self) -> bool:
-        """Whether NumPy takes all of them as bytes."""
-        return max(self) <= _LAST_BYTE
-
-    @cached_property
-    def alphabet(self) -> Alphabet:
-        """The letters as tables for machine code."""
-        own = [letter for letter, known in self.items() if known.turns_of is None]
-        numbers = {letter: own.index(known.turns_of or letter) for letter, known in self.items()}
-        lists, places, first_of, zeros = array("i"), array("i"), dict[int, int](), [0] * len(self[own[0]].stages)
-        for turns in (turns for letter in own for turns in (self[letter].chunks, self[letter].microbatches)):
-            if turns is not None and id(turns) not in first_of:
-                first_of[id(turns)] = len(lists)
-                lists.extend(turns)
-            places.append(-1 if turns is None else first_of[id(turns)])
-        stages = int32_bytes(chain.from_iterable(self[letter].stages for letter in own))
-        firsts = int32_bytes(chain.from_iterable(self[letter].firsts or zeros for letter in own))
-        return Alphabet(_table(numbers), _table(_codes(self)), places.tobytes(), stages, firsts, lists.tobytes())
-
-
 def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
     """Return the ops of the letters of each rank.
 
@@ -96,14 +58,8 @@ def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
         rows: The letters of each rank.
         letters: The meaning of each letter.
     """
-    begins, known = (
-        [*accumulate(map(len, rows), initial=0)],
-        letters if isinstance(letters, Letters) else Letters(letters),
-    )
-    if known.are_bytes and machine_code.is_hot(begins[-1], write_cells):
-        return OpColumns.spelled(SpelledCells("".join(rows).encode("latin-1"), begins, known.alphabet))
-    code_of = _codes(letters)
-    if known.are_bytes and _takes_numpy(begins[-1]):
+    begins, code_of = [*accumulate(map(len, rows), initial=0)], _codes(letters)
+    if _takes_numpy(begins[-1]) and max(letters) <= _LAST_BYTE:
         return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
     stages: list[int] = []
     microbatches: list[int] = []
@@ -141,10 +97,11 @@ def _spelled_at_once(
     number = {letter: own.index(known.turns_of or letter) for letter, known in letters.items()}
     kinds = np.frombuffer(text.translate(_table(number)), np.uint8)
     num_ranks = len(begins) - 1
-    ranks = np.repeat(np.arange(num_ranks), np.diff(begins))
-    counts = np.bincount(kinds * np.int64(num_ranks) + ranks, minlength=len(own) * num_ranks)
-    turns = np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)
-    in_turn = np.repeat(np.array([stage for letter in own for stage in letters[letter].stages]), counts), turns.copy()
+    ranks = np.repeat(np.arange(num_ranks, dtype=np.int32), np.diff(begins))
+    counts = np.bincount(kinds * np.int32(num_ranks) + ranks, minlength=len(own) * num_ranks)
+    turns = np.arange(len(text), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
+    first_stages = np.array([stage for letter in own for stage in letters[letter].stages], np.int32)
+    in_turn = np.repeat(first_stages, counts), turns.copy()
     ends = np.cumsum(counts.reshape(len(own), num_ranks).sum(axis=1))
     for letter, begin, end in zip(own, [0, *ends], ends, strict=False):
         known, cells = letters[letter], slice(begin, end)
@@ -181,16 +138,16 @@ def stage_letters(
 
 
 @cache
-def rank_letters(num_ranks: int) -> Letters:
+def rank_letters(num_ranks: int) -> Mapping[str, Letter]:
     """Return F, B, I, W and S of stage k on rank k."""
-    return Letters(stage_letters(range(num_ranks)))
+    return stage_letters(range(num_ranks))
 
 
 @cache
-def v_letters(num_ranks: int) -> Letters:
+def v_letters(num_ranks: int) -> Mapping[str, Letter]:
     """Return the letters of a V: F, B, I, W, S for stages on the way down, f, b, i, w, s for stages on the way up."""
     up = stage_letters(range(2 * num_ranks - 1, num_ranks - 1, -1))
-    return Letters(_both(rank_letters(num_ranks), up))
+    return _both(rank_letters(num_ranks), up)
 
 
 def replica_letters(num_ranks: int, going_down: Sequence[int], going_up: Sequence[int]) -> dict[str, Letter]:

@@ -8,8 +8,9 @@ It covers all of `simulator.engine`. Lists that cannot finish are handed to SimP
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, final
 
 from pipesched.profiles import ProfileError
@@ -17,11 +18,13 @@ from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError, engine
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError, engine
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loaded_program import LoadedProgram
 from pipesched.simulator.fast.program import Program
+from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
+from pipesched.simulator.memory import peak_memory, with_memory
 
 _UNABLE = (ScheduleError, SimulationError, ProfileError)
 
@@ -46,7 +49,7 @@ def simulate_arrays(
 
 @final
 class CompiledLists:
-    """Lists whose instructions are found once, for any seed.
+    """Lists whose instructions are found once, for any seed, costs and links.
 
     Args:
         schedule: Lowered or not.
@@ -74,17 +77,49 @@ class CompiledLists:
             require_given(given, self._lowered)
         self._program: Program | None = None  # None if SimPy has to report an error
         self._loaded: LoadedProgram | None = None
+        self._held: tuple[HeldBytes, ...] | None = None
         with suppress(*_UNABLE):
             has_hand_over = cluster.has_hand_over
             self._program = compile_lists(self._lowered, network, has_hand_over=has_hand_over, given=given)
 
+    def under(self, costs: StageCosts, cluster: Cluster) -> CompiledLists:
+        """Return the same lists under other costs and on other machines.
+
+        Args:
+            costs: What each op takes when it is alone on its device.
+            cluster: Devices and links; handing over takes time if it did, and else none.
+
+        Raises:
+            SimulationError: Costs or devices are missing.
+        """
+        require_simulable(self._lowered, costs, cluster, self._network, 0.0)
+        held = self._held if costs is self._costs else None
+        other = copy(self)
+        vars(other).update(_costs=costs, _cluster=cluster, _loaded=None, _held=held)
+        return other
+
     def timeline(self, jitter: float = 0.0, seed: int = 0) -> Timeline:
         """Return the Timeline, with or without jitter; raises the same errors as `simulate_lists`."""
+        return self._timeline(self._times_s(jitter, seed)) or self._simpys(jitter, seed)
+
+    def timeline_and_peaks(self, jitter: float = 0.0, seed: int = 0) -> tuple[Timeline, Mapping[int, int]]:
+        """Return the Timeline, and the peak memory of each device where costs have bytes [bytes]."""
         times_s = self._times_s(jitter, seed)
+        timeline = self._timeline(times_s)
+        if timeline is not None and not self._costs.has_bytes:
+            return timeline, {}
+        if timeline is None or self._program is None or self._lowered.ranks_per_device > 1:
+            timeline = timeline or self._simpys(jitter, seed)
+            memory = with_memory(timeline, self._costs, self._lowered).memory
+            return timeline, {device: peak.total_bytes for device, peak in peak_memory(memory).items()}
+        if self._held is None:
+            self._held = held_on_devices(self._program, self._costs)
+        return timeline, {held.device: held.peak_bytes(times_s, 1) for held in self._held}
+
+    def _timeline(self, times_s: Any) -> Timeline | None:
+        """Return the Timeline that has these times, or None if SimPy has to report the fault."""
         timeline = self._program.timeline(times_s) if self._program and len(times_s) else None
-        if timeline is None or not math.isfinite(timeline.makespan_s):
-            return self._simpys(jitter, seed)
-        return timeline
+        return timeline if timeline is not None and math.isfinite(timeline.makespan_s) else None
 
     def makespan_s(self, jitter: float = 0.0, seed: int = 0) -> float:
         """Return the makespan of `timeline` [s]."""
@@ -107,6 +142,33 @@ class CompiledLists:
             self._lowered, self._costs, self._cluster, network=self._network, jitter=jitter, seed=seed,
             given=self._given,
         )  # fmt: skip
+
+
+@final
+class ScenarioLists:
+    """Lists that are compiled once for scenarios of any costs and links.
+
+    Args:
+        schedule: Lowered or not.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self._compiled: dict[tuple[NetworkOptions, bool], CompiledLists] = {}
+
+    def under(self, scenario: Scenario) -> CompiledLists:
+        """Return the lists under the costs, on the machines and with the network of a scenario.
+
+        Raises:
+            As `simulate_lists` does.
+        """
+        costs, cluster, network = scenario.costs, scenario.cluster, scenario.network
+        key = network, cluster.has_hand_over
+        known = self._compiled.get(key)
+        self._compiled[key] = (
+            CompiledLists(self.schedule, costs, cluster, network) if known is None else known.under(costs, cluster)
+        )
+        return self._compiled[key]
 
 
 def program_times(

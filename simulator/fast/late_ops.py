@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain, pairwise, starmap
 from typing import final
 
-from pipesched.schedules import OpColumns, Timeline, op_cells
+from pipesched.schedules import OpColumns, Timeline, machine_code, op_cells
 from pipesched.simulator import SAME, SteadyPace
 from pipesched.simulator.fast.timeline_extents import busy_s, idle_share
 
@@ -43,11 +43,11 @@ class LateOps:
         Returns:
             The pace, or None if no lag gives one.
         """
-        ends_s = timeline.columns.ends_s
-        late = [(rank, float(ends_s[cell])) for (rank, *_), cell in self._late]
+        ends_s = machine_code.converted(timeline.columns.ends_s, in_arrays=False)
+        late = [(rank, ends_s[cell]) for (rank, *_), cell in self._late]
         for lag in lags:
             before = self._cells_before(lag)
-            gains_s = [end_s - float(ends_s[cell]) for (_, end_s), cell in zip(late, before, strict=False)]
+            gains_s = [end_s - ends_s[cell] for (_, end_s), cell in zip(late, before, strict=False)]
             if len(before) < len(late) or not math.isclose(min(gains_s), max(gains_s), rel_tol=SAME):
                 continue
             gain_s = math.fsum(gains_s) / len(gains_s)

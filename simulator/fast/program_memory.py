@@ -47,7 +47,7 @@ _LARGEST = 2**62
 class HeldBytes:
     """The bytes that a device holds, on which one rank runs, or the same rank of several equal pipelines.
 
-    With one rank the numbers of times go up as the times do.
+    With one rank the numbers of times go up as the times do. Columns are lists, or NumPy's arrays.
 
     Attributes:
         device: The device.
@@ -61,9 +61,9 @@ class HeldBytes:
     """
 
     device: int
-    times: Sequence[int]
-    totals: Sequence[int]
-    inside: Sequence[bool]
+    times: Any
+    totals: Any
+    inside: Any
     update_bytes: int
     reference_bytes: int
 
@@ -104,21 +104,29 @@ class HeldBytes:
         A larger total is the number of its time, the number of the next time, and its bytes. Among equal totals the one
         nearest the middle of the list is first: in the steady state it is the likeliest to last.
         """
-        certain = max([self.totals[-1], *compress(self.totals, self.inside)])
-        doubtful = [
-            (self.times[place], self.times[place + 1], total)
-            for place, total in enumerate(self.totals)
-            if total > certain
-        ]
-        middle = self.times[len(self.times) // 2]
-        return certain, sorted(doubtful, key=lambda held: (-held[2], abs(held[0] - middle)))
+        times, totals = self.times, self.totals
+        if isinstance(totals, list):
+            certain = max([totals[-1], *compress(totals, self.inside)])
+            doubtful = [
+                (times[place], times[place + 1], total) for place, total in enumerate(totals) if total > certain
+            ]
+            middle = times[len(times) // 2]
+            return certain, sorted(doubtful, key=lambda held: (-held[2], abs(held[0] - middle)))
+        import numpy as np
+
+        certain = int(totals[self.inside].max(initial=totals[-1]))
+        places = (totals > certain).nonzero()[0]
+        places = places[np.lexsort((abs(times[places] - times[len(times) // 2]), -totals[places]))]
+        columns = times[places], times[places + 1], totals[places]
+        return certain, [*zip(*(column.tolist() for column in columns), strict=True)]
 
     def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
         """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""
-        since_s = [times_s[number] for number in self.times]
-        for now_s, next_s, held_bytes, is_inside in zip(
-            since_s, [*since_s[1:], math.inf], self.totals, self.inside, strict=True
-        ):
+        times, totals, inside = (
+            machine_code.converted(column, in_arrays=False) for column in (self.times, self.totals, self.inside)
+        )
+        since_s = [times_s[number] for number in times]
+        for now_s, next_s, held_bytes, is_inside in zip(since_s, [*since_s[1:], math.inf], totals, inside, strict=True):
             if is_inside or differ(now_s, next_s):
                 yield now_s, held_bytes
 
@@ -182,12 +190,14 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
     return tuple(sorted(held, key=attrgetter("device")))
 
 
-def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[list[int], list[int], list[bool]]:
+def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[Any, Any, Any]:
     """Return the times at which a rank holds something else, its totals from them on, and whether they are inside."""
     if not isinstance(changes, list):
+        import numpy as np
+
         changed = ((changes != 0) | (are_starts != 0)).nonzero()[0]
-        sums = (always + changes[changed].cumsum()).tolist()
-        return [0, *(begin + changed).tolist()], [always, *sums], [False, *(are_starts[changed] != 0).tolist()]
+        sums = np.concatenate([[always], changes[changed]]).cumsum()
+        return np.concatenate([[0], begin + changed]), sums, np.concatenate([[False], are_starts[changed] != 0])
     at_places = enumerate(zip(changes, are_starts, strict=True))
     places = [place for place, (change, is_start) in at_places if change or is_start]
     totals = [*accumulate((changes[place] for place in places), initial=always)]

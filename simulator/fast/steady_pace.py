@@ -1,7 +1,7 @@
 """The steady-state time per micro-batch of any schedule.
 
 Pipelines that slow each other on the same devices drift apart (`predict_drifting`). A run without a flush is made
-longer (`predict_unflushed`). A batch is repeated (`predict_repeated`).
+longer (`UnflushedRuns`). A batch is repeated (`RepeatedRuns`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError, SteadyPace
 from pipesched.simulator.engine import equal_pipelines
 from pipesched.simulator.fast.equal_pipelines import is_slowed, predict_drifting
-from pipesched.simulator.fast.steady_state import predict_repeated
+from pipesched.simulator.fast.steady_state import RepeatedRuns
 from pipesched.simulator.fast.unflushed_runs import UnflushedRuns
 
 
@@ -22,7 +22,7 @@ def steady_pace(
     scenario: Scenario,
     timeline: Timeline | None = None,
     longer: Callable[[int], Schedule] | None = None,
-    runs: UnflushedRuns | None = None,
+    runs: RepeatedRuns | UnflushedRuns | None = None,
 ) -> SteadyPace | Inexact:
     """Return the steady-state time per micro-batch of a schedule, or the reason why it is unknown.
 
@@ -43,14 +43,27 @@ def _answer(
     scenario: Scenario,
     timeline: Timeline | None,
     longer: Callable[[int], Schedule] | None,
-    runs: UnflushedRuns | None,
+    runs: RepeatedRuns | UnflushedRuns | None,
 ) -> Estimate | Inexact:
     several = drifting_scenario(scenario)
     if several is not None:
         return several if isinstance(several, Inexact) else predict_drifting(several)
-    if runs is None and longer is None and not runs_without_flush(scenario.schedule):
-        return predict_repeated(scenario, timeline)
-    return (runs or UnflushedRuns(scenario.schedule, longer)).predict(scenario, timeline)
+    return (runs or longer_runs(scenario.schedule, longer)).predict(scenario, timeline)
+
+
+def longer_runs(schedule: Schedule, longer: Callable[[int], Schedule] | None = None) -> RepeatedRuns | UnflushedRuns:
+    """Return the longer runs that show the pace of a schedule under any costs: with a flush, or without.
+
+    Args:
+        schedule: Lists of a batch, or of a run without a flush.
+        longer: Makes a run without a flush the given number of times as long; None: its lists are continued.
+
+    Raises:
+        ScheduleError: The lists of a run without a flush do not repeat.
+    """
+    if longer is None and not runs_without_flush(schedule):
+        return RepeatedRuns(schedule)
+    return UnflushedRuns(schedule, longer)
 
 
 def drifting_scenario(scenario: Scenario) -> Scenario | Inexact | None:

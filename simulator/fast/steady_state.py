@@ -19,16 +19,12 @@ first ops have no weights to predict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import final
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.schedules import (
-    Schedule,
-    Timeline,
-    machine_code,
-    repeat,
-)
-from pipesched.schedules.lowering import lower
+from pipesched.schedules import Schedule, Timeline, machine_code, repeat_in_columns
 from pipesched.schedules.transforms import with_steps
 from pipesched.simulator import (
     SAME,
@@ -42,7 +38,7 @@ from pipesched.simulator import (
     is_usual,
 )
 from pipesched.simulator.engine import lists_of_all
-from pipesched.simulator.fast.array_engine import simulate_arrays
+from pipesched.simulator.fast.array_engine import ScenarioLists
 from pipesched.simulator.fast.contention import is_unshared
 from pipesched.simulator.fast.late_ops import LateOps
 from pipesched.simulator.fast.timeline_extents import busy_s, idle_share, timeline_extents
@@ -66,18 +62,45 @@ def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Es
     Raises:
         ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
     """
-    if scenario.num_pipelines > 1:
-        return several(scenario)
-    schedule = scenario.schedule
-    is_alone = schedule.averagers and schedule.pipelines == 1  # so it has no reference to average with
-    batch = with_steps(lists_of_all(schedule, 1) if is_alone else schedule)
-    if timeline is None or batch is not schedule:
-        timeline = _simulated(scenario, batch)
-    pace = batch_pace(batch, timeline, scenario.cluster, scenario.network)
-    if pace is None and schedule.num_stages * schedule.num_microbatches <= _MOST_REPEATED_CELLS:
-        runs = _longer_runs(scenario, lambda times: repeat(batch, times).held())
-        pace = repeated_pace(runs, batch.num_microbatches)
-    return paced(scenario, pace)
+    return RepeatedRuns(scenario.schedule).predict(scenario, timeline)
+
+
+@final
+class RepeatedRuns:
+    """A batch that is repeated ever more often, each run compiled once for any costs and links.
+
+    Args:
+        schedule: One batch of a schedule with a flush.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._runs: dict[int, ScenarioLists] = {}  # by the number of batches
+
+    def predict(self, scenario: Scenario, timeline: Timeline | None = None) -> Estimate | Inexact:
+        """Predict the pace of the batch under the costs and on the machines of a scenario, as `predict_repeated`."""
+        if scenario.num_pipelines > 1:
+            return several(scenario)
+        batch, schedule = self._batch, self._schedule
+        if timeline is None or batch is not schedule:
+            _, timeline = self._run(scenario, 1)
+        pace = batch_pace(batch, timeline, scenario.cluster, scenario.network)
+        if pace is None and schedule.num_stages * schedule.num_microbatches <= _MOST_REPEATED_CELLS:
+            pace = repeated_pace(map(partial(self._run, scenario), longer_times(schedule)), batch.num_microbatches)
+        return paced(scenario, pace)
+
+    @cached_property
+    def _batch(self) -> Schedule:
+        schedule = self._schedule
+        is_alone = schedule.averagers and schedule.pipelines == 1  # so it has no reference to average with
+        return with_steps(lists_of_all(schedule, 1) if is_alone else schedule)
+
+    def _run(self, scenario: Scenario, times: int) -> tuple[Schedule, Timeline]:
+        """Return the lists of so many batches, and their Timeline in a scenario."""
+        if times not in self._runs:
+            lists = self._batch if times == 1 else repeat_in_columns(self._batch, times)
+            self._runs[times] = ScenarioLists(lists)
+        return self._runs[times].schedule, self._runs[times].under(scenario).timeline()
 
 
 def several(scenario: Scenario) -> Inexact:
@@ -86,17 +109,6 @@ def several(scenario: Scenario) -> Inexact:
         f"{scenario.schedule.name}: got {scenario.num_pipelines} pipelines, expected one, as several drift apart; "
         "try predict_drifting"
     )
-
-
-def _simulated(scenario: Scenario, lists: Schedule) -> Timeline:
-    return simulate_arrays(lower(lists), scenario.costs, scenario.cluster, network=scenario.network)
-
-
-def _longer_runs(scenario: Scenario, longer: Callable[[int], Schedule]) -> Iterator[tuple[Schedule, Timeline]]:
-    """Yield runs twice, four times, eight times as long, at least one."""
-    for times in longer_times(scenario.schedule):
-        lists = longer(times)
-        yield lists, _simulated(scenario, lists)
 
 
 def longer_times(schedule: Schedule) -> Iterator[int]:

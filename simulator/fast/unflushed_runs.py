@@ -16,13 +16,10 @@ from itertools import pairwise
 from typing import final
 
 from pipesched.schedules import Schedule, ScheduleError, Timeline, computes, repeat
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import Continuation, continuation, microbatches_per_step
-from pipesched.simulator import Estimate, Inexact, NetworkOptions, Scenario, SteadyPace
-from pipesched.simulator.fast.array_engine import program_times, simulate_arrays
+from pipesched.simulator import Estimate, Inexact, Scenario, SteadyPace
+from pipesched.simulator.fast.array_engine import ScenarioLists
 from pipesched.simulator.fast.late_ops import LateOps
-from pipesched.simulator.fast.list_compiler import compile_lists
-from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.steady_state import longer_times, paced, several
 
 
@@ -71,11 +68,10 @@ class UnflushedRuns:
         """
         if scenario.num_pipelines > 1:
             return several(scenario)
-        if timeline is None:
-            timeline = simulate_arrays(
-                lower(scenario.schedule), scenario.costs, scenario.cluster, network=scenario.network
-            )
-        paces = (run.pace(timeline if run is self._runs[0] else run.timeline(scenario)) for run in self._each())
+        paces = (
+            run.pace(timeline if timeline and run is self._runs[0] else run.lists.under(scenario).timeline())
+            for run in self._each()
+        )
         return paced(scenario, next((pace for pace in paces if pace is not None), None))
 
     def _each(self) -> Iterator[_Run]:
@@ -118,16 +114,7 @@ class _Run:
             self._weights = [len(now) - len(then) for now, then in zip(self.stretches, before.stretches, strict=True)]
             self._is_settled = sum(self._weights) == count - before.schedule.num_microbatches
         self._late: list[LateOps] = []
-        self._programs: dict[tuple[NetworkOptions, bool], Program] = {}
-
-    def timeline(self, scenario: Scenario) -> Timeline:
-        """Return the Timeline under the costs, on the machines and with the network of a scenario."""
-        network, cluster = scenario.network, scenario.cluster
-        key = network, cluster.has_hand_over
-        if key not in self._programs:
-            self._programs[key] = compile_lists(lower(self.schedule), network, has_hand_over=cluster.has_hand_over)
-        program = self._programs[key]
-        return program.timeline(program_times(program, scenario.costs, cluster, network))
+        self.lists = ScenarioLists(schedule)
 
     def pace(self, timeline: Timeline) -> SteadyPace | None:
         """Return the pace of the run; None if it does not settle."""

@@ -1,11 +1,6 @@
-from .case_measures import NOTHING_S as NOTHING_S
-from .case_measures import CaseMeasures as CaseMeasures
-from .case_measures import CaseSweep as CaseSweep
 from .outcome_table import OutcomeBlock as OutcomeBlock
 from .outcome_table import OutcomeTable as OutcomeTable
-from .repeated_lists import RepeatedLists as RepeatedLists
 from .setting_table import SettingBlock as SettingBlock
-from .setting_table import SettingGroup as SettingGroup
 from .setting_table import SettingTable as SettingTable
 from .swept_setting import COLUMN_HEADINGS as COLUMN_HEADINGS
 from .swept_setting import SETTING_COLUMNS as SETTING_COLUMNS
@@ -13,6 +8,3 @@ from .swept_setting import SweptOutcome as SweptOutcome
 from .swept_setting import SweptSetting as SweptSetting
 from .swept_setting import best_first as best_first
 from .swept_setting import pareto_front as pareto_front
-from .walked_lists import Links as Links
-from .walked_lists import WalkedLists as WalkedLists
-from .walked_lists import walkable as walkable

@@ -53,15 +53,6 @@ class OutcomeBlock(NamedTuple):
         """Return the block of settings that cannot be."""
         return OutcomeBlock.of(block.numbers, [SweptOutcome(setting, reason=reason) for setting in block.settings()])
 
-    def at(self, places: Sequence[int]) -> OutcomeBlock:
-        """Return some settings of a block whose columns are arrays."""
-        if len(places) == len(self.numbers):
-            return self
-        place_of = {place: number for number, place in enumerate(places)}
-        columns = {name: getattr(self, name)[places] for name in OutcomeBlock._fields[1:-1]}
-        reasons = {place_of[place]: reason for place, reason in self.reasons.items() if place in place_of}
-        return OutcomeBlock([self.numbers[place] for place in places], **columns, reasons=reasons)
-
     @staticmethod
     def of(numbers: Sequence[int], outcomes: Sequence[SweptOutcome]) -> OutcomeBlock:
         """Return the block of some outcomes."""

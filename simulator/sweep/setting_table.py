@@ -12,17 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias, final, overload
+from operator import attrgetter
+from typing import Any, NamedTuple, final, overload
 
-from pipesched.schedules.builders import OwnName
 from pipesched.simulator.sweep.swept_setting import SETTING_COLUMNS, SweptSetting
 
-MOST_TOGETHER = 16_384
+_MOST_TOGETHER = 1_024
 """Settings of a block."""
-_MOST_LISTS, _MOST_LENGTH = 64, 65_536
-"""Blocks of a group, and about how many stages times micro-batches they have together."""
-_ALONE = 2_000
-"""Stages times micro-batches, or so, of the blocks that are groups by themselves."""
 
 
 class SettingBlock(NamedTuple):
@@ -46,30 +42,15 @@ class SettingBlock(NamedTuple):
             link = tuple((name, values[index]) for name, values in self.links.items())
             yield replace(self.order, microbatch_size=self.size, link=link)
 
-    def singles(self) -> Iterator[SettingBlock]:
-        """Yield each setting as a block of its own."""
-        for index in range(len(self.numbers)):
-            yield self.at([index])
-
     def at(self, places: Sequence[int]) -> SettingBlock:
         """Return some settings of the block."""
         links = {name: [values[place] for place in places] for name, values in self.links.items()}
         return self._replace(links=links, numbers=[self.numbers[place] for place in places])
 
     @property
-    def family(self) -> tuple[object, ...]:
-        """All but the number of micro-batches."""
-        order, links = self.order, tuple(values[0] for values in self.links.values())
-        return order.schedule, order.num_ranks, order.num_chunks, order.parameters, order.recomputes, self.size, links
-
-    @property
     def length(self) -> int:
         """Stages times micro-batches, or so, of the lists."""
         return self.order.num_ranks * self.order.num_microbatches * (self.order.num_chunks or 1)
-
-
-SettingGroup: TypeAlias = Sequence[SettingBlock]
-"""Blocks of one setting each that differ in micro-batches alone, or one block."""
 
 
 @final
@@ -160,7 +141,7 @@ class SettingTable(Sequence[SweptSetting]):
         return _array([dict(order.parameters).get(name) for order in self.orders])[orders]
 
     def blocks(self, without: Collection[int] = ()) -> list[SettingBlock]:
-        """Return the settings in blocks.
+        """Return the settings in blocks, the shortest lists first.
 
         Args:
             without: Numbers of settings that are left out.
@@ -172,8 +153,8 @@ class SettingTable(Sequence[SweptSetting]):
             num_sizes, num_links = len(self.sizes), len(self._links)
             for order, size in product(range(len(self.orders)), range(num_sizes)):
                 first = (order * num_sizes + size) * num_links
-                for start in range(0, num_links, MOST_TOGETHER):
-                    end = min(start + MOST_TOGETHER, num_links)
+                for start in range(0, num_links, _MOST_TOGETHER):
+                    end = min(start + _MOST_TOGETHER, num_links)
                     links = {name: values[start:end] for name, values in columns.items()}
                     numbers = range(first + start, first + end)
                     blocks.append(SettingBlock(self.orders[order], self.sizes[size], links, numbers))
@@ -184,32 +165,12 @@ class SettingTable(Sequence[SweptSetting]):
                     by_order.setdefault(order, {}).setdefault(size, []).append(number)
             for order, by_size in by_order.items():
                 for size, numbers_of in by_size.items():
-                    for start in range(0, len(numbers_of), MOST_TOGETHER):
-                        some = numbers_of[start : start + MOST_TOGETHER]
+                    for start in range(0, len(numbers_of), _MOST_TOGETHER):
+                        some = numbers_of[start : start + _MOST_TOGETHER]
                         rows = [self.places(number)[2] for number in some]
                         links = {name: [values[row] for row in rows] for name, values in columns.items()}
                         blocks.append(SettingBlock(self.orders[order], self.sizes[size], links, some))
-        return blocks
-
-    def groups(self, without: Collection[int] = ()) -> list[SettingGroup]:
-        """Return the settings in groups, by the shortest lists of each; the first are alone, to be known soon.
-
-        Args:
-            without: Numbers of settings that are left out.
-        """
-        groups: list[SettingGroup] = []
-        last_of: dict[object, list[SettingBlock]] = {}
-        length = 0
-        for block in sorted(self.blocks(without), key=lambda block: block.length):
-            length += block.length
-            is_alone = length < _ALONE or len(block.numbers) > 1 or isinstance(block.order.schedule, OwnName)
-            family = None if is_alone else block.family
-            group = last_of.get(family)
-            if family is None or group is None or len(group) * block.length > _MOST_LENGTH or len(group) == _MOST_LISTS:
-                group = last_of[family] = []
-                groups.append(group)
-            group.append(block)
-        return groups
+        return sorted(blocks, key=attrgetter("length"))
 
 
 def _array(values: Sequence[Any]) -> Any:

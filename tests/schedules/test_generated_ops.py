@@ -12,6 +12,7 @@ from pipesched.schedules import (
     forward,
     make_schedule,
     repeat,
+    repeat_in_columns,
     routes,
 )
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
@@ -95,6 +96,17 @@ def test_batch_b_of_a_repeated_schedule_is_its_list_moved_by_b_batches(name, tim
                 has_microbatch = isinstance(op, Compute | Overlap | Send | Recv)
                 assert now[-2] - before[-2] == (4 * b if has_microbatch else 0)
                 assert now[-1] - before[-1] == (steps * b if isinstance(op, Compute | Overlap) else 0)
+
+
+@pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
+@pytest.mark.parametrize("name", ["gpipe", "zbv", "chimera", "dualpipe", "pipedream", "wpipe", "spectrain", "avgpipe"])
+def test_columns_of_a_repeated_schedule_have_its_ops(name, break_even, monkeypatch):
+    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    for batch in (build(name, 4, 8), lower(build(name, 4, 8))):
+        run, columns = repeat(batch, 3).held(), repeat_in_columns(batch, 3)
+        assert columns.ops == run.ops
+        assert (columns.num_microbatches, columns.is_lowered) == (24, batch.is_lowered)
+        assert columns.homes == run.homes
 
 
 def test_replicas_and_turns_keep_their_routes_when_repeated():

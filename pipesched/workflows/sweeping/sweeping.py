@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import final
 
@@ -14,7 +14,7 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.search import Journal, Runner, make_joint_runner, own_sources
-from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingGroup, SettingTable, SweptOutcome
+from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingTable, SweptOutcome
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -51,10 +51,8 @@ from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
 
 _FIRST_PORTION, _LARGEST_PORTION = 2_000, 500_000
 """Cells, or so, of the lists that a process is handed first, and at most."""
-_LINKS_OF_LISTS = 100
-"""Links that take as long as it takes to make lists and to walk them."""
-_FEW = 40
-"""Lists; for fewer, starting processes takes longer than the work."""
+_FEW = 1_000_000
+"""Cells, or so, of lists; for fewer, starting processes takes longer than the work."""
 
 
 def sweep(
@@ -251,7 +249,7 @@ def sweep_settings(
             raise ArgumentError("by: got s_per_sample, expected samples of a micro-batch, too; try s_per_microbatch")
     if judge.limit_bytes is not None or by == "peak_memory_bytes":
         _require_judged(settings, judge, "by" if judge.limit_bytes is None else "limit_bytes")
-    workers, threads = _shares(settings, num_workers)
+    workers = _num_workers(settings, num_workers)
     run = runner or make_joint_runner(workers)
     journal, outcomes, known = None, OutcomeTable(settings), set[int]()
     if resume is not None:
@@ -261,8 +259,8 @@ def sweep_settings(
         known.update(number for number, _ in kept)
         outcomes.put(OutcomeBlock.of([number for number, _ in kept], [outcome for _, outcome in kept]))
     num_done = len(known)
-    portions = _Portions(settings.groups(known), workers)
-    for block in run(replace(judge, num_threads=1 if runner else threads), portions.take):
+    portions = _Portions(settings.blocks(known), workers)
+    for block in run(judge, portions.take):
         outcomes.put(block)
         if journal is not None:
             journal.add(*map(outcomes.outcome_of, block.numbers))
@@ -276,36 +274,36 @@ def sweep_settings(
     return SweepResult(outcomes, by, len(cluster.devices) if isinstance(cluster, Cluster) else None)
 
 
-def _shares(settings: SettingTable, num_workers: int | None) -> tuple[int, int]:
-    """Return how many processes share out the lists, and how many threads of each the links."""
-    num_lists, most = len(settings.orders), num_cores() if num_workers is None else num_workers
-    if num_lists < (_FEW if num_workers is None else most):
-        return 1, most
-    return most, 1
+def _num_workers(settings: SettingTable, num_workers: int | None) -> int:
+    """Return how many processes share out the blocks of settings."""
+    blocks = settings.blocks()
+    if num_workers is None:
+        num_workers = num_cores() if sum(map(_work, blocks)) > _FEW else 1
+    return min(num_workers, len(blocks))
 
 
 @final
 class _Portions:
-    """Groups as they are handed out: few at first, so that something is known soon, and ever more.
+    """Blocks as they are handed out: few at first, so that something is known soon, and ever more.
 
     Args:
-        groups: The groups, the shortest lists first.
+        blocks: The blocks, the shortest lists first.
         num_workers: How many processes share them out.
     """
 
-    def __init__(self, groups: Sequence[SettingGroup], num_workers: int) -> None:
-        self._groups = deque((group, sum(map(_work, group))) for group in groups)
+    def __init__(self, blocks: Sequence[SettingBlock], num_workers: int) -> None:
+        self._blocks = deque((block, _work(block)) for block in blocks)
         self._num_workers = num_workers
-        self._left = sum(work for _, work in self._groups)
+        self._left = sum(work for _, work in self._blocks)
         self._most = _FIRST_PORTION
 
-    def take(self) -> Sequence[SettingGroup]:
+    def take(self) -> Sequence[SettingBlock]:
         """Return the next portion; nothing when all are handed out."""
-        portion: list[SettingGroup] = []
+        portion: list[SettingBlock] = []
         work, most = 0, min(self._most, self._left // (4 * self._num_workers))
-        while self._groups and (not portion or work + self._groups[0][1] <= most):
-            group, its = self._groups.popleft()
-            portion.append(group)
+        while self._blocks and (not portion or work + self._blocks[0][1] <= most):
+            block, its = self._blocks.popleft()
+            portion.append(block)
             work += its
         self._left -= work
         self._most = min(2 * self._most, _LARGEST_PORTION)
@@ -313,8 +311,8 @@ class _Portions:
 
 
 def _work(block: SettingBlock) -> int:
-    """Return how long a block takes, in cells or so: links add little to lists."""
-    return block.length * (1 + len(block.numbers) // _LINKS_OF_LISTS)
+    """Return how long a block takes, in cells or so: to compile lists takes as long as a few of its settings."""
+    return block.length * (3 + len(block.numbers))
 
 
 def _require_judged(settings: SettingTable, judge: SweepJudge, asked: str) -> None:
