@@ -9,6 +9,7 @@ from .critical_paths import shares as shares
 from .device_metrics import DeviceMetrics as DeviceMetrics
 from .device_metrics import Metrics as Metrics
 from .device_metrics import metrics as metrics
+from .device_metrics import require_work as require_work
 from .device_speeds import DeviceSpeed as DeviceSpeed
 from .device_speeds import Slowness as Slowness
 from .device_speeds import device_speeds as device_speeds

@@ -106,6 +106,18 @@ class Metrics:
         return pd.DataFrame([device.to_row() for device in self.devices]).astype({"peak_memory_bytes": "Int64"})
 
 
+def require_work(timeline: Timeline, busy_s: float) -> None:
+    """Refuse a Timeline whose devices work for no time.
+
+    Raises:
+        SimulationError: `busy_s` is 0, but for roundings.
+    """
+    if busy_s <= _NOTHING_S:
+        raise SimulationError(
+            f"{timeline.name}: got a timeline in which no op takes time, expected some work; try costs above 0 s"
+        )
+
+
 def metrics(timeline: Timeline) -> Metrics:
     """Return the metrics of `timeline`; memory comes from its samples, if it has any.
 
@@ -114,10 +126,7 @@ def metrics(timeline: Timeline) -> Metrics:
     """
     devices = _devices(timeline)
     makespan_s, ideal_s = timeline.makespan_s, max((device.busy_s for device in devices), default=0.0)
-    if ideal_s <= _NOTHING_S:
-        raise SimulationError(
-            f"{timeline.name}: got a timeline in which no op takes time, expected some work; try costs above 0 s"
-        )
+    require_work(timeline, ideal_s)
     return Metrics(
         makespan_s=makespan_s,
         bubble_fraction=math.fsum(device.idle_s for device in devices) / (len(devices) * makespan_s),

@@ -17,6 +17,7 @@ from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
 from pipesched.schedules.transforms import recompute, with_steps
 from pipesched.simulator import Inexact, Scenario, SteadyPace
+from pipesched.simulator.analysis import require_work
 from pipesched.simulator.fast import (
     RepeatedRuns,
     ScenarioLists,
@@ -207,6 +208,8 @@ class SweepJudge:
             seconds = [compiled.makespan_s(conditions.jitter, seed + run) for run in range(self.num_runs)]
             seed += seconds.index(median_low(seconds))
         timeline, peak_bytes = compiled.timeline_and_peaks(conditions.jitter, seed)
+        work_s = busy_s(timeline)
+        require_work(timeline, work_s)
         pace = self._pace(lists, source, scenario, timeline)
         num_devices = len(set(schedule.rank_to_device))
         limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
@@ -218,7 +221,7 @@ class SweepJudge:
         return SweptOutcome(
             setting,
             timeline.makespan_s,
-            idle_share(busy_s(timeline), num_devices, timeline.makespan_s),
+            idle_share(work_s, num_devices, timeline.makespan_s),
             None if pace is None else pace.s_per_microbatch,
             None if pace is None else pace.bubble_fraction,
             max(peak_bytes.values(), default=None),

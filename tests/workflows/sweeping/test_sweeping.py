@@ -167,6 +167,11 @@ def test_a_setting_that_cannot_be_is_a_row_with_its_reason():
     assert (sum(counts), len(counts)) == (3, 2)  # an odd number of micro-batches, and of ranks
 
 
+def test_costs_without_any_time_are_refused_as_simulate_refuses_them():
+    with pytest.raises(ArgumentError, match="1f1b: got a timeline in which no op takes time, expected some work"):
+        pipesched.sweep(["1f1b"], pipesched.DeviceCost(0.0, 0.0), num_ranks=2, num_microbatches=4)
+
+
 def test_idle_devices_of_the_best_setting_are_named_with_the_best_that_has_none():
     result = small(num_ranks=[2, 4], num_microbatches=[4, 8])
     assert result.best.setting.num_ranks == 2
