@@ -26,6 +26,7 @@ from pipesched.workflows.verifying.schedule_verification import (
     held_against,
     profile_for_runs,
     run_source,
+    with_buffers_of,
 )
 from pipesched.workflows.verifying.verified_rounds import PRECISION, MachineDrift, RoundsVerification, ScheduleRounds
 from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
@@ -76,7 +77,7 @@ def verify_in_rounds(
     yardsticks_s, profiles = [look()], [measure()]
     runs: list[list[ScheduleRun]] = []
     yardsticks_s.append(look())
-    cuts = [_cut(source, conditions(profiles[0], source)) for source in sources]
+    cuts = [_cut(source, with_buffers_of(settings, conditions(profiles[0], source))) for source in sources]
     for _ in range(rounds):
         tick = next(steps)
         runs.append(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from pipesched.executor import RunSettings
+from pipesched.executor import RunSettings, uses_streams
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model
 from pipesched.profiles.partitioning import parse_partition
@@ -134,15 +134,23 @@ def verify_source(
     Args:
         source: Source of the schedule.
         model: The model, or its name.
-        conditions: Conditions of the prediction, from a profile that determines the cut of the model.
+        conditions: Conditions of the prediction, from a profile that determines the cut of the model; the run
+            determines the buffers.
         settings: Settings of the run.
         progress: Receives the finished fraction of all ops now and then.
         measured_how: Fields of `Measure`.
     """
+    conditions = with_buffers_of(settings, conditions)
     prediction = predict_source(source, conditions)
     return held_against(
         run_source(source, model, conditions, settings, progress, **measured_how), prediction, conditions
     )
+
+
+def with_buffers_of(settings: RunSettings, conditions: Conditions) -> Conditions:
+    """Return the conditions with receive buffers as a run with these settings allocates them."""
+    is_at_use = settings.device == "cuda" and uses_streams(settings)
+    return replace(conditions, buffers="at_use" if is_at_use else "pooled")
 
 
 def run_source(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from pipesched.executor import RunSettings, uses_streams
+from pipesched.executor import RunSettings
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model
 from pipesched.schedules.builders import ParameterValue
@@ -238,5 +238,4 @@ class _Asked:
             cluster=self.cluster,
             microbatch_size=self.microbatch_size,
             partition=self.partition or "balanced",
-            buffers="at_use" if self.settings.device == "cuda" and uses_streams(self.settings) else "pooled",
         )
