@@ -113,6 +113,7 @@ def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasureme
         input_saved=keeps_input,
         output_saved=False,
         output_is_input=False,
+        working_bytes=cost.working_bytes or None,
     )
     if cost.backward_input_s is None or cost.backward_weight_s is None:
         return measured

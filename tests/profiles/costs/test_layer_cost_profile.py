@@ -47,6 +47,14 @@ def test_from_i_to_w_a_stage_holds_what_f_saved():
     assert stage.saved_for_weight_bytes == 60 + 30
 
 
+def test_stages_of_a_layer_have_its_working_memory_in_proportion_to_the_samples():
+    layers = LayerCosts(tuple(StageCost(1.0, 2.0, saved_bytes=5, working_bytes=working) for working in (40, 0, 6)))
+    profile = profile_of_costs(layers, "layers", 2, [1, 4])
+    for size in (1, 2, 3, 4):
+        stages = costs_of_stages(profile, ((0, 1), (1, 2), (2, 3)), size).stages
+        assert [stage.working_bytes for stage in stages] == [20 * size, 0, 3 * size]
+
+
 def test_i_and_w_that_nobody_knows_are_shares_of_b_but_for_the_first_stage():
     whole = LayerCosts((StageCost(1.0, 2.0), StageCost(1.0, 4.0), StageCost(1.0, None, 3.0, 5.0)))
     profile = profile_with_input_share(profile_of_costs(whole, "layers", 1), 0.25)
