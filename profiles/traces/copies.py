@@ -7,7 +7,7 @@ are copies: by their names, or, if names do not contain stages, by their times.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipesched.profiles import ProfileError
@@ -52,9 +52,6 @@ def pipeline_ranks(traces: Sequence[RankTrace], noun: str) -> tuple[list[RankTra
         return list(traces), None
     kept = [traces[place] for place in places]
     return kept, _sentence(traces, kept, "the others do the same passes, as tensor-parallel ranks do", noun)
-
-
-_Alike = Callable[[Sequence[Pass], RankTrace, Sequence[Pass], RankTrace], bool]
 
 
 def _same_names(first: Sequence[Pass], _: RankTrace, second: Sequence[Pass], __: RankTrace) -> bool:

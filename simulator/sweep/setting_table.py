@@ -1,10 +1,12 @@
 """The settings of a sweep as a table of which no row is made before it is read.
 
-orders           sizes      links                      setting number
-1f1b p=4 m=8     1          bandwidth 1e9              0
-bandwidth 1e10             1
-2          bandwidth 1e9              2
-..
+    orders           sizes      links                      setting number
+    1f1b p=4 m=8     1          bandwidth 1e9              0
+                                bandwidth 1e10             1
+                     2          bandwidth 1e9              2
+                     ..
+
+Numbers go up with the link first, then the size, then the order.
 """
 
 from __future__ import annotations

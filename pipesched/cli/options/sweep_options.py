@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pipesched.workflows.simulating import Conditions
     from pipesched.workflows.sweeping import ParameterNumber, SweepSpace
 
-_MOST_COUNT = 2**31 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
