@@ -26,6 +26,7 @@ from pipesched.workflows.arguments import read_schedule_argument
 from pipesched.workflows.measuring import modelled_spec
 from pipesched.workflows.simulating import Conditions, predict_source
 from pipesched.workflows.timelines import explain_error
+from pipesched.workflows.verifying.schedule_verification import with_buffers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +169,8 @@ def _verified(card: Card, case: Case) -> Verified:
         card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares,
         splits=source.schedule.columns.splits_backward,
     )  # fmt: skip
-    conditions = Conditions(
-        costs=profile,
-        microbatch_size=case.size,
-        partition="balanced",
-        buffers="pooled" if card.is_dry else "at_use",
-    )
+    conditions = Conditions(costs=profile, microbatch_size=case.size, partition="balanced")
+    conditions = with_buffers_of(settings, conditions)
     prediction = predict_source(source, conditions)
     bounds = conditions.bounds_of(source)
     assert bounds is not None, "the model is measured"
