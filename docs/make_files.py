@@ -44,8 +44,11 @@ def _tables(schema: Mapping[str, Any]) -> Iterator[str]:
 def _table(record: Mapping[str, Any], records: Mapping[str, Any]) -> str:
     lines = ["", "| field | is | means |", "|---|---|---|"]
     for name, field in record["properties"].items():
-        needed = "" if name in record.get("required", ()) else "; or left out"
-        lines.append(f"| `{name}` | {_kind(field, records)}{needed} | {field['description']} |")
+        kind, means = _kind(field, records), field["description"]
+        if name not in record.get("required", ()):
+            means = means if "null" in kind else re.sub(r"(or )?\bnull\b", "left out", means)
+            kind += "; or left out"
+        lines.append(f"| `{name}` | {kind} | {means} |")
     return "\n".join([*lines, ""])
 
 

@@ -141,7 +141,7 @@ class ErrorSplit:
 
         nothing = part(0.0)
         is_off = part(makespan.error_s) != nothing
-        alone = "" if makespan.predicted_s is not None else "with its works alone "
+        alone = "" if makespan.predicted_s is not None else "with its own op times "
         because = []
         if makespan.predicted_s is not None and part(makespan.costs_s) != nothing:
             because.append(f"{part(makespan.costs_s)} because ops ran {_word(makespan.costs_s, 'er')} than {than}")

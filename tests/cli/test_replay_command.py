@@ -25,7 +25,7 @@ def test_a_run_alone_is_works_hand_over_and_rest(pipesched, runs):
     answer = pipesched("replay measured.json --wide")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[-1] == (
-        "gpipe: with its works alone 12.2 % too fast: 12.2 % because messages and posting took longer, "
+        "gpipe: with its own op times 12.2 % too fast: 12.2 % because messages and posting took longer, "
         "0.0 % unexplained"
     )
 

@@ -27,7 +27,7 @@ def test_pipedream_and_gpipe_are_told_apart_by_their_pace_in_the_long_run(pipesc
     table = pipesched(f"{line} --wide").out
     assert "steady / micro-batch" in table
     assert all(f"│ {pace} │" in " ".join(table.split()) for pace in ("3 s", "4.125 s"))
-    steady_line = "\nsteady, when it goes on: 3 s per micro-batch, steady_bubble_fraction 0.00%\n"
+    steady_line = "\nsteady state: 3 s per micro-batch, steady_bubble_fraction 0.00%\n"
     assert steady_line in pipesched(f"simulate -s pipedream -p 4 -m 8 {COSTS}").out
 
 

@@ -21,7 +21,7 @@ def replay(
     costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
     gantt: Annotated[
         Path | None,
-        typer.Option(help="Draw the prediction, or works alone, over the run: .png, .svg, .pdf or .html."),
+        typer.Option(help="Draw the prediction, or without costs the replay, over the run: .png, .svg, .pdf or .html."),
     ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the output of --json: .json.")] = None,

@@ -180,7 +180,7 @@ class Simulation(Prediction):
         if self.pace is not None:
             share = self.pace.bubble_fraction
             idle = "" if share is None else f", steady_bubble_fraction {readable_share(share)}"
-            lines.append(f"steady, when it goes on: {readable_pace(self.pace)} per micro-batch{idle}")
+            lines.append(f"steady state: {readable_pace(self.pace)} per micro-batch{idle}")
         if self.least is not None:
             lines.append(self.least.sentence)
         return lines

@@ -99,7 +99,7 @@ def test_a_run_without_prediction_has_no_part_of_costs():
     assert split.makespan.predicted_s is None
     assert split.makespan.costs_s == 0.0
     assert split.makespan.error_s == pytest.approx(split.makespan.hand_over_s)
-    assert split.sentence().startswith("1f1b: with its works alone ")
+    assert split.sentence().startswith("1f1b: with its own op times ")
 
 
 def test_one_message_that_comes_late_is_unexplained_and_told():
@@ -181,5 +181,5 @@ def test_launching_is_named_where_it_bounds_the_run(launch_s, device, what):
     run = run_by_hand(build("gpipe", num_ranks=2, num_microbatches=1), 0.1, 0.5, 1.2)
     split = split_error(replace(run, launch_s=launch_s, yardstick=Yardstick(device, 1, 1.0)))
     assert split.sentence() == (
-        f"gpipe: with its works alone 12.2 % too fast: 12.2 % because {what} took longer, 0.0 % unexplained"
+        f"gpipe: with its own op times 12.2 % too fast: 12.2 % because {what} took longer, 0.0 % unexplained"
     )
