@@ -108,7 +108,7 @@ def report(num_draws: int, loops: Sequence[str]) -> Iterator[str]:
     lists = ", ".join(f"{name} ({count})" for name, count in sorted(names.items()))
     yield from textwrap.wrap(f"Lists: {lists}.", 118, break_on_hyphens=False)
     yield ""
-    yield "| what was drawn | draws that are answered |"
+    yield "| drawn feature | answered draws |"
     yield "|---|---|"
     for what, count in sorted(counts.items()):
         yield f"| {what} | {count} |"

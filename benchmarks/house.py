@@ -90,7 +90,7 @@ def report() -> Iterator[str]:
     yield ""
     yield "`python benchmarks/house.py`"
     yield ""
-    yield "| what | number |"
+    yield "| measure | number |"
     yield "|---|---|"
     yield f"| source lines, files | {num_lines(source):,}, {len(source)} |"
     yield f"| test lines, files | {num_lines(tests):,}, {len(tests)} |"

@@ -38,7 +38,7 @@ def section(name: str, row: Row) -> Iterator[str]:
     yardstick = f"yardstick {yardstick_s(1) * 1e3:.2f} ms"
     yield from provenance(f"speed.py --rows {name}", os.getloadavg()[0], f"{yardstick}; {row.how}")
     yield ""
-    yield "| what | goal | figure | reached |"
+    yield "| measure | goal | figure | reached |"
     yield "|---|---|---|---|"
     for figure in row.figures():
         yield figure.line()

@@ -85,7 +85,7 @@ def report(
     yield from provenance(f"timeline_page.py {command}", load, "chromium without a graphics card, 1400 x 900")
     yield f"{boxes:,} boxes with memory: {size / 1e6:.1f} MB, written in {written_s:.0f} s after the simulation."
     yield ""
-    yield "| shown of the makespan | what is in view | frames per second | a drawing, median | slowest of 20 |"
+    yield "| shown of the makespan | content in view | frames per second | a drawing, median | slowest of 20 |"
     yield "|---|---|---|---|---|"
     for row in rows:
         draws = sorted(row["draws"])

@@ -16,7 +16,7 @@ SCHEDULES = ("gpipe", "1f1b", "zb_h1", "interleaved", "pipedream", "wpipe")
 
 def lines(card: Card) -> Iterator[str]:
     """Yield the lines of this row's section."""
-    yield "A rank's bytes are those that its own ops allocate, by the allocator's peak inside each op."
+    yield "A rank's bytes are the allocations of its own ops: the allocator's peak inside each op."
     yield ""
     yield "| case | peak of each rank, MB | error of each rank |"
     yield "|---|---|---|"

@@ -49,7 +49,7 @@ _NOT_HEARD_S = 1.0
 """Time after which a rank counts as waiting for nobody if its guard is silent [s]."""
 _STACKS_S = 1.2
 _TOLD_S = 0.5
-"""Time that a rank which its agent ends waits for the report of another cause [s]: less than `VERDICT_S`."""
+"""Time that the guard of a rank ended by its agent waits for the report of another cause [s]; less than `VERDICT_S`."""
 _ENDING_S = 0.3
 """Time of a rank to end by itself [s]."""
 _LEASH_S = 2.0

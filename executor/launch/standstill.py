@@ -21,8 +21,7 @@ SLACK_S = 0.3
 _NO_WAIT_S = 10.0
 """Extra time without any move while no rank waits: an op may be slow [s]."""
 _LONGEST_LOOK_S = 0.5
-"""Time limit for the search of lost messages in op lists; beyond it a lost message counts as one that is not yet
-sent [s]."""
+"""Time limit for the search of lost messages in op lists; messages not checked by then count as not lost [s]."""
 ADVICE = "where an op takes that long, try a longer timeout"
 
 

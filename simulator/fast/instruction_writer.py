@@ -18,7 +18,7 @@ POST_REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cell
 
 WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
 """Results of `write_instructions`: success, an op waits for a missing message, a Send meets a Recv of another message,
-a post meets none, a replica does not reduce, or the arrays are too small for the instructions."""
+a Send or Recv has no partner, a replica does not reduce, or the arrays are too small for the instructions."""
 
 
 def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -71,7 +71,8 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
         arrived: Transfer that brings it, -1 if it is made there.
         work_of: 20 numbers per stage: the duration of each phase, with a copy or a look-ahead or without.
         work_ranks: The rank of these durations, by stage, -1 at first.
-        pairs: Three numbers per duration: keys of pairs, and their durations.
+        pairs: Three numbers per Overlap of a rank, with room for one per duration: the keys of its two ops, and the
+            first of its three durations.
         reduced: Stage of each reduction, to be written.
         next_reductions: Next reduction of the same stage, -1 at first.
         num_posts: Number of ranks that post each reduction, 0 at first.

@@ -96,7 +96,7 @@ class RepeatedRuns:
         return with_steps(lists_of_all(schedule, 1) if is_alone else schedule)
 
     def _run(self, scenario: Scenario, times: int) -> tuple[Schedule, Timeline]:
-        """Return the lists of so many batches, and their Timeline in a scenario."""
+        """Return the op lists of `times` batches, and their Timeline in a scenario."""
         if times not in self._runs:
             lists = self._batch if times == 1 else repeat_in_columns(self._batch, times)
             self._runs[times] = ScenarioLists(lists)

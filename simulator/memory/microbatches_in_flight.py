@@ -26,7 +26,7 @@ from pipesched.simulator.memory.activations import Part, activation_bytes
 from pipesched.simulator.memory.flight_loop import add_changes, find_changes
 
 _MOST = 1 << 40
-"""Largest common denominator of stage counts that machine code adds up in whole numbers."""
+"""Largest common denominator of the shares counted by stages that machine code adds up in whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)

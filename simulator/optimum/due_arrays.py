@@ -145,7 +145,7 @@ class _Held(NamedTuple):
         inside: Peak before its end, without working memory.
         left: At its end.
         change: Just after its end, when gradients whose Step takes no time are freed.
-        lasting: After the gap-filling ops that it allows.
+        lasting: After the gap-filling ops that it allows (W, Step), too; 0 for such an op itself.
     """
 
     working: int

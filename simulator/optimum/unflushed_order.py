@@ -16,10 +16,10 @@ the forwards, and back with the backwards: with the way (j, k) of all passed ops
 
 For a given T the last rank needs h = 1, and every other one, from there, the least that keeps this: no rank can have a
 smaller h. A rank that runs ahead, h > 1, may have weights to predict, or to keep for its backwards: its forwards or
-Steps then take longer, which an order of another kind may avoid for some of its micro-batches. Three lower bounds hold
-for the period of any order: the work of a rank, the time of a micro-batch's messages on a link, and a round trip from
-rank j to the last rank and back, divided by the micro-batches that fit on rank j (Little's law). With a period no
-shorter than the second one, no message waits for the one before it.
+Steps then take longer, which an order of another kind may avoid for some of its micro-batches. The
+period of any order has three lower bounds: the work of a rank, the time that the messages of one micro-batch occupy one
+direction of a link, and a round trip from rank j to the last rank and back, divided by the micro-batches that fit on
+rank j (Little's law). With a period no shorter than the second bound, no message waits for the message before it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def predict_by_equations(
     Args:
         scenario: Scenario of one pipeline, with the number of pipelines; only costs in the profile are used.
         profile: Profile of a setting on the same devices, by `profile_setting`.
-        accounting: Accounting of AvgPipe's equations: whose seconds are added up.
+        accounting: AvgPipe's equations as printed, or with all terms per iteration.
 
     Returns:
         The seconds of an iteration, in which every pipeline does a batch, and the bytes that the devices hold; or the

@@ -40,7 +40,7 @@ _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
 
 
 class Accounting(StrEnum):
-    """A reading of AvgPipe's equations: whose seconds are added up."""
+    """A reading of AvgPipe's equations: as printed, or with all terms per iteration."""
 
     PAPER = "paper"
     CONSISTENT = "consistent"

@@ -1,4 +1,4 @@
-"""Where one thread launched the ops of all ranks, every result of the run says what that took."""
+"""If one thread launches the ops of all ranks, every result of the run reports the launch time."""
 
 from dataclasses import replace
 

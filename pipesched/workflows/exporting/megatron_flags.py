@@ -3,12 +3,11 @@
 Names and rules are from `megatron/training/arguments.py` (commit 000c4ac2) and megatron-core 0.16.1
 (`pipeline_parallel/schedules.py`, `transformer/pipeline_parallel_layer_layout.py`):
 
-* 1F1B if the layout has one stage on a rank, interleaved 1F1B if it has several. Interleaved, N micro-batches go
-through
-  all chunks before the next N: p <= N <= M, and M mod N is 0 (or at least p). The default of N is p, and p > 1.
+* 1F1B if the layout has one stage on a rank, interleaved 1F1B if it has several. Interleaved, N micro-batches
+  pass all chunks before the next N: p <= N <= M, and M mod N is 0 (or at least p). The default of N is p, and p > 1.
 * The layout has a letter for every layer (E embedding, t transformer layer, L output layer) and a bar between stages;
   stage s is on rank s mod p.
-* The width follows from the number of processes. Either the copies of a stage or the stages of a copy are side by side.
+* The width follows from the number of processes. Either the copies of a stage or the ranks of a copy are side by side.
 * The GPUs that share a layer are side by side, before the copies of a stage.
 * Selective recomputation recomputes attention unless other modules are named; there is one granularity.
 * Recomputation keeps the input of every n-th transformer layer; n must divide the transformer layers of every stage.

@@ -10,7 +10,8 @@ Names and rules are from torchtitan 0.3.0 (`config/configs.py`, `distributed/pip
 * The mesh has pipelines outside and GPUs that share a layer inside: the copies of a stage are side by side.
 * GPUs that share a layer share the sequence too, unless sequence parallelism is off.
 * Recomputation is a subcommand, so it comes last. If it is full, each transformer layer keeps its input. Selective
-  recomputation goes by operation: the output of attention is kept, every other product is computed again.
+  recomputation goes by operation: the output of attention is kept, every second matrix product is computed
+  again.
 * Mixed precision comes with sharded weights, or without a pipeline: here ``training.dtype`` alone sets the data type
   of computation, weights and optimizer. There is no float16.
 * Attention is scaled_dot_product_attention or FlexAttention, neither of which keeps its whole matrix.

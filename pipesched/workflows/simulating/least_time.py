@@ -40,7 +40,7 @@ from pipesched.simulator.optimum import (
 OnSearch: TypeAlias = Callable[[float, float, float], None]
 """Receives (share of the search time that is over, best time so far [s], proven lower bound [s])."""
 _CHOICES = 8
-"""Steps from no stage to all stages that recompute, first stages first, in the orders known before a search."""
+"""Steps from no recomputing stage to all optional ones, first stages first, among the orders known before a search."""
 _SMALLEST = 1e-4
 """The smallest gap that is reported, because of rounding."""
 

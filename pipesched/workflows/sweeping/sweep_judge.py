@@ -1,4 +1,4 @@
-"""The judge of a sweep: predicts settings as `simulate` does, those of the same lists by one program."""
+"""The judge of a sweep: predicts settings as `simulate` does; settings with the same op lists share one program."""
 
 from __future__ import annotations
 

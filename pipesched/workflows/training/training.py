@@ -104,7 +104,7 @@ def train(
     """Train a model under a schedule. A run that diverges ends there, and is a result.
 
     In a script that torchrun has started, this process joins as its rank, and every process gets the result. Under
-    torchrun the final weights are not judged, and a run that diverges does not end. `close` ends processes that stay
+    torchrun the final weights are not judged, and a run that diverges continues. `close` ends processes that stay
     for the next run.
 
     Args:
@@ -121,8 +121,7 @@ def train(
             None with a plan, which has a partition.
         profile: Profile of the model, for the partition.
         costs: Costs for a prediction of the run, as `simulate` takes them, except that a DeviceCost is of a whole
-            batch;
-            None: no prediction.
+            batch; None: no prediction.
         cluster: The machines of the prediction; None: equal devices whose links take no time.
         is_distributed: Whether every rank has a process of its own; if not, all ranks are in this process.
         advance: ``auto``: forwards run further ahead as long as that is faster; with several processes.
@@ -135,8 +134,8 @@ def train(
         every: Steps from one checkpoint to the next; None: 100, or as before. A schedule without a flush is drained and
             refilled at each, so its losses depend on this.
         keep: Number of the newest checkpoints to keep; None: 3, or as before.
-        resume: A checkpoint, or a folder whose newest checkpoint continues the run. The run continues bit by bit as an
-            uninterrupted one, or, if a signal drained it early, as a run whose end was the drain.
+        resume: A checkpoint, or a folder whose newest checkpoint continues the run. The results equal an uninterrupted
+            run bit by bit, or, if a signal drained the run early, a run with a checkpoint at that step.
         restarts: Most restarts from the newest checkpoint after a rank fails, with processes of its own; the result has
             the failures.
         export: A .safetensors file for the final weights of the whole model; not under torchrun.

@@ -86,7 +86,7 @@ def tune(
 ) -> TuneResult:
     """Choose micro-batches M, pipelines N and more for a model, a batch and the memory of the devices.
 
-    The batch and its micro-batches M are of one pipeline. N micro-batches are in flight at once, and times are of one
+    The batch and its M micro-batches are of one pipeline. N pipelines process N batches at once, and times are of one
     batch. Several pipelines are averaged elastically, which is another training. Unless `pipelines` asks for it, the
     answer is a setting with plain training.
 

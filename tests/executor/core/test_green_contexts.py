@@ -20,7 +20,7 @@ class Code(IntEnum):
 
 
 class Driver:
-    """A driver that splits SMs from the front, in steps of eight; what is left by a split is not split again.
+    """A driver that splits SMs from the front, in steps of eight; it refuses to split the rest of a split again.
 
     Attributes:
         shares: First and last SM of each green context.

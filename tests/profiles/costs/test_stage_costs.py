@@ -24,9 +24,9 @@ def test_forward_and_backward_together_count_a_backward_in_two_parts(cost, both_
     [
         ((), (), 0),
         ((5,), (9,), 5),
-        ((5, 7), (9, 3), 7),  # the last layer's, with all that is saved
-        ((50, 7), (9, 3), 47),  # the first layer's, in the place of what the last saved
-        ((4, 0), (9, 30), 0),  # less than that: nothing more than the stage had saved
+        ((5, 7), (9, 3), 7),  # working memory of the last layer, while all layers hold their saved bytes
+        ((50, 7), (9, 3), 47),  # working memory of the first layer, minus the freed saved bytes of the last
+        ((4, 0), (9, 30), 0),  # less than the freed saved bytes: no more than the saved bytes of the stage
         ((60, 50, 1), (0, 10, 20), 30),
     ],
 )

@@ -23,7 +23,7 @@ LAYERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(
 
 
 def made(costs):
-    """Return a profile of layers that take, save and weigh as `costs` says; those that take long work in much."""
+    """Return a profile of layers of (seconds, saved bytes, weight bytes); slow layers use more working memory."""
     return profile(
         *(
             layer(
@@ -36,7 +36,7 @@ def made(costs):
 
 
 def held(model, bounds):
-    """Return what each stage of 1F1B holds: weights, gradients, Adam's state, p - s micro-batches, and B's work."""
+    """Return 1F1B memory by stage: weights, gradients, Adam's state, p - s micro-batches, working memory of B."""
     stages = costs_of_stages(model, bounds, 1).stages
     return [
         2 * cost.weight_bytes + cost.optimizer_bytes + (len(bounds) - s) * cost.saved_bytes + cost.working_bytes
