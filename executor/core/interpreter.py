@@ -71,12 +71,23 @@ class Waiting:
 
 
 Probe: TypeAlias = Callable[[Compute, Stage], Callable[[Tensor | None], None]]
-"""Looks at computations, or interferes with them."""
+"""Called before a computation with op and stage; the returned function is called with its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Called before a computation with op and stage; the returned function is called with its result."""
+    """One rank of a run: its op list, its stages and its transport.
+
+    Attributes:
+        ops: The rank's op list, lowered; it is read from the start at each run.
+        num_stages: Stages of the whole pipeline.
+        stages: The stages of the rank.
+        at: Called before each op with its position in `ops` and the op.
+        probe: Called before each computation, or None.
+        named: Returns an op under its name in messages: the list may be a part of a longer run.
+        streams: Streams of the rank's device.
+        on_turn: Called when a turn of the rank begins, in a process with several ranks.
+    """
 
     rank: int
     ops: Iterable[Op]

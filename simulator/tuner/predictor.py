@@ -137,7 +137,7 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
         num_pipelines: n.
 
     Raises:
-            SimulationError: There are no micro-batches, or not equally many for each pipeline.
+        SimulationError: There are no micro-batches, or not equally many for each pipeline.
     """
     microbatches = {part.microbatch for span in timeline.spans for part in computes(span.op)}
     num_each, left = divmod(len(microbatches), num_pipelines)
