@@ -171,7 +171,7 @@ class RunSpec(RunSettings):
         yield from self._injected_faults()
 
     def _injected_faults(self) -> Iterator[str]:
-        """Yield the faults of the injected faults."""
+        """Yield the errors in the faults to inject."""
         if self.is_emulated and self.is_finite_checked:
             yield "is_finite_checked: got True with costs to emulate, expected a model: emulated stages have no numbers"
         for text in self.inject:
