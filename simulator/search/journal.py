@@ -135,7 +135,7 @@ class Journal(Generic[KeptT]):
 
 def search_all(
     settings: Sequence[Any],
-    search: Callable[[Sequence[Any]], Iterator[KeptT]],
+    search: Callable[[Sequence[Any]], Iterator[Sequence[KeptT]]],
     journal: Journal[KeptT] | None = None,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> tuple[KeptT, ...]:
@@ -143,15 +143,15 @@ def search_all(
 
     Args:
         settings: The settings, each once.
-        search: Yields the outcomes of settings, in any order, as they are found.
+        search: Yields outcomes of settings, in any order, some at a time as they are found.
         journal: Stores them, or None for no storage.
         tick: Callback with the fraction done.
     """
     known = {} if journal is None else journal.known
     outcomes = {setting: known[setting] for setting in settings if setting in known}
-    for outcome in search([setting for setting in settings if setting not in outcomes]):
-        outcomes[outcome.setting] = outcome
+    for answers in search([setting for setting in settings if setting not in outcomes]):
+        outcomes |= {outcome.setting: outcome for outcome in answers}
         if journal is not None:
-            journal.add(outcome)
+            journal.add(*answers)
         tick(len(outcomes) / len(settings))
     return tuple(replace(outcomes[setting], setting=setting) for setting in settings)  # files have no `OwnName`

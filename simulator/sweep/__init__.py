@@ -1,4 +1,4 @@
-"""Many settings at once: what each is, and lists that are predicted under many costs and links together."""
+"""The settings of a sweep, and their outcomes."""
 
 import lazy_loader
 

@@ -64,6 +64,11 @@ class SweptSetting(SearchCandidate):
         return replace(self, microbatch_size=None, link=())
 
     @property
+    def num_cells(self) -> int:
+        """Stages times micro-batches, or one stage per rank where the schedule fixes their number."""
+        return self.num_ranks * self.num_microbatches * (self.num_chunks or 1)
+
+    @property
     def label(self) -> str:
         """The schedule and its counts, as pictures name them."""
         chunks = "" if self.num_chunks is None else f" v={self.num_chunks}"
@@ -149,6 +154,14 @@ class SweptOutcome(SearchOutcome):
             "fits": self.fits if known else None,
             "reason": self.reason,
         }
+
+
+def measured_columns(settings: Iterable[SweptSetting]) -> tuple[str, ...]:
+    """Return the columns of a table of settings: counts, parameters and links, then the measures."""
+    settings = tuple(settings)
+    parameters = dict.fromkeys(name for setting in settings for name, _ in setting.parameters)
+    link = dict.fromkeys(name for setting in settings for name, _ in setting.link)
+    return (*SETTING_COLUMNS, *parameters, *link, *SweptOutcome.MEASURES)
 
 
 def best_first(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:

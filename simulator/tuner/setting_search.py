@@ -64,9 +64,9 @@ def search_settings(
     judge = judge or _judge(problem, settings, evaluator, accounting)
     run = runner or make_process_runner(workers)
 
-    def search(settings: Sequence[Setting]) -> Iterator[SettingOutcome]:
+    def search(settings: Sequence[Setting]) -> Iterator[Sequence[SettingOutcome]]:
         chunks = _chunks(settings)
-        return run(judge, lambda: next(chunks, ()))
+        return ([outcome] for outcome in run(judge, lambda: next(chunks, ())))
 
     with rare_collections():
         return search_all(settings, search, journal, tick)

@@ -16,8 +16,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
-from pipesched.simulator.sweep import OutcomeBlock, SettingBlock
+from pipesched.simulator.sweep import SweptOutcome, SweptSetting
 
 _FIRST, _MOST = 5, 12
 """Links that are cut for themselves at first, and at most."""
@@ -25,20 +26,21 @@ _SAME = 1e-9
 """Relative; less is no gain."""
 
 
-def has_many_links(block: SettingBlock) -> bool:
-    """Whether a block has more links than are cut for themselves."""
-    return len(block.numbers) > _MOST
+def has_many_links(settings: Sequence[SweptSetting]) -> bool:
+    """Whether there are more links than are cut for themselves."""
+    return len(settings) > _MOST
 
 
-def sampled_cuts(block: SettingBlock, cut_of: Callable[[int], str | None]) -> dict[int, str | None]:
-    """Return the cuts of sample links by their places in a block: more samples between links of unlike cuts.
+def sampled_cuts(
+    settings: Sequence[SweptSetting], cut_of: Callable[[SweptSetting], str | None]
+) -> dict[SweptSetting, str | None]:
+    """Return the cuts of sample settings: more samples between links of unlike cuts.
 
     Args:
-        block: The settings of many links.
-        cut_of: Returns the cut of the setting at a place.
+        settings: Settings of the same op lists, each with its own link.
+        cut_of: Returns the cut of a setting.
     """
-    links = [*zip(*block.links.values(), strict=True)]
-    order = sorted(range(len(links)), key=links.__getitem__)
+    order = sorted(settings, key=attrgetter("link"))
     cuts = {rank: cut_of(order[rank]) for rank in (step * (len(order) - 1) // (_FIRST - 1) for step in range(_FIRST))}
     while len(cuts) < _MOST:
         gaps = [(last - first, first) for first, last in pairwise(sorted(cuts)) if cuts[first] != cuts[last]]
@@ -50,44 +52,39 @@ def sampled_cuts(block: SettingBlock, cut_of: Callable[[int], str | None]) -> di
 
 
 def contenders(
-    block: SettingBlock, sampled: SettingBlock, samples: Mapping[str, OutcomeBlock], *, by_pace: bool
-) -> dict[str, list[int]]:
-    """Return the places of a block at which each cut may be the fastest.
+    settings: Sequence[SweptSetting], samples: Mapping[str, Sequence[SweptOutcome]], *, by_pace: bool
+) -> dict[str, list[SweptSetting]]:
+    """Return the settings for which each cut may be the fastest.
 
     Args:
-        block: Settings of the same lists as the sampled ones.
-        sampled: The settings of the sample links.
+        settings: Settings of the same op lists as the sampled ones.
         samples: Outcomes of the sampled settings under each cut.
-        by_pace: Whether the steady pace counts, where it is known, in place of the makespan.
+        by_pace: Whether the steady-state time counts, where it is known, in place of the makespan.
     """
     lines = {
-        cut: sorted(
-            zip(
-                _axis(sampled),
-                (_cost(outcomes, place, by_pace=by_pace) for place in range(len(sampled.numbers))),
-                strict=True,
-            )
-        )
+        cut: sorted((_place(outcome.setting), _cost(outcome, by_pace=by_pace)) for outcome in outcomes)
         for cut, outcomes in samples.items()
     }
-    if len(block.links) > 1 or any(over_bytes for line in lines.values() for _, (over_bytes, _) in line):
-        return {cut: [*range(len(block.numbers))] for cut in samples}
+    has_one_axis = all(len(setting.link) == 1 for setting in settings)
+    if not has_one_axis or any(over_bytes for line in lines.values() for _, (over_bytes, _) in line):
+        return {cut: [*settings] for cut in samples}
     points = {cut: [(at, seconds) for at, (_, seconds) in line] for cut, line in lines.items()}
     known = [at for at, _ in points[next(iter(points))]]
-    places_of: dict[str, list[int]] = {cut: [] for cut in samples}
-    for place, at in enumerate(_axis(block)):
+    settings_of: dict[str, list[SweptSetting]] = {cut: [] for cut in samples}
+    for setting in settings:
+        at = _place(setting)
         after = min(max(1, bisect_right(known, at)), len(known) - 1)
         most_s = min(_line(at, *line[after - 1 : after + 1]) for line in points.values())
         for cut, line in points.items():
             if _least_s(line, after, at) <= most_s * (1 + _SAME):
-                places_of[cut].append(place)
-    return places_of
+                settings_of[cut].append(setting)
+    return settings_of
 
 
-def _axis(block: SettingBlock) -> list[float]:
-    """Return for each link the number in which times are convex, where all links differ in one thing."""
-    name, values = next(iter(block.links.items()))
-    return [1 / value for value in values] if name == "bandwidth_bytes_per_s" else [*values]
+def _place(setting: SweptSetting) -> float:
+    """Return the number in which times are convex, of a link that differs from the others in one value."""
+    name, value = setting.link[0]
+    return 1 / value if name == "bandwidth_bytes_per_s" else value
 
 
 def _line(at: float, first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -107,37 +104,27 @@ def _least_s(line: Sequence[tuple[float, float]], after: int, at: float) -> floa
 
 
 def best_of_cuts(
-    outcomes: Mapping[str, Sequence[OutcomeBlock]], own: Mapping[int, str], *, by_pace: bool
-) -> tuple[OutcomeBlock, dict[str, list[int]]]:
-    """Return the measures of settings under the best cut of each, or under its own, and the numbers of each cut.
+    outcomes: Mapping[str, Sequence[SweptOutcome]], own: Mapping[SweptSetting, str], *, by_pace: bool
+) -> dict[SweptSetting, tuple[str, SweptOutcome]]:
+    """Return the best cut of each setting, or its own cut, with the outcome under it.
 
     Args:
         outcomes: Outcomes of settings under each cut.
-        own: The cut of a setting that was cut for itself, by its number.
-        by_pace: Whether the steady pace counts, where it is known, in place of the makespan.
+        own: The cut of a setting that was cut for itself.
+        by_pace: Whether the steady-state time counts, where it is known, in place of the makespan.
     """
-    under: defaultdict[int, list[tuple[str, OutcomeBlock, int]]] = defaultdict(list)
-    for cut, blocks in outcomes.items():
-        for block in blocks:
-            for place, number in enumerate(block.numbers):
-                if own.get(number, cut) == cut:
-                    under[number].append((cut, block, place))
-    numbers, cuts, reasons = sorted(under), defaultdict[str, list[int]](list), dict[int, str]()
-    chosen: list[tuple[OutcomeBlock, int]] = []
-    for number in numbers:
-        cut, block, place = min(under[number], key=lambda case: _cost(*case[1:], by_pace=by_pace))
-        if place in block.reasons:
-            reasons[len(chosen)] = block.reasons[place]
-        chosen.append((block, place))
-        cuts[cut].append(number)
-    columns = {name: [getattr(block, name)[place] for block, place in chosen] for name in OutcomeBlock._fields[1:-1]}
-    return OutcomeBlock(numbers, **columns, reasons=reasons), cuts
+    under: defaultdict[SweptSetting, list[tuple[str, SweptOutcome]]] = defaultdict(list)
+    for cut, of_cut in outcomes.items():
+        for outcome in of_cut:
+            if own.get(outcome.setting, cut) == cut:
+                under[outcome.setting].append((cut, outcome))
+    return {setting: min(cases, key=lambda case: _cost(case[1], by_pace=by_pace)) for setting, cases in under.items()}
 
 
-def _cost(block: OutcomeBlock, place: int, *, by_pace: bool) -> tuple[float, float]:
+def _cost(outcome: SweptOutcome, *, by_pace: bool) -> tuple[float, float]:
     """Return the cost to minimise: bytes over memory, then seconds; an infeasible cut costs most."""
-    seconds, pace_s = float(block.seconds[place]), float(block.steady_s_per_microbatch[place])
-    if math.isnan(seconds):
+    seconds, pace_s = outcome.seconds, outcome.steady_s_per_microbatch
+    if seconds is None:
         return math.inf, math.inf
-    held = float(block.held_bytes[place]) if place in block.reasons else 0.0
-    return held, pace_s if by_pace and not math.isnan(pace_s) else seconds
+    held = 0.0 if outcome.fits else float(outcome.held_bytes or 0)
+    return held, pace_s if by_pace and pace_s is not None else seconds

@@ -47,14 +47,7 @@ class SettingCondition:
     """
 
     text: str
-    _tree: ast.expr
     _read: _Reader = field(compare=False, repr=False)
-
-    @property
-    def names(self) -> set[str]:
-        """The columns that it is about."""
-        names = (node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name))
-        return {SHORT_NAMES.get(name, name) for name in names}
 
     @staticmethod
     def read(text: str, columns: Collection[str]) -> SettingCondition:
@@ -76,7 +69,7 @@ class SettingCondition:
                     f"where: got {shown(text)}, expected names of columns, numbers, texts, arithmetic, "
                     f"comparisons, and, or, not, in; try {_EXAMPLE}"
                 )
-        return SettingCondition(text, tree, _reader(tree))
+        return SettingCondition(text, _reader(tree))
 
     def holds(self, row: Mapping[str, object]) -> bool:
         """Return whether it holds of a setting; it does not where it compares what the setting does not have.

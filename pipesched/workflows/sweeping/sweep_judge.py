@@ -30,7 +30,7 @@ from pipesched.simulator.fast import (
     steady_pace,
 )
 from pipesched.simulator.search import over_memory_reason
-from pipesched.simulator.sweep import OutcomeBlock, SettingBlock, SweptOutcome, SweptSetting
+from pipesched.simulator.sweep import SweptOutcome, SweptSetting
 from pipesched.workflows.arguments import ScheduleSource, layer_bounds, partition_text, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Conditions, cut_text
 from pipesched.workflows.sweeping.link_cuts import best_of_cuts, contenders, has_many_links, sampled_cuts
@@ -54,7 +54,7 @@ class KnownLists:
 
 @dataclass(frozen=True, slots=True)
 class SweepJudge:
-    """Predicts blocks of settings; can be sent to another process.
+    """Predicts settings; can be sent to another process.
 
     Attributes:
         conditions: What all settings have in common: costs, machines, network.
@@ -71,19 +71,16 @@ class SweepJudge:
     num_runs: int = 1
     _known_costs: dict[Any, StageCosts] = field(default_factory=dict, repr=False, compare=False)
 
-    def __call__(self, block: SettingBlock) -> OutcomeBlock:
-        """Return the outcomes of the settings of a block."""
-        machine_code.expect(_STEPS * block.length * len(block.numbers))
+    def __call__(self, settings: Sequence[SweptSetting]) -> list[SweptOutcome]:
+        """Return the outcomes of settings with the same op lists and the same micro-batch size, in their order."""
+        first = settings[0]
+        machine_code.expect(_STEPS * first.num_cells * len(settings))
         try:
-            source = _source(block.order)
-            require_lowerable(source.schedule)
+            source = _source(first.order)
         except REFUSED as error:
-            return OutcomeBlock.refused(block, self.say(error))
-        shared = self._under_few_cuts(block, source)
-        if shared is not None:
-            return shared
-        outcomes = [self._outcome_of(source, setting) for setting in block.settings()]
-        return OutcomeBlock.of(block.numbers, outcomes)
+            return [SweptOutcome(setting, reason=self.say(error)) for setting in settings]
+        shared = self._under_few_cuts(settings, source)
+        return [self._outcome_of(source, setting) for setting in settings] if shared is None else shared
 
     def _outcome_of(self, source: ScheduleSource, setting: SweptSetting) -> SweptOutcome:
         """Return the outcome of a setting, or the reason why it is refused."""
@@ -92,17 +89,16 @@ class SweepJudge:
         except REFUSED as error:
             return SweptOutcome(setting, reason=self.say(error))
 
-    def _under_few_cuts(self, block: SettingBlock, source: ScheduleSource) -> OutcomeBlock | None:
-        """Return what the settings of many links amount to under the cuts of some; None where each has its own cut."""
+    def _under_few_cuts(self, settings: Sequence[SweptSetting], source: ScheduleSource) -> list[SweptOutcome] | None:
+        """Return the outcomes of settings with many links, which share a few cuts; None where each has its own cut."""
         conditions = self.conditions
-        if not conditions.cuts_layers or not has_many_links(block):
+        if not conditions.cuts_layers or not has_many_links(settings):
             return None
-        settings = [*block.settings()]
         try:
-            cuts = sampled_cuts(block, lambda place: self._cut(source, settings[place]).partition)
-            own = {block.numbers[place]: cut for place, cut in cuts.items() if cut is not None}
-            bounds = layer_bounds(conditions.costs, source.schedule, block.size, "balanced")
-        except REFUSED:  # which is found again, and told
+            cuts = sampled_cuts(settings, lambda setting: self._cut(source, setting).partition)
+            own = {setting: cut for setting, cut in cuts.items() if cut is not None}
+            bounds = layer_bounds(conditions.costs, source.schedule, settings[0].microbatch_size, "balanced")
+        except REFUSED:  # each setting finds the reason again
             return None
         if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
             return None
@@ -111,26 +107,19 @@ class SweepJudge:
             replace(self, conditions=replace(conditions, jitter=0.0), num_runs=1),
             source.longer is not None,
         )
-        sampled, rest = block.at([*cuts]), block.at([place for place in range(len(block.numbers)) if place not in cuts])
-        samples = {cut: exact.under_cut(cut, sampled) for cut in dict.fromkeys([*own.values(), *simple])}
-        outcomes = {cut: [of_samples] for cut, of_samples in samples.items()}
-        for cut, places in contenders(rest, sampled, samples, by_pace=by_pace).items():
-            if places:
-                outcomes[cut].append(exact.under_cut(cut, rest.at(places)))
-        best, numbers_of = best_of_cuts(outcomes, own, by_pace=by_pace)
+        samples = {cut: exact.under_cut(cut, [*cuts]) for cut in dict.fromkeys([*own.values(), *simple])}
+        outcomes = {cut: [*of_samples] for cut, of_samples in samples.items()}
+        rest = [setting for setting in settings if setting not in cuts]
+        for cut, some in contenders(rest, samples, by_pace=by_pace).items():
+            outcomes[cut] += exact.under_cut(cut, some) if some else []
+        best = best_of_cuts(outcomes, own, by_pace=by_pace)
         if not conditions.jitter:
-            return best
-        place_of = {number: place for place, number in enumerate(block.numbers)}
-        return OutcomeBlock.joined(
-            [
-                self.under_cut(cut, block.at([place_of[number] for number in numbers]))
-                for cut, numbers in numbers_of.items()
-            ]
-        )
+            return [best[setting][1] for setting in settings]
+        return [outcome for setting in settings for outcome in self.under_cut(best[setting][0], [setting])]
 
-    def under_cut(self, cut: str, block: SettingBlock) -> OutcomeBlock:
-        """Return the measures of the settings of many links under one cut of the layers."""
-        return replace(self, conditions=replace(self.conditions, partition=cut))(block)
+    def under_cut(self, cut: str, settings: Sequence[SweptSetting]) -> list[SweptOutcome]:
+        """Return the outcomes of settings under one cut of the layers."""
+        return replace(self, conditions=replace(self.conditions, partition=cut))(settings)
 
     def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Conditions:
         """Return the conditions of a setting, with its machines and the layers of each of its stages."""
@@ -247,13 +236,8 @@ class SweepJudge:
 
 @lru_cache(maxsize=2)
 def _lists(order: SweptSetting) -> KnownLists:
-    """Return the compiled lists of a setting; the last ones are kept, as settings of many links have the same lists.
-
-    Raises:
-        NotRunnableError: The lists cannot run to their end.
-    """
+    """Return the compiled lists of a setting; the last ones are kept, as settings of many links have the same lists."""
     source = _source(order)
-    require_runnable(source.schedule)
     lowered, runs = lower(source.schedule), None
     with suppress(ScheduleError):  # lists that do not repeat
         runs = longer_runs(lowered if source.longer else source.schedule, source.longer)
@@ -262,13 +246,19 @@ def _lists(order: SweptSetting) -> KnownLists:
 
 @lru_cache(maxsize=8)
 def _source(order: SweptSetting) -> ScheduleSource:
-    """Return the schedule of a setting; the last ones are kept, as settings of many sizes have the same lists."""
+    """Return the schedule of a setting; the last ones are kept, as settings of many sizes have the same lists.
+
+    Raises:
+        ScheduleError: The schedule cannot have these counts, or its lists cannot run to their end.
+    """
     counts = order.num_ranks, order.num_microbatches, order.num_chunks
     source = source_of_entry(find(order.schedule), *counts, dict(order.parameters))
-    if not order.recomputes:
-        return source
-    longer = None if source.longer is None else partial(_recomputed, source.longer)
-    return ScheduleSource(recompute(source.schedule), longer)
+    if order.recomputes:
+        longer = None if source.longer is None else partial(_recomputed, source.longer)
+        source = ScheduleSource(recompute(source.schedule), longer)
+    require_lowerable(source.schedule)
+    require_runnable(source.schedule)
+    return source
 
 
 def _recomputed(longer: Callable[[int], Schedule], times: int) -> Schedule:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
-from pipesched.simulator.sweep import COLUMN_HEADINGS, OutcomeTable, SweptOutcome, pareto_front
+from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, pareto_front
 from pipesched.workflows import Table, with_nan
 
 if TYPE_CHECKING:
@@ -24,11 +24,13 @@ class SweepResult:
     Attributes:
         outcomes: Those that fit at the front, by rising `by`; then those that do not, then those that cannot be.
         by: Name of the measure that orders them.
+        columns: The columns of the table: what settings have, and what they amount to.
         num_devices: Devices of the cluster; None: as many as the largest setting takes.
     """
 
-    outcomes: Sequence[SweptOutcome]
+    outcomes: tuple[SweptOutcome, ...]
     by: str
+    columns: tuple[str, ...]
     num_devices: int | None = None
 
     def __repr__(self) -> str:
@@ -54,14 +56,6 @@ class SweepResult:
         """Those that fit and that no other one beats in `by` and memory at once, by rising `by`."""
         return pareto_front(self.outcomes, self.by)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the table: what settings have, and what they amount to."""
-        if isinstance(self.outcomes, OutcomeTable):
-            return (*self.outcomes.settings.columns, *SweptOutcome.MEASURES)
-        names = [name for outcome in self.outcomes for name in outcome.setting.to_row()]
-        return (*dict.fromkeys(names), *self.outcomes[0].measures())
-
     def to_rows(self, outcomes: Iterable[SweptOutcome] | None = None) -> list[dict[str, Any]]:
         """Return plain data, a row per setting, all with the same columns; None where there is no such thing.
 
@@ -76,12 +70,7 @@ class SweepResult:
         """Return a row per setting, the best first; numbers that a setting does not have are NaN."""
         import pandas as pd
 
-        if isinstance(self.outcomes, OutcomeTable):
-            columns = self.outcomes.columns()
-            columns |= {name: _plain_column(columns[name]) for name in self.outcomes.settings.parameters}
-            frame = pd.DataFrame(columns)
-        else:
-            frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
+        frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
         return with_nan(frame, ("fits", "reason")).astype({"fits": "boolean"})
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,15 +179,6 @@ def _kind(outcome: SweptOutcome) -> tuple[str, str]:
 
 def _plain(value: object) -> object:
     return ":".join(map(str, value)) if isinstance(value, tuple) else value
-
-
-def _plain_column(values: Any) -> Any:
-    """Return an array, lists of numbers in it as texts."""
-    if values.dtype != object:
-        return values
-    plain = values.copy()
-    plain[:] = [*map(_plain, values)]
-    return plain
 
 
 _MOST_ROWS = 20_000

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from pipesched.schedules.builders import Entry, find
-from pipesched.simulator.sweep import SETTING_COLUMNS, SettingTable, SweptSetting
+from pipesched.simulator.sweep import SETTING_COLUMNS, SweptSetting
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 
@@ -62,8 +62,8 @@ class SweepSpace:
             len(self._chunks(entry)) * prod(map(len, self._parameters(entry).values())) for _, entry in self._entries()
         )
 
-    def settings(self) -> SettingTable:
-        """Return every setting once.
+    def settings(self) -> tuple[SweptSetting, ...]:
+        """Return every setting once; settings with the same op lists and the same micro-batch size stand together.
 
         Raises:
             ArgumentError: There are too many, or of none the condition holds.
@@ -72,16 +72,20 @@ class SweepSpace:
             raise ArgumentError(
                 f"a sweep: got {self.num_settings:,} settings, expected at most {MOST_SETTINGS:,}; try fewer values"
             )
-        links = {name: [*dict.fromkeys(values)] for name, values in self.link.items()}
-        table = SettingTable([*dict.fromkeys(self._orders())], [*dict.fromkeys(self.microbatch_sizes)], links)
+        links = [tuple(zip(self.link, values, strict=True)) for values in product(*self.link.values())]
+        settings = dict.fromkeys(
+            replace(order, microbatch_size=size, link=link)
+            for order, size, link in product(self._orders(), self.microbatch_sizes, links)
+        )
         if self.condition is None:
-            return table
-        kept = self._kept(table)
+            return tuple(settings)
+        entries, holds = dict(self._entries()), self.condition.holds
+        kept = tuple(setting for setting in settings if holds(_row(setting, entries[setting.schedule])))
         if not kept:
             count = self.num_settings
             what = "does not hold of the one setting" if count == 1 else f"holds of none of {count:,} settings"
             raise ArgumentError(f"where: got {self.condition.text!r}, which {what}, expected some; try another")
-        return SettingTable(table.orders, table.sizes, links, kept)
+        return kept
 
     def _orders(self) -> Iterator[SweptSetting]:
         for name, entry in self._entries():
@@ -89,21 +93,6 @@ class SweepSpace:
             axes: list[Sequence[Any]] = [self.num_ranks, self.num_microbatches, self._chunks(entry)]
             for p, m, v, *values, recomputes in product(*axes, *parameters.values(), self.recomputes):
                 yield SweptSetting(name, p, m, v, tuple(zip(parameters, values, strict=True)), recomputes)
-
-    def _kept(self, table: SettingTable) -> list[int]:
-        """Return the numbers of the settings of which the condition holds."""
-        assert self.condition is not None, "somebody asked"
-        entries, links = dict(self._entries()), [dict(link) for link in table.links]
-        varied = [{"microbatch_size": size, **link} for size in table.sizes for link in links]
-        is_of_lists = self.condition.names.isdisjoint(("microbatch_size", *self.link))
-        kept: list[int] = []
-        for number, order in enumerate(table.orders):
-            first, row = number * len(varied), _row(order, entries[order.schedule])
-            if not is_of_lists:
-                kept += [first + n for n, others in enumerate(varied) if self.condition.holds(row | others)]
-            elif self.condition.holds(row):
-                kept += range(first, first + len(varied))
-        return kept
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         return ((name, find(name)) for name in self.schedules)

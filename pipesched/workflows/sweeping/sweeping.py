@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import groupby
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Journal, Runner, make_joint_runner, own_sources
-from pipesched.simulator.sweep import OutcomeBlock, OutcomeTable, SettingBlock, SettingTable, SweptOutcome
+from pipesched.simulator.search import Journal, Runner, make_joint_runner, own_sources, search_all
+from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first, measured_columns
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -51,8 +52,13 @@ from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
 
 _FIRST_PORTION, _LARGEST_PORTION = 2_000, 500_000
 """Cells, or so, of the lists that a process is handed first, and at most."""
+_MOST_TOGETHER = 1_024
+"""Settings of a block."""
 _FEW = 1_000_000
 """Cells, or so, of lists; for fewer, starting processes takes longer than the work."""
+
+_Block: TypeAlias = tuple[SweptSetting, ...]
+"""Settings with the same op lists and the same micro-batch size."""
 
 
 def sweep(
@@ -220,7 +226,7 @@ def _link_values(name: str, values: object) -> tuple[float, ...]:
 
 
 def sweep_settings(
-    settings: SettingTable,
+    settings: Sequence[SweptSetting],
     judge: SweepJudge,
     *,
     by: str | None = None,
@@ -232,8 +238,8 @@ def sweep_settings(
     """Predict `settings` and put them in order.
 
     Args:
-        settings: The settings, each once.
-        judge: Predicts those that have the same lists.
+        settings: The settings, each once; settings with the same op lists and micro-batch size stand together.
+        judge: Predicts settings with the same op lists.
         by: The measure that orders them; None: as `sweep` does.
         num_workers: Processes; None: as many as cores, where that is quicker.
         runner: Another way to go through them, in place of processes of this machine.
@@ -245,41 +251,42 @@ def sweep_settings(
     """
     if by is not None:
         require_choice("by", by, sorted({*SweptOutcome.MEASURES} - {"fits", "reason"}))
-        if by == "s_per_sample" and settings.sizes[0] is None:
+        if by == "s_per_sample" and settings[0].microbatch_size is None:
             raise ArgumentError("by: got s_per_sample, expected samples of a micro-batch, too; try s_per_microbatch")
     if judge.limit_bytes is not None or by == "peak_memory_bytes":
         _require_judged(settings, judge, "by" if judge.limit_bytes is None else "limit_bytes")
-    workers = _num_workers(settings, num_workers)
-    run = runner or make_joint_runner(workers)
-    journal, outcomes, known = None, OutcomeTable(settings), set[int]()
+    journal = None
     if resume is not None:
-        what = judge.conditions, judge.limit_bytes, judge.is_steady, judge.num_runs, *own_sources(settings.orders)
+        what = judge.conditions, judge.limit_bytes, judge.is_steady, judge.num_runs, *own_sources(settings)
         journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines, network and builders")
-        kept = [(n, journal.known[setting]) for n, setting in enumerate(settings) if setting in journal.known]
-        known.update(number for number, _ in kept)
-        outcomes.put(OutcomeBlock.of([number for number, _ in kept], [outcome for _, outcome in kept]))
-    num_done = len(known)
-    portions = _Portions(settings.blocks(known), workers)
-    for block in run(judge, portions.take):
-        outcomes.put(block)
-        if journal is not None:
-            journal.add(*map(outcomes.outcome_of, block.numbers))
-        num_done += len(block.numbers)
-        progress(num_done / len(settings))
-    if not outcomes.can_be:
+
+    def search(settings: Sequence[SweptSetting]) -> Iterator[Sequence[SweptOutcome]]:
+        blocks = _blocks(settings)
+        workers = _num_workers(blocks, num_workers)
+        return (runner or make_joint_runner(workers))(judge, _Portions(blocks, workers).take)
+
+    outcomes = search_all(settings, search, journal, progress)
+    if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
-    by = by or ("s_per_microbatch" if settings.sizes[0] is None else "s_per_sample")
-    outcomes.put_in_order(by)
+    by = by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
     cluster = judge.conditions.cluster
-    return SweepResult(outcomes, by, len(cluster.devices) if isinstance(cluster, Cluster) else None)
+    num_devices = len(cluster.devices) if isinstance(cluster, Cluster) else None
+    return SweepResult(best_first(outcomes, by), by, measured_columns(settings), num_devices)
 
 
-def _num_workers(settings: SettingTable, num_workers: int | None) -> int:
-    """Return how many processes share out the blocks of settings."""
-    blocks = settings.blocks()
+def _blocks(settings: Sequence[SweptSetting]) -> list[_Block]:
+    """Return settings in blocks of the same op lists and the same micro-batch size, the shortest lists first."""
+    alike = groupby(settings, key=lambda setting: replace(setting, link=()))
+    rows = [tuple(some) for _, some in alike]
+    blocks = [row[start : start + _MOST_TOGETHER] for row in rows for start in range(0, len(row), _MOST_TOGETHER)]
+    return sorted(blocks, key=lambda block: block[0].num_cells)
+
+
+def _num_workers(blocks: Sequence[_Block], num_workers: int | None) -> int:
+    """Return the number of processes for blocks of settings."""
     if num_workers is None:
         num_workers = num_cores() if sum(map(_work, blocks)) > _FEW else 1
-    return min(num_workers, len(blocks))
+    return max(1, min(num_workers, len(blocks)))
 
 
 @final
@@ -291,15 +298,15 @@ class _Portions:
         num_workers: How many processes share them out.
     """
 
-    def __init__(self, blocks: Sequence[SettingBlock], num_workers: int) -> None:
+    def __init__(self, blocks: Sequence[_Block], num_workers: int) -> None:
         self._blocks = deque((block, _work(block)) for block in blocks)
         self._num_workers = num_workers
         self._left = sum(work for _, work in self._blocks)
         self._most = _FIRST_PORTION
 
-    def take(self) -> Sequence[SettingBlock]:
+    def take(self) -> Sequence[_Block]:
         """Return the next portion; nothing when all are handed out."""
-        portion: list[SettingBlock] = []
+        portion: list[_Block] = []
         work, most = 0, min(self._most, self._left // (4 * self._num_workers))
         while self._blocks and (not portion or work + self._blocks[0][1] <= most):
             block, its = self._blocks.popleft()
@@ -310,15 +317,14 @@ class _Portions:
         return portion
 
 
-def _work(block: SettingBlock) -> int:
+def _work(block: _Block) -> int:
     """Return how long a block takes, in cells or so: to compile lists takes as long as a few of its settings."""
-    return block.length * (3 + len(block.numbers))
+    return block[0].num_cells * (3 + len(block))
 
 
-def _require_judged(settings: SettingTable, judge: SweepJudge, asked: str) -> None:
+def _require_judged(settings: Sequence[SweptSetting], judge: SweepJudge, asked: str) -> None:
     """Refuse a limit that nothing can be held against; costs say of all settings what they hold, or of none."""
-    for block in settings.blocks():
-        setting = next(block.settings())
+    for setting, *_ in _blocks(settings):
         try:
             has_bytes = judge.has_bytes(setting)
         except REFUSED:
