@@ -15,7 +15,6 @@ from .ray_runner import make_ray_runner as make_ray_runner
 from .runners import Runner as Runner
 from .runners import Take as Take
 from .runners import evaluate_in_turn as evaluate_in_turn
-from .runners import make_joint_runner as make_joint_runner
 from .runners import make_process_runner as make_process_runner
 from .search_candidate import SearchCandidate as SearchCandidate
 from .search_candidate import own_sources as own_sources

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
 from typing import Protocol, TypeAlias, TypeVar
 
-from pipesched.profiles.processes import rare_collections, worker_pool
+from pipesched.profiles.processes import worker_pool
 
 ItemT = TypeVar("ItemT")
 AnswerT = TypeVar("AnswerT")
@@ -51,41 +49,6 @@ def make_process_runner(workers: int) -> Runner:
                     yield from future.result()
 
     return evaluate_in_turn if workers == 1 else run
-
-
-def make_joint_runner(workers: int) -> Runner:
-    """Return a runner that goes through items in this process and `workers` - 1 others, each once it has started.
-
-    Items that are done before the others start are done here, without waiting for the others.
-    """
-
-    def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
-        running: set[Future[list[AnswerT]]] = set()
-        own: deque[ItemT] = deque()
-        others = worker_pool(workers - 1, judge)
-        with suppress(_AllDoneError), others as pool, rare_collections():
-            starting = {pool.submit(()) for _ in range(workers - 1)}
-            while True:
-                starting = {future for future in starting if not future.done() or future.result()}
-                while len(running) < workers - 1 - len(starting) and (items := take()):
-                    running.add(pool.submit(items))
-                own.extend(() if own else take())
-                if own:
-                    yield judge(own.popleft())
-                elif not running:
-                    raise _AllDoneError  # it ends the starting processes
-                done = {future for future in running if future.done()}
-                if not own and not done:
-                    done = wait(running, return_when=FIRST_COMPLETED).done
-                running -= done
-                for future in done:
-                    yield from future.result()
-
-    return evaluate_in_turn if workers == 1 else run
-
-
-class _AllDoneError(Exception):
-    """Nothing is left to be done."""
 
 
 def evaluate_all(judge: Callable[[ItemT], AnswerT], items: Sequence[ItemT]) -> list[AnswerT]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Profile
-from pipesched.profiles.processes import num_cores
+from pipesched.profiles.processes import num_cores, rare_collections
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Journal, Runner, make_joint_runner, own_sources, search_all
+from pipesched.simulator.search import Journal, Runner, make_process_runner, own_sources, search_all
 from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first, measured_columns
 from pipesched.workflows import (
     MAX_PROCESSES,
@@ -50,10 +49,10 @@ from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
 from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
 
-_FIRST_PORTION, _LARGEST_PORTION = 2_000, 500_000
-"""Cells, or so, of the lists that a process is handed first, and at most."""
 _MOST_TOGETHER = 1_024
-"""Settings of a block."""
+"""Most settings of a block."""
+_MOST_BLOCKS = 16
+"""Most blocks that a process takes at once."""
 _FEW = 1_000_000
 """Cells, or so, of lists; for fewer, starting processes takes longer than the work."""
 
@@ -241,7 +240,7 @@ def sweep_settings(
         settings: The settings, each once; settings with the same op lists and micro-batch size stand together.
         judge: Predicts settings with the same op lists.
         by: The measure that orders them; None: as `sweep` does.
-        num_workers: Processes; None: as many as cores, where that is quicker.
+        num_workers: Processes; None: one per core if that is quicker.
         runner: Another way to go through them, in place of processes of this machine.
         resume: File that keeps what is found.
         progress: Is told which share of the settings is done.
@@ -262,10 +261,12 @@ def sweep_settings(
 
     def search(settings: Sequence[SweptSetting]) -> Iterator[Sequence[SweptOutcome]]:
         blocks = _blocks(settings)
-        workers = _num_workers(blocks, num_workers)
-        return (runner or make_joint_runner(workers))(judge, _Portions(blocks, workers).take)
+        workers = num_workers or (num_cores() if sum(map(_work, blocks)) > _FEW else 1)
+        run, shares = runner or make_process_runner(workers), _shares(blocks, workers)
+        return run(judge, lambda: next(shares, ()))
 
-    outcomes = search_all(settings, search, journal, progress)
+    with rare_collections():
+        outcomes = search_all(settings, search, journal, progress)
     if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
     by = by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
@@ -282,39 +283,13 @@ def _blocks(settings: Sequence[SweptSetting]) -> list[_Block]:
     return sorted(blocks, key=lambda block: block[0].num_cells)
 
 
-def _num_workers(blocks: Sequence[_Block], num_workers: int | None) -> int:
-    """Return the number of processes for blocks of settings."""
-    if num_workers is None:
-        num_workers = num_cores() if sum(map(_work, blocks)) > _FEW else 1
-    return max(1, min(num_workers, len(blocks)))
-
-
-@final
-class _Portions:
-    """Blocks as they are handed out: few at first, so that something is known soon, and ever more.
-
-    Args:
-        blocks: The blocks, the shortest lists first.
-        num_workers: How many processes share them out.
-    """
-
-    def __init__(self, blocks: Sequence[_Block], num_workers: int) -> None:
-        self._blocks = deque((block, _work(block)) for block in blocks)
-        self._num_workers = num_workers
-        self._left = sum(work for _, work in self._blocks)
-        self._most = _FIRST_PORTION
-
-    def take(self) -> Sequence[_Block]:
-        """Return the next portion; nothing when all are handed out."""
-        portion: list[_Block] = []
-        work, most = 0, min(self._most, self._left // (4 * self._num_workers))
-        while self._blocks and (not portion or work + self._blocks[0][1] <= most):
-            block, its = self._blocks.popleft()
-            portion.append(block)
-            work += its
-        self._left -= work
-        self._most = min(2 * self._most, _LARGEST_PORTION)
-        return portion
+def _shares(blocks: Sequence[_Block], num_workers: int) -> Iterator[Sequence[_Block]]:
+    """Yield blocks for one process at a time, fewer of them towards the end, so that all processes end together."""
+    first = 0
+    while first < len(blocks):
+        after = first + max(1, min(_MOST_BLOCKS, (len(blocks) - first) // (4 * num_workers)))
+        yield blocks[first:after]
+        first = after
 
 
 def _work(block: _Block) -> int:
