@@ -17,6 +17,8 @@ from .memory_room import is_out_of_memory as is_out_of_memory
 from .memory_room import require_room_for_torch as require_room_for_torch
 from .memory_room import room_bytes as room_bytes
 from .memory_room import too_many_objects as too_many_objects
+from .message_table import MessageTable as MessageTable
+from .message_table import message_table as message_table
 from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average
 from .op import Compute as Compute
@@ -47,6 +49,7 @@ from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
 from .op_cells import cell_code as cell_code
+from .op_columns import Cells as Cells
 from .op_columns import OpColumns as OpColumns
 from .op_columns import OpRow as OpRow
 from .quoting import OneLineError as OneLineError

@@ -205,9 +205,11 @@ def interruptible(loop: Callable[..., Any], num_steps: int) -> Callable[..., Any
     return run
 
 
-def loop_in(loop: Callable[..., Any], *, in_arrays: bool, num_steps: int = 0) -> Callable[..., Any]:
+def loop_in(
+    loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (), *, in_arrays: bool, num_steps: int = 0
+) -> Callable[..., Any]:
     """Return a loop for arrays, which is compiled and answers Ctrl-C, or for lists, which is the loop itself."""
-    return interruptible(compiled(loop), num_steps) if in_arrays else loop
+    return interruptible(compiled(loop, parts), num_steps) if in_arrays else loop
 
 
 def filled(count: int, number: int, *, in_arrays: bool, are_small: bool = False) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, final, overload
+from typing import Any, NamedTuple, TypeAlias, final, overload
 
 from pipesched.schedules.machine_code import bounds, converted
 from pipesched.schedules.op import Compute, Op, Overlap
@@ -28,6 +28,26 @@ Numbers: TypeAlias = Any
 """A list of ints, or NumPy's array of them."""
 
 _MESSAGES = frozenset(range(SEND_F, REDUCE))
+
+
+class Cells(NamedTuple):
+    """The columns of n cells of R ranks, for loops: all of them lists, or all of them NumPy's arrays.
+
+    Attributes:
+        begins: R + 1 indices: where the cells of each rank begin, and n.
+        codes: n codes.
+        stages: n stages.
+        microbatches: n micro-batches.
+        others: n peers and versions, or empty.
+        lookaheads: n look-aheads, or empty.
+    """
+
+    begins: list[int]
+    codes: list[int]
+    stages: list[int]
+    microbatches: list[int]
+    others: list[int]
+    lookaheads: list[int]
 
 
 @final
@@ -160,15 +180,14 @@ class OpColumns:
         (first_stage, last_stage), (first, last) = bounds(self.stages), bounds(self.microbatches)
         return min(first_stage, first) >= 0 and last_stage < num_stages and last < max(1, num_microbatches)
 
-    def in_form(self, *, in_arrays: bool) -> tuple[Numbers, ...]:
-        """Return begins, codes, stages, micro-batches, others and look-aheads as lists, or as NumPy's arrays.
-
-        Codes are then int8, all else int32; missing columns are empty.
-        """
+    def in_form(self, *, in_arrays: bool) -> Cells:
+        """Return the columns as lists, or as NumPy's arrays: codes of int8, all others of int32."""
         columns = self.begins, self.codes, self.stages, self.microbatches, self.others, self.lookaheads
-        return tuple(
-            converted([] if column is None else column, in_arrays=in_arrays, are_small=column is self.codes)
-            for column in columns
+        return Cells(
+            *(
+                converted([] if column is None else column, in_arrays=in_arrays, are_small=column is self.codes)
+                for column in columns
+            )
         )
 
     def rows(self) -> OpRows:

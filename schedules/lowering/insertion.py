@@ -14,19 +14,34 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import isqrt
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipesched.schedules import (
     MOST_RANKS,
+    Cells,
+    MessageTable,
     NotRunnableError,
     OpColumns,
     Schedule,
     ScheduleError,
     machine_code,
+    message_table,
     shown,
     stages_of_op,
 )
-from pipesched.schedules.lowering.recv_places import DONE, FULL, find_meetings, work_through, write_lowered
+from pipesched.schedules.lowering.recv_places import (
+    DONE,
+    FULL,
+    WORK_PARTS,
+    WRITE_PARTS,
+    Meetings,
+    MeetingState,
+    MessageState,
+    RankState,
+    find_meetings,
+    work_through,
+    write_lowered,
+)
 from pipesched.schedules.semantics import explain, progress
 
 _MAX_CLOCKS = MOST_RANKS**2
@@ -105,28 +120,14 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
     if not columns.are_within(num_stages, num_microbatches):
         return None
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)
-    in_arrays = machine_code.is_hot(num_cells * (2 + num_ranks // 16), work_through)
-    begins, codes, stages, microbatches, others, lookaheads = columns.in_form(in_arrays=in_arrays)
+    in_arrays = machine_code.is_hot(num_cells * (2 + num_ranks // 16), work_through, WORK_PARTS)
     full = partial(machine_code.filled, in_arrays=in_arrays)
-    rows = partial(machine_code.filled_rows, width=num_ranks, in_arrays=in_arrays)
-    find, work, write = (
-        machine_code.loop_in(loop, in_arrays=in_arrays, num_steps=num_cells)
-        for loop in (find_meetings, work_through, write_lowered)
-    )
-    cells = begins, codes, stages, microbatches
-    meetings, members, homes = full(num_cells, -1), full(num_stages, 0), full(num_stages * num_microbatches, -1)
-    num_meetings = find(*cells, num_microbatches, meetings, full(2 * num_stages, 0), members, homes)
-    num_kept, outcome = max(64, 2 * num_ranks), FULL
-    while outcome == FULL:
-        places = full(num_cells, -1)
-        outcome = work(
-            *cells, num_stages, num_microbatches, homes, meetings, members,
-            full(num_ranks, 0), full(num_ranks, 0), full(num_ranks, -1),
-            rows(num_ranks), rows(num_kept), full(num_kept, 0), rows(num_meetings), full(num_meetings, 0),
-            *(full(2 * len(homes), -1) for _ in range(3)), places,
-        )  # fmt: skip
-        num_kept *= 4
-    if outcome != DONE:
+    cells, table = columns.in_form(in_arrays=in_arrays), message_table(num_stages, in_arrays=in_arrays)
+    meetings, homes = Meetings(full(num_cells, -1), full(num_stages, 0)), full(num_stages * num_microbatches, -1)
+    find = machine_code.loop_in(find_meetings, in_arrays=in_arrays, num_steps=num_cells)
+    num_meetings = find(cells, num_microbatches, meetings, full(2 * num_stages, 0), homes)
+    places = _recv_places(cells, table, num_microbatches, meetings, num_meetings, homes, in_arrays=in_arrays)
+    if places is None:
         return None
     num_messages = machine_code.num_above(places, -1)
     count = num_cells + 2 * num_messages
@@ -135,9 +136,31 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
         machine_code.filled(count, 0, in_arrays=in_arrays, are_small=True),
         full(count, 0),
         full(count, 0),
-        full(count, 0) if num_messages or len(others) else None,
-        full(count, 0) if len(lookaheads) else None,
+        full(count, 0) if num_messages or len(cells.others) else None,
+        full(count, 0) if len(cells.lookaheads) else None,
     )
-    write(*cells, others, lookaheads, num_microbatches, homes, places, full(num_cells + num_ranks, 0),
-          *lowered.in_form(in_arrays=in_arrays))  # fmt: skip
+    write = machine_code.loop_in(write_lowered, WRITE_PARTS, in_arrays=in_arrays, num_steps=num_cells)
+    bounds = full(num_cells + num_ranks, 0)
+    write(cells, table, num_microbatches, homes, places, bounds, lowered.in_form(in_arrays=in_arrays))
     return lowered
+
+
+def _recv_places(
+    cells: Cells, table: MessageTable, num_microbatches: int, meetings: Meetings, num_meetings: int, homes: Any, *,
+    in_arrays: bool,
+) -> Any:  # fmt: skip
+    """Return the places of Recvs, as `work_through` writes them, or None if some list cannot finish."""
+    num_ranks, num_cells, num_messages = len(cells.begins) - 1, len(cells.codes), 2 * len(homes)
+    full = partial(machine_code.filled, in_arrays=in_arrays)
+    rows = partial(machine_code.filled_rows, width=num_ranks, in_arrays=in_arrays)
+    work = machine_code.loop_in(work_through, WORK_PARTS, in_arrays=in_arrays, num_steps=num_cells)
+    num_slots, outcome, places = max(64, 2 * num_ranks), FULL, None
+    while outcome == FULL:
+        places = full(num_cells, -1)
+        met = MeetingState(rows(num_meetings), full(num_meetings, 0))
+        ranks = RankState(full(num_ranks, 0), full(num_ranks, 0), full(1, 0), full(num_ranks, -1), rows(num_ranks))
+        makers, slots, waiters = (full(num_messages, -1) for _ in range(3))
+        messages = MessageState(makers, slots, waiters, rows(num_slots), full(num_slots, 0), full(1, 0))
+        outcome = work(cells, table, num_microbatches, homes, meetings, met, ranks, messages, places)
+        num_slots *= 4
+    return places if outcome == DONE else None

@@ -4,43 +4,103 @@
                  └> F0 B0 ─┐                  rank 1 at B0: 1 2
     rank 0   F0 F1         └> B0   so the Recv of B0's gradient stands behind the first cell of rank 0
 
-Message number stage * m + microbatch is an activation; a gradient's has all activations before it. A clock counts
-cells; one is kept for each message that is on its way.
+The loops number messages by `message_table`. A clock counts cells; one is kept for each message that is on its way.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-from pipesched.schedules import op_cells
+from pipesched.schedules import Cells, MessageTable, op_cells
 
-F, B, I, W, R = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R  # noqa: E741
-SEND_F, REDUCE, STEP, OVERLAPPED = op_cells.SEND_F, op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED
+F, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, RESHARD, OVERLAPPED = (
+    op_cells.F, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.RECV_B, op_cells.REDUCE, op_cells.STEP,
+    op_cells.RESHARD, op_cells.OVERLAPPED,
+)  # fmt: skip
 
 DONE, STUCK, FULL = range(3)
 """Results of `work_through`: all lists are finished, some cannot finish, or more clocks must be kept."""
 
 
-def find_meetings(  # noqa: C901 -- as below
-    begins: Any, codes: Any, stages: Any, microbatches: Any, num_microbatches: int, meetings: Any, counts: Any,
-    members: Any, homes: Any,
-) -> int:  # fmt: skip
+class Meetings(NamedTuple):
+    """The meetings of ranks that reduce the gradients of a stage.
+
+    Attributes:
+        of_cell: Meeting of a Reduce, or of the last Reduce before a Step; -1 for other cells.
+        members: Number of ranks that reduce a stage, by stage.
+    """
+
+    of_cell: list[int]
+    members: list[int]
+
+
+class MeetingState(NamedTuple):
+    """The mutable state of the meetings.
+
+    Attributes:
+        clocks: Joint clock of the ranks that have come, a row by meeting; zeros at first.
+        num_there: Number of ranks that have come, by meeting; zeros at first.
+    """
+
+    clocks: list[list[int]]
+    num_there: list[int]
+
+
+class RankState(NamedTuple):
+    """The mutable state of the ranks.
+
+    Attributes:
+        at: Next cell, by rank.
+        ready: Stack of the ranks that can continue.
+        num_ready: Height of the stack, in a column of one number.
+        blocked: Meeting that a rank waits for, by rank; -1 at first.
+        clocks: Number of each rank's cells that are surely over, a row by rank; zeros at first.
+    """
+
+    at: list[int]
+    ready: list[int]
+    num_ready: list[int]
+    blocked: list[int]
+    clocks: list[list[int]]
+
+
+class MessageState(NamedTuple):
+    """The mutable state of the messages.
+
+    Attributes:
+        makers: Rank that has made a message, by message; -1 at first.
+        slots: Row of a message in `clocks`, by message; -1 at first.
+        waiters: Rank that waits for a message, by message; -1 at first.
+        clocks: Clocks of makers, a row by slot.
+        free: Stack of free slots, as long as `clocks`.
+        num_free: Height of the stack, in a column of one number.
+    """
+
+    makers: list[int]
+    slots: list[int]
+    waiters: list[int]
+    clocks: list[list[int]]
+    free: list[int]
+    num_free: list[int]
+
+
+def find_meetings(  # noqa: C901 -- one loop, as below
+    cells: Cells, num_microbatches: int, meetings: Meetings, counts: list[int], homes: list[int]
+) -> int:
     """Find the rank of each F, and which Reduces meet.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
+        cells: The lists.
         num_microbatches: m.
-        meetings: n numbers, -1 at first: of a Reduce its meeting, of a Step the meeting of its stage's last Reduce.
+        meetings: The meetings, to be written.
         counts: 2 numbers per stage, zeros at first: room to count.
-        members: Number of ranks that reduce each stage, 0 at first.
-        homes: Rank of the F of each micro-batch of each stage, -1 at first.
+        homes: Rank of the F of each micro-batch of each stage, -1 at first; to be written.
 
     Returns:
         Number of meetings.
     """
+    begins, codes, stages, microbatches, _, _ = cells
+    of_cell, members = meetings
     num_stages, num_meetings = len(members), 0
     for turn in range(2):  # first how many meetings each stage has, then which they are
         for rank in range(len(begins) - 1):
@@ -51,7 +111,7 @@ def find_meetings(  # noqa: C901 -- as below
                     homes[stage * num_microbatches + microbatches[i]] = rank
                 elif code == REDUCE:
                     if turn:
-                        meetings[i] = counts[stage] + counts[num_stages + stage]
+                        of_cell[i] = counts[stage] + counts[num_stages + stage]
                     elif counts[num_stages + stage] == 0:
                         members[stage] += 1
                     counts[num_stages + stage] += 1
@@ -59,7 +119,7 @@ def find_meetings(  # noqa: C901 -- as below
                     if turn == 0 and counts[num_stages + stage] > counts[stage]:
                         counts[stage] = counts[num_stages + stage]
                 elif code == STEP and turn and counts[num_stages + stage]:
-                    meetings[i] = counts[stage] + counts[num_stages + stage] - 1
+                    of_cell[i] = counts[stage] + counts[num_stages + stage] - 1
             if num_reduces:
                 for i in range(begins[rank], begins[rank + 1]):
                     if codes[i] == REDUCE:
@@ -72,209 +132,251 @@ def find_meetings(  # noqa: C901 -- as below
     return num_meetings
 
 
-def work_through(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    begins: Any, codes: Any, stages: Any, microbatches: Any, num_stages: int, num_microbatches: int, homes: Any,
-    meetings: Any, members: Any, at: Any, ready: Any, blocked: Any, clocks: Any, kept: Any, free: Any, told: Any,
-    num_there: Any, makers: Any, slots: Any, waiters: Any, places: Any,
+def join(clock: list[int], other: list[int]) -> None:
+    """Raise the counts of a clock to the counts of another clock."""
+    for rank in range(len(clock)):
+        known = other[rank]
+        clock[rank] = known if known > clock[rank] else clock[rank]
+
+
+def missing_message(own: int, other: int, rank: int, makers: list[int]) -> int:
+    """Return the first of two messages that a computation of a rank needs and that is not there, or -1.
+
+    Args:
+        own: Message of its own stage, which the rank must have made; below 0 without one.
+        other: Message of another stage; below 0 without one.
+        rank: The rank.
+        makers: Rank that has made a message, by message.
+    """
+    if own >= 0 and makers[own] != rank:
+        return own
+    return other if other >= 0 and makers[other] < 0 else -1
+
+
+def reduce_gradients(
+    meeting: int, num_members: int, clock: list[int], met_clocks: list[list[int]], num_there: list[int],
+    blocked: list[int], ready: list[int], num_ready: list[int],
+) -> None:  # fmt: skip
+    """Come to a meeting with a clock; the last rank that comes wakes the ranks that wait."""
+    join(met_clocks[meeting], clock)
+    num_there[meeting] += 1
+    if num_there[meeting] < num_members:
+        return
+    for other in range(len(clock)):
+        if blocked[other] == meeting:
+            blocked[other] = -1
+            ready[num_ready[0]] = other
+            num_ready[0] += 1
+
+
+def learn(
+    message: int, clock: list[int], slots: list[int], kept: list[list[int]], free: list[int], num_free: list[int]
+) -> None:
+    """Join the clock of a message that is on its way, and free its slot."""
+    slot = slots[message]
+    if slot < 0:
+        return
+    join(clock, kept[slot])
+    free[num_free[0]] = slot
+    num_free[0] += 1
+    slots[message] = -1
+
+
+def keep_clock(
+    message: int, clock: list[int], slots: list[int], kept: list[list[int]], free: list[int], num_free: list[int]
+) -> bool:
+    """Keep the clock of a message that is on its way; return False if no slot is free."""
+    if num_free[0] == 0:
+        return False
+    num_free[0] -= 1
+    slot = free[num_free[0]]
+    slots[message] = slot
+    for other in range(len(clock)):
+        kept[slot][other] = clock[other]
+    return True
+
+
+def continue_rank(  # noqa: C901 -- one loop: more calls would cost plain Python more than the work
+    rank: int, cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: Meetings,
+    met: MeetingState, ranks: RankState, messages: MessageState, places: list[int],
+) -> bool:  # fmt: skip
+    """Continue the list of a rank until it waits or ends; return False if no slot for a clock is free."""
+    begins, codes, stages, microbatches, _, _ = cells
+    owns, others, mades, receivers = table
+    of_cell, members = meetings
+    met_clocks, num_there = met
+    at, ready, num_ready, blocked, clocks = ranks
+    makers, slots, waiters, kept, free, num_free = messages
+    i, end, clock, num_stages = at[rank], begins[rank + 1], clocks[rank], len(members)
+    while i < end:
+        code, last = codes[i] % OVERLAPPED, i + codes[i] // OVERLAPPED
+        if code < SEND_F:
+            missing = -1
+            for part in range(last, i - 1, -1):
+                key, microbatch = codes[part] % OVERLAPPED * num_stages + stages[part], microbatches[part]
+                own, other = owns[key] * num_microbatches + microbatch, others[key] * num_microbatches + microbatch
+                absent = missing_message(own, other, rank, makers)
+                missing = absent if absent >= 0 else missing
+            if missing >= 0:
+                waiters[missing] = rank
+                break
+            for part in range(i, last + 1):
+                other = others[codes[part] % OVERLAPPED * num_stages + stages[part]]
+                if other >= 0:
+                    learn(other * num_microbatches + microbatches[part], clock, slots, kept, free, num_free)
+        elif code == STEP and of_cell[i] >= 0:
+            if num_there[of_cell[i]] < members[stages[i]]:
+                blocked[rank] = of_cell[i]
+                break
+            join(clock, met_clocks[of_cell[i]])
+        elif code > RESHARD:
+            raise ValueError("op code: got an unknown code; add it to `continue_rank`")
+        clock[rank] = last + 1 - begins[rank]
+        if code == REDUCE:
+            reduce_gradients(of_cell[i], members[stages[i]], clock, met_clocks, num_there, blocked, ready, num_ready)
+        elif code < SEND_F:
+            for part in range(i, last + 1):
+                made = mades[codes[part] % OVERLAPPED * num_stages + stages[part]]
+                if made < 0:
+                    continue
+                message, receiver = made * num_microbatches + microbatches[part], receivers[made]
+                makers[message] = rank
+                if waiters[message] >= 0:
+                    ready[num_ready[0]] = waiters[message]
+                    num_ready[0] += 1
+                    waiters[message] = -1
+                peer = homes[receiver * num_microbatches + microbatches[part]] if receiver >= 0 else rank
+                if 0 <= peer != rank:
+                    if not keep_clock(message, clock, slots, kept, free, num_free):
+                        return False
+                    places[part] = begins[peer] + clock[peer] + peer
+        i = last + 1
+    at[rank] = i
+    return True
+
+
+def work_through(  # noqa: C901 -- three conditions on the end
+    cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: Meetings, met: MeetingState,
+    ranks: RankState, messages: MessageState, places: list[int],
 ) -> int:  # fmt: skip
     """Work all lists through, and find where the Recvs of their messages go.
 
     Args:
-        begins: Same as in `find_meetings`, like the next five and `members`.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
-        num_stages: Number of stages.
+        cells: The lists.
+        table: Messages of the computations.
         num_microbatches: m.
-        homes: The rank of each F.
-        meetings: The meetings of n cells.
-        members: Number of ranks that reduce each stage.
-        at: Next cell of each rank; R numbers, to be written.
-        ready: The ranks that can continue; R numbers, to be written.
-        blocked: The meeting that each rank waits for, -1 at first.
-        clocks: R rows of R zeros: the number of each rank's cells that are surely over, as known by each rank.
-        kept: Room for clocks of messages.
-        free: The free rows of `kept`; to be written, with the same length.
-        told: A row of R zeros for each meeting: the joint clock of its ranks.
-        num_there: Number of ranks that have come to each meeting, 0 at first.
-        makers: Rank that has made each message, -1 at first.
-        slots: Row in `kept` of each message, -1 at first.
-        waiters: Rank that waits for each message, -1 at first.
+        homes: The rank of each F, from `find_meetings`.
+        meetings: From `find_meetings`.
+        met: State of the meetings.
+        ranks: State of the ranks.
+        messages: State of the messages.
         places: n numbers, -1 at first: for a cell that makes a message for another rank, the cell there in front of
             which its Recv goes. Cells are counted over all ranks, and the end of each rank counts as one more cell.
 
     Returns:
         `DONE`, `STUCK` or `FULL`.
     """
-    num_ranks, num_ready, num_free, gradients = len(at), len(ready), len(free), num_stages * num_microbatches
+    num_ranks = len(ranks.at)
     for rank in range(num_ranks):
-        at[rank], ready[rank] = begins[rank], rank
-    for row in range(num_free):
-        free[row] = row
-    while num_ready:
-        num_ready -= 1
-        rank = ready[num_ready]
-        i, clock = at[rank], clocks[rank]
-        while i < begins[rank + 1]:
-            code, stage = codes[i], stages[i]
-            last = i + 1 if code >= OVERLAPPED else i
-            missing = -1
-            for part in range(i, last + 1):  # the inputs
-                code, stage = codes[part] % OVERLAPPED, stages[part]
-                if code >= SEND_F:
-                    continue
-                own = stage * num_microbatches + microbatches[part]
-                if code == F:
-                    if stage and makers[own - num_microbatches] < 0:
-                        missing = own - num_microbatches
-                elif code == W:
-                    if makers[gradients + own] != rank:
-                        missing = gradients + own
-                elif makers[own] != rank:
-                    missing = own
-                elif code != R and stage + 1 < num_stages and makers[gradients + own + num_microbatches] < 0:
-                    missing = gradients + own + num_microbatches
-                if missing >= 0:
-                    break
-            if missing >= 0:
-                waiters[missing] = rank
-                break
-            if code == STEP and meetings[i] >= 0:
-                if num_there[meetings[i]] < members[stage]:
-                    blocked[rank] = meetings[i]
-                    break
-                others = told[meetings[i]]
-                for other in range(num_ranks):
-                    known = others[other]
-                    clock[other] = known if known > clock[other] else clock[other]
-            for part in range(i, last + 1):  # the clocks of other ranks' messages
-                code = codes[part] % OVERLAPPED
-                message = -1
-                if code == F and stages[part]:
-                    message = (stages[part] - 1) * num_microbatches + microbatches[part]
-                elif code in (B, I) and stages[part] + 1 < num_stages:
-                    message = gradients + (stages[part] + 1) * num_microbatches + microbatches[part]
-                if message >= 0 and slots[message] >= 0:
-                    others = kept[slots[message]]
-                    for other in range(num_ranks):
-                        known = others[other]
-                        clock[other] = known if known > clock[other] else clock[other]
-                    free[num_free] = slots[message]
-                    num_free += 1
-                    slots[message] = -1
-            clock[rank] = last + 1 - begins[rank]
-            if code == REDUCE:
-                meeting = meetings[i]
-                others = told[meeting]
-                for other in range(num_ranks):
-                    known = clock[other]
-                    others[other] = known if known > others[other] else others[other]
-                num_there[meeting] += 1
-                if num_there[meeting] == members[stage]:
-                    for other in range(num_ranks):
-                        if blocked[other] == meeting:
-                            blocked[other] = -1
-                            ready[num_ready] = other
-                            num_ready += 1
-            for part in range(i, last + 1):  # the outputs
-                code, stage = codes[part] % OVERLAPPED, stages[part]
-                if code > I:
-                    continue
-                message, receiver = stage * num_microbatches + microbatches[part], stage + 1
-                if code != F:
-                    message, receiver = gradients + message, stage - 1
-                makers[message] = rank
-                if waiters[message] >= 0:
-                    ready[num_ready] = waiters[message]
-                    num_ready += 1
-                    waiters[message] = -1
-                if receiver < 0 or receiver == num_stages:
-                    continue
-                peer = homes[receiver * num_microbatches + microbatches[part]]
-                if peer >= 0 and peer != rank:
-                    if num_free == 0:
-                        return FULL
-                    num_free -= 1
-                    slots[message] = free[num_free]
-                    others = kept[free[num_free]]
-                    for other in range(num_ranks):
-                        others[other] = clock[other]
-                    places[part] = begins[peer] + clock[peer] + peer
-            i = last + 1
-        at[rank] = i
+        ranks.at[rank], ranks.ready[rank] = cells.begins[rank], rank
+    for slot in range(len(messages.free)):
+        messages.free[slot] = slot
+    ranks.num_ready[0], messages.num_free[0] = num_ranks, len(messages.free)
+    while ranks.num_ready[0]:
+        ranks.num_ready[0] -= 1
+        rank = ranks.ready[ranks.num_ready[0]]
+        if not continue_rank(rank, cells, table, num_microbatches, homes, meetings, met, ranks, messages, places):
+            return FULL
     for rank in range(num_ranks):
-        if at[rank] < begins[rank + 1]:
+        if ranks.at[rank] < cells.begins[rank + 1]:
             return STUCK
-    for meeting in range(len(num_there)):
-        if num_there[meeting] == 0:
+    for meeting in range(len(met.num_there)):
+        if met.num_there[meeting] == 0:
             return STUCK
-    for i in range(len(codes)):
-        if codes[i] == REDUCE and num_there[meetings[i]] < members[stages[i]]:
+    for i in range(len(cells.codes)):
+        if cells.codes[i] == REDUCE and met.num_there[meetings.of_cell[i]] < meetings.members[cells.stages[i]]:
             return STUCK
     return DONE
 
 
-def write_lowered(  # noqa: C901 -- as above
-    begins: Any, codes: Any, stages: Any, microbatches: Any, others: Any, lookaheads: Any, num_microbatches: int,
-    homes: Any, places: Any, bounds: Any, lowered_begins: Any, lowered_codes: Any, lowered_stages: Any,
-    lowered_microbatches: Any, lowered_others: Any, lowered_lookaheads: Any,
-) -> None:  # fmt: skip
+def write_lowered(  # noqa: C901 -- one loop, as above
+    cells: Cells,
+    table: MessageTable,
+    num_microbatches: int,
+    homes: list[int],
+    places: list[int],
+    bounds: list[int],
+    lowered: Cells,
+) -> None:
     """Write the columns with Sends and Recvs.
 
     Args:
-        begins: Same as in `work_through`, like the next three.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
-        others: n versions, or empty.
-        lookaheads: n look-aheads, or empty.
+        cells: The lists.
+        table: Messages of the computations.
         num_microbatches: m.
-        homes: The rank of each F.
+        homes: The rank of each F, from `find_meetings`.
         places: Places of Recvs, from `work_through`.
         bounds: n + R zeros: room to count Recvs.
-        lowered_begins: R + 1 numbers, and then columns of all cells, to be written.
-        lowered_codes: Codes.
-        lowered_stages: Stages.
-        lowered_microbatches: Micro-batches.
-        lowered_others: Peers and versions.
-        lowered_lookaheads: Look-aheads; empty without any.
+        lowered: Columns of all cells, to be written.
     """
+    begins = cells.begins
     for i in range(len(places)):
         if places[i] >= 0:
             bounds[places[i]] += 1
     end = 0
     for rank in range(len(begins) - 1):
-        lowered_begins[rank] = end
+        lowered.begins[rank] = end
         first = begins[rank]
-        for i in range(begins[rank], begins[rank + 1] + 1):
+        for i in range(begins[rank], begins[rank + 1]):
             count, bounds[i + rank] = bounds[i + rank], end
             end += count
-            if i == begins[rank + 1]:
-                break
-            code = codes[i]
-            lowered_codes[end], lowered_stages[end], lowered_microbatches[end] = code, stages[i], microbatches[i]
-            if len(others):
-                lowered_others[end] = others[i]
-            if len(lookaheads):
-                lowered_lookaheads[end] = lookaheads[i]
+            copy_cell(i, end, cells, lowered)
             end += 1
-            if code >= OVERLAPPED:
-                continue
-            while first <= i:
-                if places[first] >= 0:
-                    code, stage, microbatch = codes[first] % OVERLAPPED, stages[first], microbatches[first]
-                    receiver = stage + 1 if code == F else stage - 1
-                    lowered_codes[end] = SEND_F if code == F else op_cells.SEND_B
-                    lowered_stages[end], lowered_microbatches[end] = stage, microbatch
-                    lowered_others[end] = homes[receiver * num_microbatches + microbatch]
-                    end += 1
-                first += 1
-    lowered_begins[len(begins) - 1] = end
+            if cells.codes[i] < OVERLAPPED:  # the Sends of an Overlap follow its second part
+                while first <= i:
+                    if places[first] >= 0:
+                        write_post(first, end, False, rank, cells, table, num_microbatches, homes, lowered)
+                        end += 1
+                    first += 1
+        at_end = begins[rank + 1] + rank
+        count, bounds[at_end] = bounds[at_end], end
+        end += count
+    lowered.begins[len(begins) - 1] = end
     for rank in range(len(begins) - 1):  # so the Recvs of a place are ordered by peer
         for i in range(begins[rank], begins[rank + 1]):
             if places[i] >= 0:
                 at = bounds[places[i]]
                 bounds[places[i]] += 1
-                lowered_codes[at] = op_cells.RECV_F if codes[i] % OVERLAPPED == F else op_cells.RECV_B
-                lowered_stages[at], lowered_microbatches[at] = stages[i], microbatches[i]
-                lowered_others[at] = rank
+                write_post(i, at, True, rank, cells, table, num_microbatches, homes, lowered)
+
+
+def copy_cell(cell: int, at: int, cells: Cells, lowered: Cells) -> None:
+    """Copy a cell into the columns of all cells."""
+    lowered.codes[at], lowered.stages[at] = cells.codes[cell], cells.stages[cell]
+    lowered.microbatches[at] = cells.microbatches[cell]
+    if len(cells.others):
+        lowered.others[at] = cells.others[cell]
+    if len(cells.lookaheads):
+        lowered.lookaheads[at] = cells.lookaheads[cell]
+
+
+def write_post(
+    maker: int, at: int, is_recv: bool, rank: int, cells: Cells, table: MessageTable, num_microbatches: int,
+    homes: list[int], lowered: Cells,
+) -> None:  # fmt: skip
+    """Write the Send or the Recv of the message that a computation on a rank makes."""
+    num_stages = len(table.receivers) // 2
+    made = table.made[cells.codes[maker] % OVERLAPPED * num_stages + cells.stages[maker]]
+    if is_recv:
+        lowered.codes[at], lowered.others[at] = RECV_F if made < num_stages else RECV_B, rank
+    else:
+        lowered.codes[at] = SEND_F if made < num_stages else SEND_B
+        lowered.others[at] = homes[table.receivers[made] * num_microbatches + cells.microbatches[maker]]
+    lowered.stages[at], lowered.microbatches[at] = cells.stages[maker], cells.microbatches[maker]
+
+
+WORK_PARTS = (join, learn, missing_message, reduce_gradients, keep_clock, continue_rank)
+"""The functions that `work_through` calls, for numba."""
+
+WRITE_PARTS = (copy_cell, write_post)
+"""The functions that `write_lowered` calls, for numba."""

@@ -1,0 +1,64 @@
+"""The dependency rule as a table of numbers for loops over columns, generated from `needs` and `gives`.
+
+message    row * m + micro-batch     rows 0 to S - 1: activation of each stage; rows S to 2 S - 1: its gradient
+key        code * S + stage          code of a phase, as in `op_cells`
+
+S = 2       0F   1F   0B   1B   0I   1I   0W   1W   0R   1R
+own         -1   -1    0    1    0    1    2    3    0    1
+other       -1    0    3   -1    3   -1   -1   -1   -1   -1
+made         0    1    2    3    2    3   -1   -1   -1   -1
+receivers    1   -1   -1    0                                    of the rows 0 to 3
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from pipesched.schedules import machine_code
+from pipesched.schedules.op import Compute, Message, Payload, gives, needs, needs_from_others
+from pipesched.schedules.op_cells import PHASES
+
+
+class MessageTable(NamedTuple):
+    """The messages that the computations of one micro-batch need and make; -1 stands for no message or stage.
+
+    Attributes:
+        own: Row of the message of its own stage that a computation needs, by key.
+        other: Row of the message of another stage that it needs, by key.
+        made: Row of the message that it makes, by key.
+        receivers: Stage that a message is for, by row.
+    """
+
+    own: list[int]
+    other: list[int]
+    made: list[int]
+    receivers: list[int]
+
+
+@lru_cache(maxsize=64)
+def message_table(num_stages: int, *, in_arrays: bool) -> MessageTable:
+    """Return the table of a pipeline, in lists or in NumPy's arrays of int32; it is shared and must not be changed.
+
+    Args:
+        num_stages: S, at least 1.
+        in_arrays: Whether the columns are arrays.
+    """
+    parts = [Compute(phase, stage, 0) for phase in PHASES for stage in range(num_stages)]
+
+    def row(message: Message | None) -> int:
+        return -1 if message is None else message.stage + num_stages * (message.payload is Payload.GRADIENT)
+
+    others = [next(iter(needs_from_others(part, num_stages)), None) for part in parts]
+    owns = [
+        next((it for it in needs(part, num_stages) if it != other), None)
+        for part, other in zip(parts, others, strict=True)
+    ]
+    messages = [Message(payload, stage, 0) for payload in Payload for stage in range(num_stages)]
+    columns = (
+        [*map(row, owns)],
+        [*map(row, others)],
+        [row(gives(part)) for part in parts],
+        [message.receiver if 0 <= message.receiver < num_stages else -1 for message in messages],
+    )
+    return MessageTable(*(machine_code.converted(column, in_arrays=in_arrays) for column in columns))

@@ -1,0 +1,34 @@
+"""The table of messages says what `needs` and `gives` say, in lists and in arrays."""
+
+import numpy as np
+import pytest
+
+from pipesched.schedules import Compute, Message, Payload, gives, message_table, needs, op_cells
+
+
+def messages_of(rows, num_stages):
+    """Return the messages of micro-batch 0 in rows, without the missing ones."""
+    return {Message([*Payload][row // num_stages], row % num_stages, 0) for row in rows if row >= 0}
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 5])
+def test_the_table_has_the_messages_of_needs_and_gives(num_stages):
+    table = message_table(num_stages, in_arrays=False)
+    for code, phase in enumerate(op_cells.PHASES):
+        for stage in range(num_stages):
+            part, key = Compute(phase, stage, 0), code * num_stages + stage
+            own, other = messages_of([table.own[key]], num_stages), messages_of([table.other[key]], num_stages)
+            assert own | other == {*needs(part, num_stages)}
+            assert {message.stage for message in own} <= {stage}
+            assert stage not in {message.stage for message in other}
+            assert messages_of([table.made[key]], num_stages) == {gives(part)} - {None}
+
+
+def test_a_message_is_for_a_stage_of_the_pipeline():
+    assert message_table(3, in_arrays=False).receivers == [1, 2, -1, -1, 0, 1]
+
+
+def test_arrays_have_the_same_numbers():
+    arrays = message_table(4, in_arrays=True)
+    assert all(column.dtype == np.int32 for column in arrays)
+    assert [column.tolist() for column in arrays] == [*message_table(4, in_arrays=False)]
