@@ -34,10 +34,10 @@ from pipesched.schedules.lowering.recv_places import (
     FULL,
     WORK_PARTS,
     WRITE_PARTS,
-    Meetings,
-    MeetingState,
-    MessageState,
-    RankState,
+    KnownMessages,
+    KnownRanks,
+    MeetingClocks,
+    ReduceMeetings,
     find_meetings,
     work_through,
     write_lowered,
@@ -123,7 +123,7 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
     in_arrays = machine_code.is_hot(num_cells * (2 + num_ranks // 16), work_through, WORK_PARTS)
     full = partial(machine_code.filled, in_arrays=in_arrays)
     cells, table = columns.in_form(in_arrays=in_arrays), message_table(num_stages, in_arrays=in_arrays)
-    meetings, homes = Meetings(full(num_cells, -1), full(num_stages, 0)), full(num_stages * num_microbatches, -1)
+    meetings, homes = ReduceMeetings(full(num_cells, -1), full(num_stages, 0)), full(num_stages * num_microbatches, -1)
     find = machine_code.loop_in(find_meetings, in_arrays=in_arrays, num_steps=num_cells)
     num_meetings = find(cells, num_microbatches, meetings, full(2 * num_stages, 0), homes)
     places = _recv_places(cells, table, num_microbatches, meetings, num_meetings, homes, in_arrays=in_arrays)
@@ -146,8 +146,8 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
 
 
 def _recv_places(
-    cells: Cells, table: MessageTable, num_microbatches: int, meetings: Meetings, num_meetings: int, homes: Any, *,
-    in_arrays: bool,
+    cells: Cells, table: MessageTable, num_microbatches: int, meetings: ReduceMeetings, num_meetings: int,
+    homes: list[int], *, in_arrays: bool,
 ) -> Any:  # fmt: skip
     """Return the places of Recvs, as `work_through` writes them, or None if some list cannot finish."""
     num_ranks, num_cells, num_messages = len(cells.begins) - 1, len(cells.codes), 2 * len(homes)
@@ -157,10 +157,10 @@ def _recv_places(
     num_slots, outcome, places = max(64, 2 * num_ranks), FULL, None
     while outcome == FULL:
         places = full(num_cells, -1)
-        met = MeetingState(rows(num_meetings), full(num_meetings, 0))
-        ranks = RankState(full(num_ranks, 0), full(num_ranks, 0), full(1, 0), full(num_ranks, -1), rows(num_ranks))
+        met = MeetingClocks(rows(num_meetings), full(num_meetings, 0))
+        ranks = KnownRanks(full(num_ranks, 0), full(num_ranks, 0), full(1, 0), full(num_ranks, -1), rows(num_ranks))
         makers, slots, waiters = (full(num_messages, -1) for _ in range(3))
-        messages = MessageState(makers, slots, waiters, rows(num_slots), full(num_slots, 0), full(1, 0))
+        messages = KnownMessages(makers, slots, waiters, rows(num_slots), full(num_slots, 0), full(1, 0))
         outcome = work(cells, table, num_microbatches, homes, meetings, met, ranks, messages, places)
         num_slots *= 4
     return places if outcome == DONE else None

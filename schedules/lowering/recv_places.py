@@ -22,7 +22,7 @@ DONE, STUCK, FULL = range(3)
 """Results of `work_through`: all lists are finished, some cannot finish, or more clocks must be kept."""
 
 
-class Meetings(NamedTuple):
+class ReduceMeetings(NamedTuple):
     """The meetings of ranks that reduce the gradients of a stage.
 
     Attributes:
@@ -34,7 +34,7 @@ class Meetings(NamedTuple):
     members: list[int]
 
 
-class MeetingState(NamedTuple):
+class MeetingClocks(NamedTuple):
     """The mutable state of the meetings.
 
     Attributes:
@@ -46,7 +46,7 @@ class MeetingState(NamedTuple):
     num_there: list[int]
 
 
-class RankState(NamedTuple):
+class KnownRanks(NamedTuple):
     """The mutable state of the ranks.
 
     Attributes:
@@ -64,7 +64,7 @@ class RankState(NamedTuple):
     clocks: list[list[int]]
 
 
-class MessageState(NamedTuple):
+class KnownMessages(NamedTuple):
     """The mutable state of the messages.
 
     Attributes:
@@ -85,7 +85,7 @@ class MessageState(NamedTuple):
 
 
 def find_meetings(  # noqa: C901 -- one loop, as below
-    cells: Cells, num_microbatches: int, meetings: Meetings, counts: list[int], homes: list[int]
+    cells: Cells, num_microbatches: int, meetings: ReduceMeetings, counts: list[int], homes: list[int]
 ) -> int:
     """Find the rank of each F, and which Reduces meet.
 
@@ -197,8 +197,8 @@ def keep_clock(
 
 
 def continue_rank(  # noqa: C901 -- one loop: more calls would cost plain Python more than the work
-    rank: int, cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: Meetings,
-    met: MeetingState, ranks: RankState, messages: MessageState, places: list[int],
+    rank: int, cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: ReduceMeetings,
+    met: MeetingClocks, ranks: KnownRanks, messages: KnownMessages, places: list[int],
 ) -> bool:  # fmt: skip
     """Continue the list of a rank until it waits or ends; return False if no slot for a clock is free."""
     begins, codes, stages, microbatches, _, _ = cells
@@ -256,8 +256,8 @@ def continue_rank(  # noqa: C901 -- one loop: more calls would cost plain Python
 
 
 def work_through(  # noqa: C901 -- three conditions on the end
-    cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: Meetings, met: MeetingState,
-    ranks: RankState, messages: MessageState, places: list[int],
+    cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: ReduceMeetings,
+    met: MeetingClocks, ranks: KnownRanks, messages: KnownMessages, places: list[int],
 ) -> int:  # fmt: skip
     """Work all lists through, and find where the Recvs of their messages go.
 
