@@ -55,7 +55,7 @@ gpu:
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 timeout 120 env $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini -m gpu $(GPU_TESTS); tests=$$?; \
 	$(GPU_PYTHON) benchmarks/gpu.py --minutes 7 && exit $$tests
 
-# the tests of loops in machine code that refuses an index outside its array, or below 0
+# the tests of loops in machine code that refuses an index outside its array
 bounds: install
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/bounds $(BIN)/pytest -q -n $(WORKERS) --dist loadfile tests/schedules tests/profiles tests/simulator
 

@@ -6,7 +6,7 @@ they run compiled, over NumPy's arrays, however short they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +16,10 @@ from typing import Any
 
 from pipesched.schedules.memory_room import has_room_for_numba
 
-BREAK_EVEN = 200_000
+BREAK_EVEN = 400_000
 """Steps of a process from which on loading machine code pays."""
 
-_COMPILING = 25
+_COMPILING = 12
 """Compiling pays from this many times `BREAK_EVEN` on: plain Python takes ten seconds for these steps."""
 
 _LONG = 5_000_000
@@ -56,24 +56,14 @@ def has_numba() -> bool:
 
 
 @cache
-def compiled(
-    loop: Callable[..., Any],
-    parts: tuple[Callable[..., Any], ...] = (),
-    *,
-    are_inlined: bool = True,
-    has_references: bool = True,
-) -> Callable[..., Any]:
+def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> Callable[..., Any]:
     """Return a loop as machine code, which is cached on disk, and runs beside other threads.
 
-    It uses no fast mathematics, so that sums are the same. Unlike in Python, an index below 0 does not count from the
-    end: the loop must never use one, and `make bounds` checks that.
+    It uses no fast mathematics, so that sums are the same.
 
     Args:
         loop: The loop.
         parts: Functions that it calls.
-        are_inlined: Whether they are written into it wherever it calls them.
-        has_references: Whether references to arrays are counted, which takes most of the time of a loop with many small
-            parts. A loop that makes no array needs no count.
 
     Raises:
         ImportError: Numba is not installed.
@@ -81,39 +71,31 @@ def compiled(
     import numba
     from numba.extending import register_jitable
 
+    _report_compiling()
     for part in parts:
-        register_jitable(forceinline=are_inlined)(part)
-    options: Any = {"nogil": True} if has_references else {"nogil": True, "_nrt": False}
-    result: Any = numba.njit(**options)(loop)
-    kept = _kept_code(loop, parts)
-    _count_from_the_front(result._compiler, is_kept=kept is not None)  # noqa: SLF001 -- numba has no option for it
-    if kept is not None:
-        result._cache = kept  # noqa: SLF001 -- numba has no other way to say where it is kept
-    return result  # type: ignore[no-any-return]
-
-
-@cache
-def _kept_code(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) -> Any:
-    """Return numba's cache of the machine code of a loop, or None if no folder for it can be written to."""
+        register_jitable(forceinline=True)(part)
     try:
-        kept = _quick_cache()(loop)
-    except RuntimeError:
-        return None
-    if hasattr(kept, "_cache_file"):  # a cached file is invalid after a change of a part's file, or of this one
-        files = sorted({__file__, *(part.__code__.co_filename for part in parts)})
-        times = (Path(file).stat().st_mtime for file in files)
-        kept._cache_file._source_stamp = (kept._cache_file._source_stamp, *times)  # noqa: SLF001
-    return kept
+        code: Any = numba.njit(nogil=True, cache=True)(loop)
+    except RuntimeError:  # no folder for machine code is writable
+        return numba.njit(nogil=True)(loop)
+    changed_s = max(Path(function.__code__.co_filename).stat().st_mtime for function in (loop, *parts))
+    for index in _indices(loop, code):  # numba itself compares the file of the loop, not of its parts
+        if index.stat().st_mtime < changed_s:
+            index.unlink(missing_ok=True)
+    return code  # type: ignore[no-any-return]
+
+
+def _indices(loop: Callable[..., Any], code: Any) -> Iterator[Path]:
+    """Yield the file of numba's cache that lists the machine code of a loop on disk, if there is one."""
+    if code.stats.cache_path is not None:
+        source = loop.__code__
+        name = f"{Path(source.co_filename).stem}.{loop.__qualname__}-{source.co_firstlineno}.*.nbi"
+        yield from Path(code.stats.cache_path).glob(name)
 
 
 @cache
 def _is_on_disk(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) -> bool:
-    """Whether machine code of a loop is on disk; also true if a numba with other inner parts cannot report it."""
-    kept = _kept_code(loop, parts)
-    if kept is None:
-        return False
-    index: Any = getattr(kept, "_cache_file", None)
-    return not hasattr(index, "_load_index") or bool(index._load_index())  # noqa: SLF001
+    return any(_indices(loop, compiled(loop, parts)))
 
 
 _compile_listeners: list[Callable[[bool], object]] = []
@@ -128,50 +110,19 @@ def on_compile(listener: Callable[[bool], object]) -> None:
     _compile_listeners[:] = [listener]
 
 
-def _count_from_the_front(compiler: Any, *, is_kept: bool) -> None:
-    """Let machine code use every index unchecked; a check for negative ones takes a third of a loop's time."""
-    compile_any = compiler.compile
-
-    def compile_loop(args: Any, return_type: Any) -> Any:  # nobody else compiles meanwhile: numba has a lock
-        from numba.core import types
-        from numba.np import arrayobj
-
-        if not hasattr(arrayobj, "fix_integer_index"):  # a numba that has other inner parts
-            return compile_any(args, return_type)
-        while _compile_listeners:  # each hears it once
-            _compile_listeners.pop()(is_kept)
-
-        def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
-            return context.cast(builder, index, kind, types.intp)
-
-        known: Any = arrayobj.fix_integer_index
-        arrayobj.fix_integer_index = as_it_is
-        try:
-            return compile_any(args, return_type)
-        finally:
-            arrayobj.fix_integer_index = known
-
-    compiler.compile = compile_loop
-
-
 @cache
-def _quick_cache() -> Callable[..., Any]:
-    """Return a cache that loads machine code from disk without preparing numba for compilation, unlike its own.
+def _report_compiling() -> None:
+    from numba.core import event
 
-    Numba's own cache loads hundreds of modules, SciPy's linear algebra among them: half of numba's start-up time.
-    """
-    from numba.core.caching import FunctionCache
-    from numba.core.runtime.nrt import rtsys
+    class Report(event.Listener):
+        def on_start(self, event: Any) -> None:
+            while _compile_listeners:  # each hears it once
+                _compile_listeners.pop()(event.data["dispatcher"].stats.cache_path is not None)
 
-    if not hasattr(FunctionCache, "_load_overload"):  # a numba that has other inner parts
-        return FunctionCache
+        def on_end(self, event: Any) -> None:
+            pass
 
-    class QuickCache(FunctionCache):
-        def load_overload(self, sig: Any, target_context: Any) -> Any:
-            rtsys.initialize(target_context)  # machine code calls it
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # numba has no types
-
-    return QuickCache
+    event.register("numba:compile", Report())  # type: ignore[no-untyped-call]  # numba has no types
 
 
 def interruptible(loop: Callable[..., Any], num_steps: int) -> Callable[..., Any]:

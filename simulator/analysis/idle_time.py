@@ -132,7 +132,7 @@ class _Charges:
             self._ranks[device].append(rank)
         self._charge: Callable[..., None] = charge_device
         if in_arrays:
-            self._charge = machine_code.compiled(charge_device, CHARGE_PARTS, are_inlined=False)
+            self._charge = machine_code.compiled(charge_device, CHARGE_PARTS)
 
     def of_device(self, device: int, *, has_parts: bool = False) -> tuple[list[float], tuple[IdlePart, ...]]:
         """Return the seconds of each cause and busy ones, and the parts of its idle time, if wanted."""

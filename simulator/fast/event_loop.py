@@ -13,50 +13,56 @@ same sums, so simultaneous events happen in the same order. A rank runs its inst
     MARK     nothing
     END      the list is over
 
-An event is (when, number, owner): the owner is a rank from 0 on, and below 0 a code of `loop_parts.event`. No event is
-needed if no two ranks ever compete for anything but the two ends of a channel: `simulator.fast.run_ahead`.
+An event is (when, number, owner). Events are a heap, in SimPy's order: by time, and at the same time by number. The
+owner is a rank from 0 on, and below 0 the code that `event` returns. No event is needed if no two ranks ever compete
+for anything but the two ends of a channel: `simulator.fast.run_ahead`.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import Any
 
-from pipesched.simulator.fast.event_queue import (
-    ALARM,
-    CHUNK,
-    LEFT,
-    NOBODY,
-    ROUND,
-    SLOW,
-    SLOWED,
-    SLOWS,
-    put,
-    put_alarm,
-    put_now,
-    take,
-)
-from pipesched.simulator.fast.loop_arrays import (
-    ALONE,
-    MARK,
-    OWN,
-    PAUSE,
-    RECV,
-    REDUCE,
-    SEND,
-    SHARED,
-    WAIT,
-)
-from pipesched.simulator.fast.loop_parts import (
-    event,
-    take_queues,
-    tell_end,
-    tell_start,
-    wait,
-)
+from pipesched.simulator.fast.loop_arrays import ALONE, MARK, OWN, PAUSE, RECV, REDUCE, SEND, SHARED, WAIT
+
+ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(7)
+"""Kinds of events: the first run on something shared is over, a message has left its wire or its next chunk may, the
+next round of a reduction may begin; a transfer is announced to the devices that it slows, begins to slow them, has
+slowed them."""
+
+_URGENT = 1 << 60
+"""Puts an event before all others of the same time, as SimPy does with new processes."""
+
+
+def event(what: int, which: int) -> int:
+    """Return the owner of an event that belongs to no rank."""
+    return -1 - (which * 8 + what)
+
+
+def announce(which: int, now: float, number: int, events: Any) -> int:
+    """Announce a transfer or reduction to the devices that it slows; return the number of the last event."""
+    heappush(events, (now, number + 1 - _URGENT, event(SLOW, which)))
+    return number + 1
+
+
+def take_queues(queues: Any, begin: int, end: int, now: float, seconds: float, free_s: Any) -> float:
+    """Occupy some queues for `seconds`, as soon as they are free; return the start [s]."""
+    start_s = now
+    for at in range(begin, end):
+        if queues[at] >= 0 and free_s[queues[at]] > start_s:
+            start_s = free_s[queues[at]]
+    for at in range(begin, end):
+        if queues[at] >= 0:
+            free_s[queues[at]] = start_s + seconds
+    return start_s
+
+
+EVENT_PARTS = (event, announce, take_queues)
+"""The functions that the loop calls. Array arguments cost machine code more than the work: the loop has few calls."""
 
 
 def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    instructions: Any, transfers: Any, reductions: Any, rules: Any, state: Any, events: Any
+    instructions: Any, transfers: Any, reductions: Any, rules: Any, state: Any
 ) -> bool:
     """Work through all lists; the times are in the state.
 
@@ -73,15 +79,12 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
     due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
     virtual_s, read_s, rates, alarms, num_transfers, first_runs, next_runs, run_ends, run_shares = state[14:]
     num_ranks, num_channels, num_sent = len(sharers), len(wires), len(following)
-    for rank in range(num_ranks):
-        put(events, 0.0, rank, rank)
+    events = [(0.0, rank, rank) for rank in range(num_ranks)]
     now, number, num_over = 0.0, num_ranks, 0
-    departs = passes = goes_on = begins = slows = awaits = ends = alarm = -1  # owner of the next event of each kind
-    slow_at = slow_end = more = 0
-    while True:
-        now, serial, who = take(events, now)
-        if who == NOBODY:
-            break
+    known = departs = passes = goes_on = begins = slows = awaits = waits = ends = alarm = -1  # whose turn is next
+    slow_at = slow_end = more = awaited = 0
+    while events:
+        now, serial, who = heappop(events)
         if who < 0:
             what, which = (-1 - who) % 8, (-1 - who) // 8
             who = -1
@@ -93,7 +96,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 virtual_s[which] = over_s  # and not one rounding beside it
                 while runs >= 0 and run_ends[runs] <= over_s:
                     number += 1
-                    put_now(events, now, number, runs if runs < num_ranks else event(LEFT, runs - num_ranks))
+                    heappush(events, (now, number, runs if runs < num_ranks else event(LEFT, runs - num_ranks)))
                     runs = next_runs[runs]
                 first_runs[which] = runs
                 if runs < 0:
@@ -104,7 +107,8 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
             elif what == LEFT:
                 target, due[which] = due[which], following[due[which]]
                 num_due[which] -= 1
-                number = tell_end(target, now + latencies[wires[which]], now, number, instructions, state, events)
+                end_s[target] = now + latencies[wires[which]]
+                known = target
                 if num_due[which]:
                     departs = which
             elif what == CHUNK:
@@ -113,13 +117,26 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 goes_on = which
             elif what == SLOW:
                 number += 1
-                put(events, now + max(0.0, start_s[which] - now), number, event(SLOWS, which))
+                heappush(events, (now + max(0.0, start_s[which] - now), number, event(SLOWS, which)))
                 continue
             elif what == SLOWS:
                 slows = which
             else:
                 ends = which
         while True:
+            if known >= 0:  # a transfer or reduction has its end: its waiters continue
+                over_s = end_s[known]
+                if late_s[known]:
+                    over_s = max(start_s[known], over_s + late_s[known])
+                waiter, first_waiters[known] = first_waiters[known], -1
+                while waiter >= 0:
+                    owner, waits_s = event(SLOWED, waiter - num_ranks), over_s - now
+                    if waiter < num_ranks:
+                        owner, waits_s = waiter, over_s - seconds[takes[at[waiter] - 1]] - now
+                    number += 1
+                    heappush(events, (now + max(0.0, waits_s), number, owner))
+                    waiter = next_waiters[waiter]
+                known = -1
             if who >= 0:  # nothing else is to happen
                 rank, i = who, at[who]
                 while who >= 0:
@@ -129,7 +146,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         target = targets[i]
                         over_s = end_s[target]
                         if over_s < 0.0:
-                            wait(rank, target, first_waiters, next_waiters)
+                            waits, awaited = rank, target
                             at[rank], who = i + 1, -1
                             break
                         if late_s[target]:
@@ -138,7 +155,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         i += 1
                         if over_s > now:
                             number += 1
-                            put(events, now + (over_s - now), number, rank)
+                            heappush(events, (now + (over_s - now), number, rank))
                             at[rank], who = i, -1
                         continue
                     if kind <= PAUSE:  # one of the three that take the rank's time
@@ -149,7 +166,7 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                         number += 1
                         at[rank], who = i + 1, -1
                         if kind == PAUSE or sharers[rank] < 0:
-                            put(events, now + takes_s, number, rank)
+                            heappush(events, (now + takes_s, number, rank))
                         else:
                             begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[takes[i]]
                     elif kind <= RECV:  # or SEND
@@ -164,9 +181,13 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             if modes[wire] == ALONE:
                                 occupied_s = load_s[loads[target]]
                                 begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
-                                number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                                over_s = begin_s + occupied_s + latencies[wire]
-                                number = tell_end(target, over_s, now, number, instructions, state, events)
+                                start_s[target] = begin_s
+                                if slowdown:
+                                    number = announce(target, now, number, events)
+                                end_s[target] = begin_s + occupied_s + latencies[wire]
+                                if first_waiters[target] >= 0:
+                                    known, at[rank] = target, i
+                                    break
                             else:
                                 num_due[channel] += 1
                                 if num_due[channel] == 1:
@@ -191,21 +212,28 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             for at_queue in range(way_begins[way], way_begins[way + 1]):
                                 queue = way_queues[at_queue]
                                 free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
-                            number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
-                            number = tell_end(
-                                target, begin_s + way_seconds[way], now, number, instructions, state, events
-                            )
+                            start_s[target] = begin_s
+                            if slowdown:
+                                number = announce(target, now, number, events)
+                            end_s[target] = begin_s + way_seconds[way]
+                            if first_waiters[target] >= 0:
+                                known, at[rank] = target, i
+                                break
                     elif kind == MARK:
                         i += 1
                     else:  # the end of the list
                         num_over += 1
                         who = -1
-                if who < 0 and begins < 0:
+                if known >= 0:
+                    continue
+                if who < 0 and begins < 0 and waits < 0:
                     break
             if departs >= 0:  # the first message that is due on a channel, whose wire is shared or passed in chunks
                 target, wire = due[departs], wires[departs]
                 if modes[wire] == SHARED:
-                    number = tell_start(target, now, now, number, slowdown, start_s, events)
+                    start_s[target] = now
+                    if slowdown:
+                        number = announce(target, now, number, events)
                     number += 1
                     begins, runs = wire_sharers[wire], num_ranks + departs
                     takes_s, run_shares[runs] = load_s[loads[target]], 1.0
@@ -219,28 +247,33 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 occupied_s = size / bandwidths[wire]
                 begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
                 if start_s[target] < 0.0:
-                    number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
+                    start_s[target] = begin_s
+                    if slowdown:
+                        number = announce(target, now, number, events)
                 what = CHUNK if size < left_bytes[passes] else LEFT
                 left_bytes[passes] -= size
                 number += 1
-                put(events, now + max(0.0, begin_s + occupied_s - now), number, event(what, passes))
+                heappush(events, (now + max(0.0, begin_s + occupied_s - now), number, event(what, passes)))
                 passes = -1
             if goes_on >= 0:  # a reduction in rounds
                 reduction, way = goes_on - num_sent, channels[goes_on] - num_channels
                 phase = phases[reduction]
                 if phase == round_begins[way + 1]:
-                    number = tell_end(goes_on, now, now, number, instructions, state, events)
-                else:
-                    first, last = round_queue_begins[phase], round_queue_begins[phase + 1]
-                    begin_s = take_queues(round_queues, first, last, now, round_occupied[phase], free_s)
-                    if start_s[goes_on] < 0.0:
-                        number = tell_start(goes_on, begin_s, now, number, slowdown, start_s, events)
-                    rounds[reduction] += 1
-                    if rounds[reduction] == round_counts[phase]:
-                        phases[reduction], rounds[reduction] = phase + 1, 0
-                    number += 1
-                    over_s = now + max(0.0, begin_s + round_seconds[phase] - now)
-                    put(events, over_s, number, event(ROUND, goes_on))
+                    end_s[goes_on] = now
+                    known, goes_on = goes_on, -1
+                    continue
+                first, last = round_queue_begins[phase], round_queue_begins[phase + 1]
+                begin_s = take_queues(round_queues, first, last, now, round_occupied[phase], free_s)
+                if start_s[goes_on] < 0.0:
+                    start_s[goes_on] = begin_s
+                    if slowdown:
+                        number = announce(goes_on, now, number, events)
+                rounds[reduction] += 1
+                if rounds[reduction] == round_counts[phase]:
+                    phases[reduction], rounds[reduction] = phase + 1, 0
+                number += 1
+                over_s = now + max(0.0, begin_s + round_seconds[phase] - now)
+                heappush(events, (over_s, number, event(ROUND, goes_on)))
                 goes_on = -1
             if slows >= 0:  # devices, from now on until a transfer or reduction is over
                 slow_at, slow_end, more = slowed_begins[channels[slows]], slowed_begins[channels[slows] + 1], 1
@@ -278,23 +311,32 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if num_transfers[alarm]:
                     rate /= 1.0 + slowdown
                 read_s[alarm], rates[alarm], alarms[alarm] = now, rate, number
-                put_alarm(events, now + left_s / rate, number, alarm)
+                heappush(events, (now + left_s / rate, number, event(ALARM, alarm)))
                 alarm = -1
                 if slow_at < slow_end:
                     continue
             if awaits >= 0:
                 over_s = end_s[awaits]
                 if over_s < 0.0:
-                    wait(num_ranks + awaits, awaits, first_waiters, next_waiters)
+                    waits, awaited = num_ranks + awaits, awaits
                 else:
                     if late_s[awaits]:
                         over_s = max(start_s[awaits], over_s + late_s[awaits])
                     if over_s > now:
                         number += 1
-                        put(events, now + (over_s - now), number, event(SLOWED, awaits))
+                        heappush(events, (now + (over_s - now), number, event(SLOWED, awaits)))
                     else:
                         ends = awaits
                 awaits = -1
+            if waits >= 0:  # a rank or, above the ranks, the slowdown of a transfer waits behind the other waiters
+                next_waiters[waits], last = -1, first_waiters[awaited]
+                if last < 0:
+                    first_waiters[awaited] = waits
+                else:
+                    while next_waiters[last] >= 0:
+                        last = next_waiters[last]
+                    next_waiters[last] = waits
+                waits = -1
             if ends >= 0:
                 slow_at, slow_end, more = slowed_begins[channels[ends]], slowed_begins[channels[ends] + 1], -1
                 ends = -1

@@ -239,14 +239,6 @@ class LoopArrays(NamedTuple):
             *(empty(len(self.reductions.members), int), empty(self.rules.num_queues, float)),
         )
 
-    def queue_sizes(self) -> tuple[int, int, int, int, int]:
-        """Return how many ranks, channels and alarms have an event each, how many more may be to come, of one time."""
-        num_ranks, num_channels, num_posted = len(self.instructions.sharers), len(self.transfers.wires), self.num_posted
-        num_told = len(self.reductions.members) + (num_posted if self.rules.slowdown else 0)
-        has_turns = self.transfers.modes.count(ALONE) < len(self.transfers.modes)
-        num_turns = num_channels if has_turns else 0
-        return num_ranks, num_turns, self.rules.num_shared, num_told, num_ranks + num_channels
-
 
 def in_numpy(group: Any) -> tuple[Any, ...]:
     """Return one of these tuples as NumPy's arrays."""

@@ -7,13 +7,9 @@ from functools import cache, cached_property
 from typing import Any, final
 
 from pipesched.schedules import machine_code
-from pipesched.simulator.fast.event_loop import run_events
-from pipesched.simulator.fast.event_queue import IN_COLUMNS, QUEUE_PARTS, new_columns, new_queue
+from pipesched.simulator.fast.event_loop import EVENT_PARTS, run_events
 from pipesched.simulator.fast.loop_arrays import LoopArrays, State, in_lists, in_numpy
-from pipesched.simulator.fast.loop_parts import LOOP_PARTS
 from pipesched.simulator.fast.run_ahead import run_ahead, run_ahead_columns
-
-_EVENT_PARTS = (*LOOP_PARTS, *QUEUE_PARTS)
 
 
 @final
@@ -33,7 +29,7 @@ class Loop:
         num_steps = len(arrays.instructions.kinds) * (2 if arrays.rules.num_shared else 1)
         if arrays.rules.runs_ahead:
             return self._ahead(machine_code.is_hot(num_steps, run_ahead))
-        return self._by_events(machine_code.is_hot(num_steps, run_events, _EVENT_PARTS))
+        return self._by_events(machine_code.is_hot(num_steps, run_events, EVENT_PARTS))
 
     def _ahead(self, is_hot: bool) -> Any:
         if is_hot:
@@ -71,12 +67,12 @@ class Loop:
         if is_hot:
             import numpy as np
 
-            state, queue = State(*in_numpy(arrays.state(np.full))), new_columns(*arrays.queue_sizes())
+            state = State(*in_numpy(arrays.state(np.full)))
             loop = machine_code.interruptible(compiled_loop(), len(arrays.instructions.kinds))
-            is_over = loop(*self._in_numpy, arrays.rules, state, queue)
+            is_over = loop(*self._in_numpy, arrays.rules, state)
             return state.at_s.base if is_over else []  # type: ignore[attr-defined]  # an array of NumPy
         state = arrays.state(lambda count, number: [number] * count)
-        is_over = run_events(*self._in_lists, arrays.rules, state, new_queue())
+        is_over = run_events(*self._in_lists, arrays.rules, state)
         return [*state.at_s, *state.start_s, *state.end_s] if is_over else []
 
     @cached_property
@@ -107,13 +103,4 @@ def compiled_loop() -> Callable[..., bool]:
     Raises:
         ImportError: Numba is not installed.
     """
-    from numba.extending import overload
-
-    for function, in_columns in IN_COLUMNS.items():
-        overload(function, strict=False, jit_options={"forceinline": True})(_always(in_columns))
-    return machine_code.compiled(run_events, _EVENT_PARTS, has_references=False)
-
-
-def _always(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return the function that gives numba the implementation of a call, for any arguments."""
-    return lambda *_: function
+    return machine_code.compiled(run_events, EVENT_PARTS)

@@ -1,4 +1,4 @@
-"""Machine code that is on disk is loaded without what compiling it needs, and anything can be compiled after it."""
+"""Machine code is kept on disk, made anew after a change, and does the same as Python."""
 
 import os
 import subprocess
@@ -21,19 +21,19 @@ from pipesched.schedules import machine_code
 from loop import add
 
 loop = machine_code.compiled(add)
-print(loop(np.arange(4.0), 2.0), *loop.stats.cache_hits.values(), "numba.np.arraymath" in sys.modules)
+print(loop(np.arange(4.0), 2.0), *loop.stats.cache_hits.values())
 print(numba.njit(lambda number: np.full(2, number).sum())(2.0))
 """
 
 
-def test_code_on_disk_is_loaded_quickly_and_other_code_is_compiled_after_it(tmp_path):
+def test_code_on_disk_is_loaded_and_other_code_is_compiled_after_it(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "loop.py").write_text(LOOP)
     path = [str(tmp_path), *sys.path]
     code = f"import sys; sys.path[:] = {path}\n{CALLS}"
     first, second = (subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2))
-    assert first.stdout.split("\n") == ["12.0 True", "4.0", ""], first.stderr
-    assert second.stdout.split("\n") == ["12.0 1 False", "4.0", ""], second.stderr
+    assert first.stdout.split("\n") == ["12.0", "4.0", ""], first.stderr
+    assert second.stdout.split("\n") == ["12.0 1", "4.0", ""], second.stderr
 
 
 def told_by(program, folder, **environment):
@@ -53,21 +53,18 @@ def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_p
     )
     for factor in (2, 5):
         (tmp_path / "part.py").write_text(f"def part(number):\n    return {factor} * number\n")
-        os.utime(tmp_path / "part.py", (factor, factor))
-        assert told_by(program, tmp_path).stdout.strip() == str(3 * factor + 1)
+        assert told_by(program, tmp_path, PYTHONDONTWRITEBYTECODE="1").stdout.strip() == str(3 * factor + 1)
 
 
-def test_an_index_below_0_is_refused_where_machine_code_asks(tmp_path):
-    """`make bounds` lets it ask, and numba's own functions still count from the end."""
+def test_an_index_below_0_counts_from_the_end_and_one_outside_is_refused_where_machine_code_asks(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "last.py").write_text("def last(numbers, index):\n    return numbers[index]\n")
     program = (
-        "import numba, numpy; from pipesched.schedules import machine_code; from last import last; "
-        "print(machine_code.compiled(last)(numpy.arange(3), 2), numba.njit(last)(numpy.arange(3), -1)); "
-        "machine_code.compiled(last)(numpy.arange(3), -1)"
+        "import numpy; from pipesched.schedules import machine_code; from last import last; "
+        "print(machine_code.compiled(last)(numpy.arange(3), -1)); machine_code.compiled(last)(numpy.arange(3), 3)"
     )
     told = told_by(program, tmp_path, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
-    assert told.stdout.split() == ["2", "2"]
+    assert told.stdout.split() == ["2"]
     assert told.stderr.splitlines()[-1] == "IndexError: index is out of bounds"
 
 
@@ -99,7 +96,7 @@ from pipesched.schedules import machine_code
 from loop import add
 
 machine_code.BREAK_EVEN = 10
-answers = [machine_code.is_hot(num_steps, add) for num_steps in (9, 1, 239, 1)]
+answers = [machine_code.is_hot(num_steps, add) for num_steps in (9, 1, 109, 1)]
 machine_code.compiled(add)(np.arange(4.0), 2.0)
 print(*answers)
 """
