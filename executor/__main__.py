@@ -1,15 +1,18 @@
 """One rank of a run: ``torchrun --nproc-per-node 2 -m pipesched.executor job.json --out measured.json``.
 
 ``pipesched run --job job.json`` writes the job; ``pipesched run`` alone starts the processes itself. The work of a rank
-is in `rank_command`, which takes seconds to load; under torchrun a watcher runs from the first moment.
+is in `rank_command`, which takes seconds to load.
 """
 
 from __future__ import annotations
 
-from pipesched.executor.launch import watch_start
+import os
+
+from pipesched.profiles.processes import end_with
 
 if __name__ == "__main__":
-    watch_start()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with(os.getppid())
     from pipesched.executor.rank_command import run_and_leave
 
     run_and_leave()

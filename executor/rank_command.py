@@ -9,34 +9,35 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from pipesched.executor import LAUNCHER_S, NOBODY, PAUSE_SIGNALS, PAUSED
+from pipesched.executor import NOBODY, PAUSE_SIGNALS, PAUSED
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed, writing
 from pipesched.executor.launch import (
     DrainPage,
-    GuardedRank,
     Measure,
     ProgressPage,
     RunSpec,
     Train,
+    WatchedRank,
     abort_failed,
     is_under_agent,
     job_from_json,
-    leave_by_oneself,
     pause_requests,
     ranks_of_processes,
     stacks_written_to,
+    watched,
 )
-from pipesched.executor.runs import Measured, RankListener, going_on, measure_on_streams, run_rank
+from pipesched.executor.runs import Measured, RankListener, going_on, measure_on_streams, patient, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
-from pipesched.schedules import LONGEST_S, NotRunnableError, ScheduleError, printable
+from pipesched.schedules import NotRunnableError, ScheduleError, printable
 from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, write_text
 
 
@@ -63,12 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder:
             tempfile.tempdir = str(folder)  # files of a killed process are removed with it
         path = folder / "job.json" if folder else asked.job
-        spec = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
-        if folder:
-            result = _run_for_launcher(spec, number, folder)
-        else:
-            with prints_to_stderr():
-                result = _run_unlaunched(spec)
+        with nullcontext() if folder or not is_under_agent() else watched() as watch:
+            spec = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
+            if folder:
+                result = _run_for_launcher(spec, number, folder)
+            else:
+                with prints_to_stderr():
+                    result = _run_unlaunched(spec, watch)
         match result:
             case Measured():
                 with writing(ranks_of_processes(result.timeline.rank_to_device)[0]):
@@ -113,19 +115,18 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
     return replace(job, model=name)
 
 
-def _run_unlaunched(spec: RunSpec) -> Measured | Trained | None:
-    """Run the rank of a process without a launcher of ours; under torchrun a guard runs beside it."""
+def _run_unlaunched(spec: RunSpec, watch: WatchedRank | None) -> Measured | Trained | None:
+    """Run the rank of a process without a launcher of ours; under torchrun it is watched."""
     signals = (signal.SIGUSR1,)  # SIGTERM is how the agent ends all ranks
     with pause_requests(has_checkpoints=_has_checkpoints(spec), signals=signals) as is_asked:
-        if not is_under_agent():
+        if watch is None:
             return run_rank(spec, RankListener(is_asked=is_asked))
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) and _has_checkpoints(spec):
             spec, _ = going_on(spec)
-        guarded = GuardedRank(spec.timeout_s)
         return run_rank(
-            _patient(spec),
-            RankListener(guarded.at, device=guarded.device, is_asked=is_asked, gate=guarded.gate(is_asked)),
-            guarded=guarded,
+            spec,
+            RankListener(watch.at, device=watch.device, is_asked=is_asked, gate=watch.gate(is_asked)),
+            watch=watch,
         )
 
 
@@ -133,14 +134,9 @@ def _has_checkpoints(spec: RunSpec) -> bool:
     return isinstance(spec.job, Train) and spec.job.checkpoints is not None
 
 
-def _patient(spec: RunSpec) -> RunSpec:
-    """Return a run whose ranks time out later than their launcher."""
-    return replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))
-
-
 def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     """Run the rank of a process in its launcher's folder, and write its progress and scores there."""
-    spec = _patient(spec)
+    spec = patient(spec)
     with (folder / f"stacks{number}").open("w") as stacks, stacks_written_to(stacks):
         return _run_listened_to(spec, number, folder)
 
@@ -235,7 +231,6 @@ def run_and_leave() -> NoReturn:
     process.
     """
     code = main()
-    leave_by_oneself()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

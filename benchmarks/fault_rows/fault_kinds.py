@@ -84,7 +84,7 @@ class Fault:
         exit_code: Of the launcher.
         limit_s: From the fault until all is over [s].
         named_s: From the fault until it is told [s].
-        is_early: Whether it is done as soon as all ranks are there, and not only when they are at work.
+        is_early: Whether it is done as soon as all ranks are watched, and not only when they are at work.
     """
 
     options: str
@@ -106,7 +106,7 @@ AGENTS = (
     "SIGINT to an agent",
     "SIGSTOP to a rank and SIGKILL to its agent",
 )
-EARLY = "SIGKILL to a rank that starts"
+EARLY = "SIGKILL to a rank that is just watched"
 BESIDE = ("SIGKILL to what ranks are forked from", "SIGKILL to the reference process")
 SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 130), "SIGKILL": (signal.SIGKILL, -9)}
 
@@ -179,9 +179,9 @@ def _of_agents(kind: str, going_on: str, rank: int) -> Fault:
     """Return a fault from outside under torchrun: of a rank, or of its agent."""
     node = rank * 2 // NUM_RANKS
     own = rf"rank [{' '.join(str(other) for other in range(NUM_RANKS) if other * 2 // NUM_RANKS == node)}] failed"
-    gone = r"(rank|process) \d failed (at|before) .*torchrun's (agent, which has started it, is|store at \S+ is) gone"
+    gone = r"(rank|process) \d failed (at|before) .*(torchrun's store at \S+ is gone|nothing has been heard of its)"
     match kind.split()[0], kind.split()[-1]:
-        case _, "rank" | "starts":
+        case _, "rank" | "watched":
             told = rf"(rank|process) {rank} failed (at|before) .*({GONE}|was killed by signal 9)"
             is_early = kind == EARLY
 

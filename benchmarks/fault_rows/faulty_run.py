@@ -141,11 +141,11 @@ class FaultyRun:
         while len(self.ranks()) < num_ranks and self.launcher.poll() is None and time.monotonic() < until_s:
             time.sleep(POLL_S)
 
-    def await_watchers(self, num_ranks: int) -> None:
-        """Wait until each rank has a process beside it, or the launcher is not."""
+    def await_watches(self, num_ranks: int) -> None:
+        """Wait until each rank is watched under torchrun, so that it handles SIGTERM, or the launcher is gone."""
         until_s = time.monotonic() + START_S
         while (
-            len(self.below(self.launcher.generations + 1)) < num_ranks
+            sum(map(_handles_sigterm, self.ranks())) < num_ranks
             and self.launcher.poll() is None
             and time.monotonic() < until_s
         ):
@@ -211,6 +211,14 @@ class FaultyRun:
 def state_of(pid: int) -> str:
     """Return the state of a process, as /proc has it; empty if there is none."""
     return _stat(pid)[0]
+
+
+def _handles_sigterm(pid: int) -> bool:
+    try:
+        caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _parent(pid: int) -> int:

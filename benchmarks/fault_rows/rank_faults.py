@@ -76,7 +76,7 @@ def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
         run.await_ranks(num_ranks * (not place.is_one_process))
         if fault.act:
             if fault.is_early:
-                run.await_watchers(num_ranks)
+                run.await_watches(num_ranks)
             else:
                 run.await_work(1 if place.is_one_process else num_ranks)
             sleep(chance.uniform(0, 1))

@@ -13,7 +13,6 @@ from .early_drain import ending_early as ending_early
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare
-from .guarded_rank import GuardedRank as GuardedRank
 from .injected_fault import InjectedFault as InjectedFault
 from .injected_fault import named_in_step as named_in_step
 from .injected_fault import read_fault as read_fault
@@ -24,6 +23,7 @@ from .progress_page import PageRow as PageRow
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as
+from .rank_watch import WatchedRun as WatchedRun
 from .reference_setup import references as references
 from .run_spec import CheckpointSettings as CheckpointSettings
 from .run_spec import Job as Job
@@ -38,8 +38,8 @@ from .standstill import lost_messages as lost_messages
 from .standstill import standstill as standstill
 from .standstill import standstill_table as standstill_table
 from .standstill_report import stacks_written_to as stacks_written_to
-from .start_watch import is_under_agent as is_under_agent
-from .start_watch import leave_by_oneself as leave_by_oneself
-from .start_watch import watch_start as watch_start
 from .supervisor import Processes as Processes
 from .supervisor import started as started
+from .watched_rank import WatchedRank as WatchedRank
+from .watched_rank import is_under_agent as is_under_agent
+from .watched_rank import watched as watched

@@ -2,8 +2,8 @@
 
 The op lists then end before a micro-batch that no reader of the lists has reached. The readers of a list are its rank,
 which reads ahead, and the ranks that it sends to. In one process the farthest micro-batch is known. Otherwise the
-launcher, or the guard of rank 0, proposes an end. It decides on that end if no rank has reached the end by the time
-that all ranks have seen the proposal::
+launcher, or under torchrun the first rank's watch, proposes an end. It decides on that end if no rank has reached the
+end by the time that all ranks have seen the proposal::
 
     launcher   proposes 12 ......... all are behind it: decides
     rank 0     8  9  10  11  waits ............................ ends as lists of 12 micro-batches do
@@ -185,11 +185,6 @@ class DrainPage(SharedPage):
     def create(cls, path: Path, num_ranks: int) -> DrainPage:
         """Return a page in a file, where all processes of this machine find it."""
         return cls._in_file(path, bytes((_FIRST_RANK + num_ranks) * _BYTES))
-
-    @classmethod
-    def of_one(cls) -> DrainPage:
-        """Return an anonymous page for one rank; this process shares it with its forks."""
-        return cls._without_name(bytes((_FIRST_RANK + 1) * _BYTES))
 
     def gate(self, number: int, is_asked: Callable[[], bool] = lambda: False) -> Gate:
         """Return the gate of the rank in process `number`.

@@ -55,11 +55,6 @@ class ProgressPage(SharedPage):
         """Return a page in a file, where all processes of this machine find it."""
         return cls._in_file(path, _NOWHERE * 2 * num_ranks)
 
-    @classmethod
-    def of_one(cls) -> ProgressPage:
-        """Return an anonymous page for one rank; this process shares it with its forks."""
-        return cls._without_name(_NOWHERE * 2)
-
     def __enter__(self) -> ProgressPage:
         return self
 

@@ -8,7 +8,7 @@ from typing import Self
 
 
 class SharedPage:
-    """Memory that processes share by a file, or anonymously with their forks.
+    """Memory that processes share by a file.
 
     Args:
         memory: The memory.
@@ -28,9 +28,3 @@ class SharedPage:
     def _in_file(cls, path: Path, content: bytes) -> Self:
         path.write_bytes(content)
         return cls.open(path)
-
-    @classmethod
-    def _without_name(cls, content: bytes) -> Self:
-        memory = mmap.mmap(-1, len(content))
-        memory[:] = content
-        return cls(memory)

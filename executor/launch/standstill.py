@@ -36,6 +36,7 @@ class RankState:
         waits_s: Time since the wait began [s].
         is_stopped: Whether a signal has stopped the process; then it waits for nobody.
         ending: How the process ended, or None while it runs.
+        silent_s: Time since a process of another machine was last heard of; 0 if it is heard of [s].
     """
 
     rank: int
@@ -45,6 +46,7 @@ class RankState:
     waits_s: float
     is_stopped: bool
     ending: str | None
+    silent_s: float = 0.0
 
     @property
     def is_waiting(self) -> bool:
@@ -119,7 +121,9 @@ def is_stopped_at(where: Whereabouts) -> bool:
     return where.pid > 0 and is_stopped(where.pid)
 
 
-def state_of(rank: int, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False) -> RankState:
+def state_of(
+    rank: int, where: Whereabouts, ending: str | None = None, *, is_stopped: bool = False, silent_s: float = 0.0
+) -> RankState:
     """Return the current state of a rank."""
     now_ns = time.monotonic_ns()
     return RankState(
@@ -130,6 +134,7 @@ def state_of(rank: int, where: Whereabouts, ending: str | None = None, *, is_sto
         (now_ns - where.waits_since_ns) / 1e9 if where.waits_since_ns > 0 else 0.0,
         ending is None and is_stopped,
         ending,
+        silent_s,
     )
 
 
@@ -222,6 +227,8 @@ def standstill(states: Mapping[int, RankState], lost: Mapping[int, Message] | No
         what = f"{last.ending} before its list did"
     elif last.is_stopped:
         what = f"its process is stopped by a signal, and has stood still for {last.at_op_s:.1f} s"
+    elif last.silent_s:
+        what = f"nothing has been heard of its process for {last.silent_s:.1f} s: it is stopped, hangs or is cut off"
     elif last.whom == ITS_CHECKPOINT:
         what = f"its checkpoint has not been written in {last.waits_s:.1f} s"
     else:
@@ -249,7 +256,8 @@ def standstill_table(states: Mapping[int, RankState]) -> str:
     rows = [("rank", "op", "for", "waits for", "for", "process")]
     for state in states.values():
         waits = (_whom(state), f"{state.waits_s:.1f} s") if state.whom != NOBODY else ("-", "-")
-        process = state.ending or ("stopped by a signal" if state.is_stopped else "runs")
+        is_silent = "stopped by a signal" if state.is_stopped else "silent" if state.silent_s else "runs"
+        process = state.ending or is_silent
         rows.append((str(state.rank), str(state.op or "its start"), f"{state.at_op_s:.1f} s", *waits, process))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(

@@ -6,6 +6,7 @@ from .local_training import training_of as training_of
 from .measuring_job import Measured as Measured
 from .measuring_launcher import launch as launch
 from .rank_job import RankListener as RankListener
+from .rank_process import patient as patient
 from .rank_process import run_rank as run_rank
 from .streamed_run import measure_on_streams as measure_on_streams
 from .training_launcher import OnRestart as OnRestart

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
-from pipesched.executor import ExecutionError
-from pipesched.executor.launch import GuardedRank, Measure, RunSpec, connected_as, ranks_of_processes, share
+from pipesched.executor import LAUNCHER_S, ExecutionError
+from pipesched.executor.launch import (
+    Measure,
+    RunSpec,
+    WatchedRank,
+    WatchedRun,
+    connected_as,
+    ranks_of_processes,
+    share,
+)
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.result_text import result_from_text, result_to_text
 from pipesched.executor.runs.training_job import TrainingJob
 from pipesched.executor.training import Trained
 from pipesched.profiles.models import Model, kept_random_state
+from pipesched.schedules import LONGEST_S
 
 
 @kept_random_state()
@@ -24,7 +32,7 @@ def run_rank(
     meet: str = "env://",
     *,
     is_shared: bool = False,
-    guarded: GuardedRank | None = None,
+    watch: WatchedRank | None = None,
     model: Model | None = None,
 ) -> Measured | Trained | None:
     """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
@@ -38,7 +46,7 @@ def run_rank(
         listener: Callbacks for the progress of the rank.
         meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
         is_shared: Whether every process returns the result, and not only the first.
-        guarded: Notes the position of this rank for its guard, in a process that runs nothing else.
+        watch: Watches this rank, in a process that runs nothing else.
         model: The model of the run (default: looked up by name).
 
     Returns:
@@ -56,26 +64,18 @@ def run_rank(
     kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
     job: RankJob[Any] = kind(spec, listener, model)
     ranks = ranks_of_processes(job.lists.rank_to_device)
-    with (
-        nullcontext() if guarded is None else _beside(guarded, spec, job, ranks),
-        connected_as(spec, job.lists, meet) as context,
-    ):
+    if watch is not None and int(os.environ["WORLD_SIZE"]) == len(ranks):  # another number is refused
+        watch.begin(WatchedRun(ranks, job.ops_of, spec.timeout_s, spec.device == "cpu", job.leave_request))
+    with connected_as(spec if watch is None else patient(spec), job.lists, meet) as context:
         result: Measured | Trained | None = job.run(context)
-        if guarded is not None:
-            guarded.done()
+        if watch is not None:
+            watch.done()
         if is_shared:
             text = "" if result is None else result_to_text(result)
             result = result_from_text(share(text, ranks[0]))
     return result
 
 
-def _beside(
-    guarded: GuardedRank, spec: RunSpec, job: RankJob[Any], ranks: Sequence[int]
-) -> AbstractContextManager[None]:
-    """Return the context in which a guard runs beside this process, if it has a rank in the run."""
-    process = int(os.environ["RANK"])
-    if process >= len(ranks):
-        return nullcontext()  # it is refused
-    return guarded.guarded(
-        ranks[process], len(ranks), job.ops_of, is_on_cpus=spec.device == "cpu", request=job.leave_request
-    )
+def patient(spec: RunSpec) -> RunSpec:
+    """Return a run whose ranks time out later than the launcher or the watch, which know the cause of a standstill."""
+    return replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))

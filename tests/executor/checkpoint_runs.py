@@ -61,14 +61,14 @@ def refused(call, *arguments):
     return str(error.value)
 
 
-def listening(agent):
-    """Return the ranks of torchrun's agent that have a handler for SIGUSR1."""
+def listening(agent, told=signal.SIGUSR1):
+    """Return the ranks of torchrun's agent that have a handler for a signal."""
     ranks = []
     try:
         for pid in map(int, Path(f"/proc/{agent}/task/{agent}/children").read_text().split()):
             status = Path(f"/proc/{pid}/status").read_text()
             caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt:")).split()[1], 16)
-            ranks += [pid] if caught >> (signal.SIGUSR1 - 1) & 1 else []
+            ranks += [pid] if caught >> (told - 1) & 1 else []
     except OSError:
         return []
     return ranks

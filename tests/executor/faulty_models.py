@@ -1,5 +1,6 @@
 """Models that fail at a given forward of one layer; run by the processes of a test as ``faulty_models:...``."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -104,6 +105,11 @@ def with_a_child(file: str):
 
 def sleeping(layer: int):
     return model(lambda: time.sleep(1000), layer, 2)
+
+
+def sleeping_with_the_lock(layer: int):
+    """Sleep in a library that never gives Python's lock to another thread."""
+    return model(lambda: ctypes.PyDLL(None).sleep(1000), layer, 2)
 
 
 def killing_the_server():

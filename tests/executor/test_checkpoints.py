@@ -202,14 +202,10 @@ def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkey
     """What an agent starts for the first time would find the folder taken."""
     specs = []
     monkeypatch.setattr("pipesched.executor.rank_command.run_rank", lambda spec, *_, **__: specs.append(spec))
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setattr(
-        "pipesched.executor.rank_command.GuardedRank",
-        lambda timeout_s: SimpleNamespace(at=None, device=None, gate=lambda is_asked: None),
-    )
+    watch = SimpleNamespace(at=None, device=None, gate=lambda is_asked: None)
     for restart in (0, 1):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
-        _run_unlaunched(a_job("1f1b", written))
+        _run_unlaunched(a_job("1f1b", written), watch)
     assert [spec.job.checkpoints.start for spec in specs] == [None, str(written / "step00000008")]
 
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.formats import read_timeline, to_json
 from pipesched.schedules.lowering import lower
 from tests import processes
+from tests.executor.checkpoint_runs import listening
 from tests.executor.pipelines import MLP, job, whole_model
 
 ROOT = Path(__file__).parents[2]
@@ -147,13 +150,20 @@ def test_under_torchrun_a_users_exception_is_a_line_without_controls(model, tmp_
     assert "\x07" not in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks can watch each other on Linux")
-def test_under_torchrun_a_rank_that_is_stopped_is_named_first(tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "how"),
+    [
+        pytest.param("stopping", "its process is stopped by a signal", marks=pytest.mark.slow),
+        ("sleeping_with_the_lock", "it has stood still for "),
+        pytest.param("killed", r"(the process was killed by signal 9|its process ended)"),
+    ],
+)
+def test_under_torchrun_a_rank_that_cannot_report_is_named_by_the_rank_beside_it(fault, how, tmp_path):
     spec = RunSpec(
         job=Measure(schedule=to_json(build("gpipe", 2, 4)), iterations=1, warmup=0),
-        model="faulty_models:stopping:layer=1",
+        model=f"faulty_models:{fault}:layer=1",
         bounds=((0, 1), (1, 3)),
         timeout_s=8.0,
     )
@@ -162,11 +172,14 @@ def test_under_torchrun_a_rank_that_is_stopped_is_named_first(tmp_path):
     done = torchrun(2, tmp_path / "job.json", "--trust-model", PYTHONPATH=folders, TMPDIR=str(tmp_path))
     assert done.returncode != 0
     told = [line for line in done.stderr.splitlines() if line.startswith("executor: ")]
-    assert told[0].startswith("executor: rank 1 failed at 1F2 (micro-batch 2): its process is stopped by a signal")
-    assert "has waited" in told[0]
-    stacks = Path(told[0].rpartition(" the stacks of all ranks are in ")[2]).read_text()
-    assert "interpreter.py" in stacks.partition("\nrank 1:\n")[0].partition("\nrank 0:\n")[2]
-    assert "faulty_models.py" in stacks.partition("\nrank 1:\n")[2]
+    assert len(told) == 1, done.stderr
+    assert re.match(rf"executor: rank 1 failed at 1F2 \(micro-batch 2\): {how}", told[0])
+    assert processes.processes_in(tmp_path) == []
+    if fault != "killed":
+        assert "has waited" in told[0]
+        stacks = Path(told[0].rpartition(" the stacks of all ranks are in ")[2]).read_text()
+        assert "interpreter.py" in stacks.partition("\nrank 1:\n")[0].partition("\nrank 0:\n")[2]
+        assert "faulty_models.py" in stacks.partition("\nrank 1:\n")[2]
 
 
 @pytest.mark.distributed
@@ -174,14 +187,9 @@ def test_under_torchrun_a_rank_that_is_stopped_is_named_first(tmp_path):
 def test_ranks_end_with_torchruns_agent_also_one_that_is_stopped(tmp_path):
     costs = StageCosts((StageCost(9.0, 9.0),) * 2, origin="by hand")
     (tmp_path / "job.json").write_text(job_to_json(job(build("gpipe", 2, 2), None, emulate=costs)))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)}
-    command = [*launcher, "-m", "pipesched.executor", str(tmp_path / "job.json")]
-    with processes.started(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
-        assert processes.eventually(lambda: len(children(agent.pid)) == 2)
-        pids = children(agent.pid)
-        assert processes.eventually(lambda: children(pids[1]))  # its guard, or what watches over it until that is there
-        os.kill(pids[1], signal.SIGSTOP)
+    with agent_of(tmp_path / "job.json", tmp_path, stderr=subprocess.DEVNULL) as agent:
+        assert processes.eventually(lambda: len(listening(agent.pid, signal.SIGTERM)) == 2)
+        os.kill(listening(agent.pid, signal.SIGTERM)[1], signal.SIGSTOP)
         agent.kill()
         agent.wait()
         assert processes.eventually(lambda: processes.processes_in(tmp_path) == [])
@@ -189,19 +197,23 @@ def test_ranks_end_with_torchruns_agent_also_one_that_is_stopped(tmp_path):
 
 @pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the ranks in /proc")
-def test_a_rank_that_is_killed_while_it_loads_torch_is_named_and_nothing_is_left(job_file, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)}
-    command = [*launcher, "-m", "pipesched.executor", str(job_file)]
-    with processes.started(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as agent:
+def test_a_rank_that_is_killed_while_it_loads_torch_is_named_by_its_agent_and_nothing_is_left(job_file, tmp_path):
+    with agent_of(job_file, tmp_path, stderr=subprocess.PIPE, text=True) as agent:
         assert processes.eventually(lambda: len(children(agent.pid)) == 2)
-        rank = children(agent.pid)[1]
-        assert processes.eventually(lambda: children(rank))  # what watches over it
-        os.kill(rank, signal.SIGKILL)
+        os.kill(children(agent.pid)[1], signal.SIGKILL)
         _, errors = agent.communicate(timeout=processes.PATIENCE_S)
-    told = [line for line in errors.splitlines() if line.startswith("executor: ")]
-    assert told[0].startswith("executor: process 1 failed before it had read its job: ")
+    assert re.search(r"rank +: 1 \(local_rank: 1\)\s+exitcode +: -9", errors), errors
     assert processes.eventually(lambda: processes.processes_in(tmp_path) == [])
+
+
+@contextmanager
+def agent_of(path, folder, **how):
+    """Yield an agent of torchrun that starts two ranks of a job in a folder."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)}
+    command = [*launcher, "-m", "pipesched.executor", str(path)]
+    with processes.started(command, env=environment, cwd=folder, **how) as agent:
+        yield agent
 
 
 def children(pid):

@@ -91,13 +91,3 @@ def test_the_position_of_a_device_is_read_while_it_is_written_and_that_of_the_ho
         assert [page.read(number).op for number in (0, 2)] == [OPS[19], OPS[21]]
         row.end()
         assert page.read(1) == page.read_host(1)
-
-
-def test_a_page_of_one_has_a_row_for_the_device(monkeypatch):
-    monkeypatch.setattr("pipesched.executor.errors._wait_listeners", [])
-    page = ProgressPage.of_one()
-    page.writer(0)(7, OPS[7])
-    row = page.device_row(0)
-    row.begin()
-    row.reach(2, OPS[2])
-    assert (page.read(0).op, page.read_host(0).op) == (OPS[2], OPS[7])

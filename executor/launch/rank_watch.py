@@ -1,0 +1,412 @@
+"""The watch of a rank under torchrun: a thread in its process that reports the rank, and sees other ranks fall silent.
+
+    node 0   rank 0 ◄──► rank 1         the ranks of a node see each other's pages and the ends of their processes
+                │           │
+             board in torchrun's store  every thread writes its sighting there, ten times a second
+                │           │
+    node 1   rank 2 ◄──► rank 3
+
+A rank that is killed, stopped or hangs with Python's lock falls silent. The first thread of its node that is heard
+reports it then, from its page. The first thread of all, the judge, detects a standstill of all ranks. The first cause
+of the end of the run that is written to the board is the verdict; every thread then ends its process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn, final
+
+from pipesched.executor import NOBODY, STOP_SIGNALS, failed
+from pipesched.executor.launch.early_drain import DrainPage, LeaveRequest
+from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
+from pipesched.executor.launch.run_board import EndingCause, ProcessFiles, RunBoard, Sighting
+from pipesched.executor.launch.standstill import RankState, Stillness, is_stopped_at, state_of
+from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
+from pipesched.profiles.processes import exit_code_of
+from pipesched.schedules import Op, printable
+
+FAILED = 3
+"""Exit code of a rank that ends because the run has failed."""
+LOST_S = 2.0
+"""Time that a rank which has lost a peer waits for the report of the cause [s]."""
+
+_TICK_S = 0.1
+_SILENT_S = 1.0
+"""Time without a sighting after which a process counts as silent [s]."""
+_STACKS_S = 1.2
+_TOLD_S = 0.5
+"""Time that a rank ended by its agent waits for the report of another cause [s]."""
+_ENDED = "its process ended before its list did"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedRun:
+    """The run of a watched rank.
+
+    Attributes:
+        ranks: The rank of every process.
+        ops_of: Returns the lowered list of a rank.
+        timeout_s: Longest wait of a rank for one message.
+        is_on_cpus: Whether ranks compute on CPUs, so that a posted message has been sent.
+        request: Decides when a run that is asked to leave is drained, or None if the run drains itself.
+    """
+
+    ranks: Sequence[int]
+    ops_of: Callable[[int], Iterable[Op]]
+    timeout_s: float
+    is_on_cpus: bool
+    request: LeaveRequest | None = None
+
+
+@dataclass(slots=True)
+class RankStatus:
+    """The state of a rank that its main thread sets and its watch reads.
+
+    Attributes:
+        page: Page with the position of the rank.
+        drain_page: Page with the early end of the lists.
+        run: The run, or None while the job is read.
+        lost: The error of a rank that has lost a peer, or None.
+        is_done: Whether the list is over.
+    """
+
+    page: ProgressPage
+    drain_page: DrainPage
+    run: WatchedRun | None = None
+    lost: str | None = None
+    is_done: bool = False
+
+
+class _Sibling(NamedTuple):
+    """Another process of this node: its descriptor, its page, and the file of its stacks."""
+
+    process: int
+    page: ProgressPage
+    stacks: StackFile
+
+
+class _Heard(NamedTuple):
+    """The last new sighting of a rank, and when it came here [s of the monotonic clock]."""
+
+    sighting: Sighting
+    at_s: float
+
+
+@final
+class RankWatch:
+    """Watches the rank of this process and the ranks beside it.
+
+    Args:
+        status: The state of the rank.
+        board: The board of the run.
+        process: Number of this process.
+        node: Numbers of the processes of this node, this one included.
+        files: Files of this process.
+        leave: Ends this process with an exit code.
+    """
+
+    def __init__(
+        self,
+        status: RankStatus,
+        board: RunBoard,
+        process: int,
+        node: Sequence[int],
+        files: ProcessFiles,
+        leave: Callable[[int], NoReturn] = os._exit,
+    ) -> None:
+        self._status, self._board, self._process, self._node, self._leave = status, board, process, node, leave
+        self._stacks = StackFile(files.pid, Path(f"/proc/self/fd/{files.stacks}"))
+        self._siblings = dict[int, _Sibling]()
+        self._ended = set[int]()
+        self._heard = dict[int, _Heard]()
+        self._count = 0
+        self._signal: signal.Signals | None = None
+        self._since_s = time.monotonic()
+        self._written = set[int]()
+        self._has_shown = False
+        self._stillness: Stillness | None = None
+        board.introduce(files)
+
+    def watch(self, bell: socket.socket) -> None:
+        """Watch until `bell` is closed; end this process if the run ends.
+
+        Args:
+            bell: Receives the number of every signal that comes to this process.
+        """
+        while True:
+            watched = {bell.fileno(): -1} | {sibling.process: number for number, sibling in self._running()}
+            for descriptor in select.select([*watched], [], [], _TICK_S)[0]:
+                if descriptor != bell.fileno():
+                    self._report_end(watched[descriptor])
+                elif told := bell.recv(64):
+                    self._hear(told)
+                else:
+                    with suppress(RuntimeError):
+                        self._board.write(self._process, self._seen(is_over=True))
+                    return
+            self.look()
+
+    def _running(self) -> list[tuple[int, _Sibling]]:
+        """Return the siblings whose ranks are not over, by the numbers of their processes."""
+        return [
+            (number, sibling)
+            for number, sibling in self._siblings.items()
+            if number not in self._ended and sibling.page.read_host(0).pid > 0
+        ]
+
+    def _hear(self, told: bytes) -> None:
+        """Note a signal that ends this process; the watch leaves when the cause is known."""
+        for number in STOP_SIGNALS:
+            if number in told and self._signal is None:
+                self._signal = number
+                if self._status.is_done:
+                    self._leave(128 + number)
+
+    def _report_end(self, number: int) -> None:
+        """Report how the process of a sibling ended, unless its rank was over."""
+        sibling = self._siblings[number]
+        if number not in dict(self._running()):
+            return
+        self._ended.add(number)
+        code = exit_code_of(sibling.stacks.pid)  # before the agent has asked for it, which comes soon
+        if code is None:
+            reason = _ENDED
+        elif code < 0:
+            reason = f"the process was killed by signal {-code}"
+        else:
+            reason = f"the process ended with exit code {code} before its list did"
+        with suppress(RuntimeError):
+            self._report(self._named(number, sibling.page.read_host(0).op, reason))
+
+    def _report(self, text: str) -> EndingCause:
+        """Write the cause of the end of the run, and print it if it is the first; return the first cause."""
+        verdict = self._board.decide(text)
+        self._show(verdict)
+        return verdict
+
+    def _show(self, verdict: EndingCause) -> None:
+        """Print the verdict once per node: by its author, and by the first process of each other node."""
+        is_own = verdict.process == self._process
+        if (is_own or (verdict.process not in self._node and self._is_first(self._node))) and not self._has_shown:
+            self._has_shown = True
+            _print(verdict.text)
+
+    def _named(self, process: int, op: Op | None, reason: str) -> str:
+        """Return the reason with the rank of a process, or the number of the process while the job is read."""
+        run = self._status.run
+        if run is None:
+            return f"process {process} failed before it had read its job: {reason}"
+        return str(failed(run.ranks[process], op, reason))
+
+    def _named_here(self, reason: str) -> str:
+        return self._named(self._process, self._status.page.read_host(0).op, reason)
+
+    def look(self) -> None:
+        """Exchange positions and the verdict with the board; end this process if the run has ended."""
+        try:
+            verdict = self._exchanged() or self._own_verdict()
+            if verdict is None:
+                return
+            self._show(verdict)
+            self._write_stacks(is_over=True)
+        except RuntimeError:
+            if self._status.is_done:
+                return
+            gone = f"torchrun's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} is gone"
+            lost = self._status.lost
+            _print(self._named_here(f"{gone}, and with it an agent") if lost is None else f"{lost}; {gone}")
+        self._end()
+
+    def _end(self) -> None:
+        """End this process, and its siblings that cannot end by themselves."""
+        for number, sibling in self._running():
+            if not self._is_heard(number) or is_stopped_at(sibling.page.read_host(0)):
+                with suppress(OSError):
+                    signal.pidfd_send_signal(sibling.process, signal.SIGKILL)
+        self._leave(FAILED if self._signal is None else 128 + self._signal)
+
+    def _exchanged(self) -> EndingCause | None:
+        run = self._status.run
+        if run is not None and run.request is not None:
+            self._status.drain_page.write(self._board.drain_agreement())
+        self._write(self._process, self._seen())
+        verdict = self._board.verdict()
+        if verdict is not None:
+            return verdict
+        self._hear_of(number for number in self._node if number != self._process)
+        self._meet()
+        if self._is_first(self._node):
+            for number, sibling in self._running():
+                if not self._is_heard(number):
+                    self._write(number, self._sighting(sibling.page, is_own=False))
+        self._write_stacks()
+        return self._judged(run) if run is not None and self._is_judge() else None
+
+    def _own_verdict(self) -> EndingCause | None:
+        """Return the cause that this rank knows, if no other is reported within a moment."""
+        now_s = time.monotonic()
+        if self._status.lost is not None:
+            return self._report(self._status.lost) if now_s > self._since_s + LOST_S else None
+        if self._signal is not None:
+            told = self._named_here(f"torchrun's agent has ended it by {self._signal.name}")
+            return self._report(told) if now_s > self._since_s + _TOLD_S else None
+        self._since_s = now_s
+        return None
+
+    def _write(self, process: int, sighting: Sighting) -> None:
+        self._count += 1
+        self._board.write(process, sighting._replace(number=self._count))
+
+    def _seen(self, *, is_over: bool = False) -> Sighting:
+        page = self._status.drain_page
+        return self._sighting(self._status.page, is_own=True)._replace(
+            has_lost=self._status.lost is not None,
+            is_over=is_over,
+            is_asked=page.is_asked,
+            proposed=page.agreement.proposed,
+            read=page.read,
+        )
+
+    def _sighting(self, page: ProgressPage, *, is_own: bool) -> Sighting:
+        where = page.read(0)
+        is_stopped = is_stopped_at(where)
+        if is_stopped:
+            where = page.read_host(0)
+        state = state_of(0, where, is_stopped=is_stopped)
+        return Sighting(
+            0, is_own, where.place, where.num_ops, state.at_op_s, state.whom, state.waits_s, is_stopped, where.text
+        )
+
+    def _meet(self) -> None:
+        """Open the pages of the siblings that have introduced themselves."""
+        unknown = [number for number in self._node if number != self._process and number not in self._siblings]
+        for number, files in self._board.files(unknown).items():
+            try:
+                page = ProgressPage.open(Path(f"/proc/{files.pid}/fd/{files.page}"))
+                stacks = StackFile(files.pid, Path(f"/proc/{files.pid}/fd/{files.stacks}"))
+                self._siblings[number] = _Sibling(os.pidfd_open(files.pid), page, stacks)
+            except OSError:  # it is gone
+                if not self._status.is_done:
+                    op = _place(*self._heard[number]).op if number in self._heard else None
+                    self._report(self._named(number, op, _ENDED))
+
+    def _hear_of(self, processes: Iterable[int]) -> None:
+        """Read the new sightings of other processes."""
+        for number, sighting in self._board.read(processes).items():
+            if number not in self._heard or self._heard[number].sighting != sighting:
+                self._heard[number] = _Heard(sighting, time.monotonic())
+
+    def _is_heard(self, process: int) -> bool:
+        """Return whether a process has reported its rank lately."""
+        if process == self._process:
+            return True
+        heard = self._heard.get(process)
+        return heard is not None and heard.sighting.is_own and time.monotonic() < heard.at_s + _SILENT_S
+
+    def _is_first(self, processes: Iterable[int]) -> bool:
+        """Return whether this process is the first of `processes` that is heard."""
+        return next(number for number in processes if self._is_heard(number)) == self._process
+
+    def _is_judge(self) -> bool:
+        for number in range(self._process):
+            self._hear_of([number])
+            if self._is_heard(number):
+                self._stillness = None
+                return False
+        return True
+
+    def _judged(self, run: WatchedRun) -> EndingCause | None:
+        """Return the cause of the end of the run if a rank is lost or all stand still; None if they move."""
+        self._hear_of(range(len(run.ranks)))
+        nothing = _Heard(Sighting(), time.monotonic())
+        heard = {number: self._heard.get(number, nothing) for number in range(len(run.ranks))}
+        heard[self._process] = _Heard(self._seen(), time.monotonic())
+        sightings = [sighting for sighting, _ in heard.values()]
+        if run.request is not None:
+            self._board.agree_on_drain(self._status.drain_page.agreement, sightings, run.request)
+        if any(sighting.has_lost for sighting in sightings):
+            return self._lost(heard)
+        self._stillness = self._stillness or Stillness(run.timeout_s)
+        places = {run.ranks[number]: _place(*there) for number, there in heard.items()}
+        is_one_stopped = any(sighting.is_stopped for sighting in sightings)
+        if not self._stillness.is_over([*places.values()], lambda: is_one_stopped):
+            return None
+        states = {}
+        for number, (sighting, at_s) in heard.items():
+            silent_s = time.monotonic() - at_s
+            states[run.ranks[number]] = state_of(
+                run.ranks[number],
+                places[run.ranks[number]],
+                is_stopped=sighting.is_stopped,
+                silent_s=silent_s if silent_s > _SILENT_S else 0.0,
+            )
+        reported_standstill(
+            dict(sorted(states.items())),
+            places,
+            run.ops_of,
+            lambda error: self._stacks_behind(str(error), run, states),
+            is_on_cpus=run.is_on_cpus,
+        )
+        return self._board.verdict()
+
+    def _lost(self, heard: Mapping[int, _Heard]) -> EndingCause | None:
+        """Report a process that is silent while another rank has lost a connection."""
+        for number, (sighting, at_s) in heard.items():
+            silent_s = time.monotonic() - at_s
+            if silent_s > _SILENT_S and not sighting.is_over:
+                reason = f"nothing has been heard of its process for {silent_s:.1f} s, and connections to it are closed"
+                return self._report(self._named(number, _place(sighting, at_s).op, reason))
+        return None
+
+    def _write_stacks(self, *, is_over: bool = False) -> None:
+        """Write the stacks of the ranks of this node on request; of stopped ranks, which must continue, in the end."""
+        if not self._is_first(self._node) or not self._board.are_stacks_asked_for():
+            return
+        files = {} if self._process in self._written else {self._process: self._stacks}
+        for number, sibling in self._running():
+            if number not in self._written and (is_over or not is_stopped_at(sibling.page.read_host(0))):
+                files[number] = sibling.stacks
+        self._written.update(files)
+        for number, text in stacks_in(files).items():
+            self._board.write_stacks(number, text)
+
+    def _stacks_behind(self, text: str, run: WatchedRun, states: Mapping[int, RankState]) -> Mapping[int, str] | None:
+        """Write the cause of the end of the run; return the stacks of all ranks, or None if another cause came first.
+
+        A stopped rank continues only when the verdict is written, so that all ranks print it however they end.
+        """
+        self._board.ask_for_stacks()
+        self._write_stacks()
+        present = [number for number, rank in enumerate(run.ranks) if not states[rank].silent_s]
+        self._awaited_stacks([number for number in present if not states[run.ranks[number]].is_stopped])
+        if self._report(text).text != text:
+            return None
+        self._write_stacks(is_over=True)
+        return {run.ranks[number]: stacks for number, stacks in self._awaited_stacks(present).items()}
+
+    def _awaited_stacks(self, processes: Collection[int]) -> Mapping[int, str]:
+        """Return the stacks of `processes`, without the processes that are late."""
+        until_s = time.monotonic() + _STACKS_S
+        while len(stacks := self._board.read_stacks(processes)) < len(processes) and time.monotonic() < until_s:
+            time.sleep(_TICK_S / 5)
+        return stacks
+
+
+def _place(sighting: Sighting, at_s: float) -> Whereabouts:
+    """Return the position of a rank, by the clock of this machine; a silent rank waits for nobody."""
+    since_ns, waits_since_ns = (int((at_s - age_s) * 1e9) for age_s in (sighting.at_op_s, sighting.waits_s))
+    whom = sighting.whom if time.monotonic() < at_s + _SILENT_S else NOBODY
+    return Whereabouts(sighting.place, sighting.num_ops, since_ns, waits_since_ns, whom, text=sighting.text)
+
+
+def _print(text: str) -> None:
+    print(f"executor: {printable(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,131 @@
+"""A rank under torchrun: the main thread's side of its watch (`rank_watch`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import final
+
+from pipesched.executor import STOP_SIGNALS, ExecutionError, PeerLost, waiting_for
+from pipesched.executor.launch.early_drain import DrainPage, Gate
+from pipesched.executor.launch.progress_page import ProgressPage
+from pipesched.executor.launch.rank_watch import LOST_S, RankStatus, RankWatch, WatchedRun
+from pipesched.executor.launch.run_board import ProcessFiles, RunBoard
+from pipesched.executor.launch.standstill_report import stacks_written_to
+from pipesched.profiles import ProfileError
+from pipesched.schedules import Op, ScheduleError, shortened
+
+_LONGEST = 1000
+"""Longest reason of a failure of user code that other nodes print, in characters; this node prints all of it."""
+_SLACK_S = 1.0
+"""Time that a rank which has lost a peer leaves its watch to end the process [s]."""
+
+
+def is_under_agent() -> bool:
+    """Return whether an agent of torchrun has started this process, on a system where it can be watched."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux"
+
+
+@final
+class WatchedRank:
+    """The only rank of this process."""
+
+    def __init__(self, status: RankStatus) -> None:
+        self._status = status
+        self.at: Callable[[int, Op], None] = status.page.writer(0)
+        """Notes the op that this rank is at, and its position."""
+        self.device = status.page.device_row(0)
+        """Where the position of the rank's GPU is noted."""
+
+    def gate(self, is_asked: Callable[[], bool]) -> Gate:
+        """Return the gate that ends lists early.
+
+        Args:
+            is_asked: Returns whether this rank is asked to leave.
+        """
+        return self._status.drain_page.gate(0, is_asked)
+
+    def begin(self, run: WatchedRun) -> None:
+        """Note that the job is read: from now on messages name ranks and ops."""
+        self._status.run = run
+
+    def done(self) -> None:
+        """Note that the list is over: the end of the rank no longer ends the run."""
+        self._status.is_done = True
+
+
+@contextmanager
+def watched() -> Iterator[WatchedRank]:
+    """Watch the rank of this process inside the block; the environment has its numbers, as torchrun sets them.
+
+    If the run fails, the watch prints the cause and ends this process.
+
+    Raises:
+        PeerLost: Torchrun's store is gone.
+    """
+    process, local, node = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"))
+    first = process - local
+    with ExitStack() as stack:
+        page, stacks, drain = (_memory_file(name, stack) for name in ("page", "stacks", "drain"))
+        status = RankStatus(ProgressPage.create(_path(page), 1), DrainPage.create(_path(drain), 1))
+        rank = WatchedRank(status)
+        stack.enter_context(stacks_written_to(stacks))
+        with waiting_for("torchrun's store"):
+            board = RunBoard(node, process)
+            siblings = range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
+            watch = RankWatch(status, board, process, siblings, ProcessFiles(os.getpid(), page, stacks))
+        try:
+            with _watching(watch):
+                try:
+                    yield rank
+                except PeerLost as error:
+                    status.lost = str(error)
+                    time.sleep(LOST_S + _SLACK_S)  # the watch ends this process sooner
+                    raise
+        except Exception as error:
+            is_one_line = isinstance(error, ExecutionError | ProfileError | ScheduleError)
+            failing = f"process {process}" if status.run is None else f"rank {status.run.ranks[process]}"
+            reason = f"{failing} failed: " + shortened(f"{type(error).__name__}: {error}", _LONGEST)
+            with suppress(RuntimeError):
+                board.decide(str(error) if is_one_line else reason)
+            raise
+        finally:
+            status.page.host_row(0).end()
+
+
+@contextmanager
+def _watching(watch: RankWatch) -> Iterator[None]:
+    """Run the watch in a thread inside the block; the signals that end a run wake it."""
+    bell, ring = socket.socketpair()
+    ring.setblocking(False)
+    before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+    handlers = {told: signal.signal(told, lambda *_: None) for told in STOP_SIGNALS}  # with a handler, it rings
+    thread = threading.Thread(target=watch.watch, args=(bell,), name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        for told, handler in handlers.items():
+            signal.signal(told, handler)
+        signal.set_wakeup_fd(before)
+        ring.close()  # which ends the thread
+        thread.join()
+        bell.close()
+
+
+def _memory_file(name: str, stack: ExitStack) -> int:
+    """Return the descriptor of a file in memory, which the stack closes; other processes open it by its number."""
+    descriptor = os.memfd_create(f"pipesched-{name}")
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _path(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}")
