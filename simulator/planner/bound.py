@@ -34,6 +34,7 @@ from pipesched.schedules import Compute, Message, Payload, Phase, Step
 from pipesched.simulator import Estimate, Meaning, Precision
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.stage_layout import StageLayout
+from pipesched.simulator.search import memory_excess
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Bounds:
             seconds = max(seconds, copy.least_s(ends_s))
             for rank, device in enumerate(devices):
                 least_bytes[device] = copy.held_bytes(rank)
-        over = over_least_memory(least_bytes, self._cluster)
+        over = memory_excess(least_bytes, self._cluster, at_least=True)
         meaning = Meaning.PACE if candidate.is_asynchronous else Meaning.ITERATION
         return Estimate(meaning, seconds, least_bytes, over, precision=Precision.BOUND)
 
@@ -111,15 +112,6 @@ class Bounds:
                     nics[nic] += phase.count * phase.occupied_s
             self._reductions[key] = GradientReduction(plan.seconds, nics)
         return self._reductions[key]
-
-
-def over_least_memory(least_bytes: Mapping[int, int], cluster: Cluster) -> str | None:
-    """Return the first device that cannot hold its least bytes, and how many these are; None if all can."""
-    for device, num_bytes in least_bytes.items():
-        limit = cluster.devices[device].memory_bytes
-        if limit is not None and num_bytes > limit:
-            return f"device {device} holds at least {num_bytes} bytes of {limit}"
-    return None
 
 
 @dataclass(frozen=True)  # without slots: sums are kept beside the fields

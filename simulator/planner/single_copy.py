@@ -18,10 +18,10 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Op, Reduce, Schedule, op_cells
 from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
 from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
-from pipesched.simulator.planner.bound import Bounds, over_least_memory
+from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import lowered, steps_of
 from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.search import UNPREDICTABLE
+from pipesched.simulator.search import UNPREDICTABLE, memory_excess
 
 
 def bound_single_copy(
@@ -52,7 +52,7 @@ def bound_single_copy(
     held = {
         device.device: device.peak_bytes(times_s, 1) for device in held_on_devices(program, costs, has_buffers=False)
     }
-    over = over_least_memory(held, cluster)
+    over = memory_excess(held, cluster, at_least=True)
     if candidate.is_asynchronous:  # its pace has no beginning and no end to compare
         return Estimate(Meaning.PACE, 0.0, held, over, precision=Precision.BOUND)
     end_s = _end_s(candidate, costs, bounds, _ready_s(program, times_s))

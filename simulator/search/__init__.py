@@ -1,4 +1,4 @@
-"""The common parts of every search of the best way to train: candidates, outcomes, runners, bounds, races."""
+"""The common parts of every search of the best way to train: settings, outcomes, runners, journals, bounds, races."""
 
 import lazy_loader
 

@@ -20,5 +20,14 @@ from .search_candidate import SearchCandidate as SearchCandidate
 from .search_candidate import own_sources as own_sources
 from .search_outcome import UNPREDICTABLE as UNPREDICTABLE
 from .search_outcome import SearchOutcome as SearchOutcome
+from .search_outcome import front_of as front_of
 from .search_outcome import least as least
+from .search_outcome import memory_excess as memory_excess
 from .search_outcome import over_memory_reason as over_memory_reason
+from .swept_setting import COLUMN_HEADINGS as COLUMN_HEADINGS
+from .swept_setting import SETTING_COLUMNS as SETTING_COLUMNS
+from .swept_setting import SweptOutcome as SweptOutcome
+from .swept_setting import SweptSetting as SweptSetting
+from .swept_setting import measured_columns as measured_columns
+from .swept_setting import ordered_by as ordered_by
+from .swept_setting import pareto_front as pareto_front

@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts
+from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts, flushed_bytes
 from pipesched.schedules import Message, Payload, Schedule, ScheduleError, machine_code, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import runs_without_flush
@@ -208,7 +208,7 @@ def _small_cuts(lists: Schedule, layers: Sequence[StageCost], starts: Sequence[L
                 most[rank, stage] = max(most[rank, stage], held[stage])
     ranks: list[list[tuple[int, list[float]]]] = [[] for _ in range(columns.num_ranks)]
     for (rank, stage), count in sorted(most.items()):
-        held_bytes = (2 * layer.weight_bytes + layer.optimizer_bytes + count * layer.saved_bytes for layer in layers)
+        held_bytes = (always + count * for_microbatch for always, for_microbatch in map(flushed_bytes, layers))
         ranks[rank].append((stage, [0.0, *accumulate(map(float, held_bytes))]))
     work = RankWork(lists.num_stages, tuple(tuple(stages) for stages in ranks if stages))
     return [cut for cut in (balanced_over_ranks(work, start) for start in starts) if cut not in starts]

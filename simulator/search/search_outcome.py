@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import ScheduleError
 from pipesched.simulator import SimulationError
 
@@ -41,6 +42,21 @@ class SearchOutcome(ABC):
 OutcomeT = TypeVar("OutcomeT", bound=SearchOutcome)
 
 
+def memory_excess(held_bytes: Mapping[int, float], cluster: Cluster, *, at_least: bool = False) -> str | None:
+    """Return the first device that holds more than its memory, and its bytes, or None if all have room.
+
+    Args:
+        held_bytes: Peak memory by device [bytes].
+        cluster: Devices with their memory.
+        at_least: Whether the bytes are lower bounds.
+    """
+    for device, num_bytes in sorted(held_bytes.items()):
+        limit = cluster.devices[device].memory_bytes
+        if limit is not None and num_bytes > limit:
+            return f"device {device} holds {'at least ' * at_least}{round(num_bytes)} bytes of {limit}"
+    return None
+
+
 def over_memory_reason(over: object | None) -> str | None:
     """Return the reason to refuse a way to train that exceeds memory, or None if it fits."""
     return None if over is None else f"over memory: {over}"
@@ -50,3 +66,13 @@ def least(outcomes: Iterable[OutcomeT]) -> OutcomeT | None:
     """Return the known outcome with the least memory, of equal ones the fastest, or None."""
     known = [outcome for outcome in outcomes if outcome.seconds is not None and outcome.most_bytes is not None]
     return min(known, key=lambda outcome: (outcome.most_bytes, outcome.seconds), default=None)
+
+
+def front_of(ordered: Iterable[OutcomeT]) -> tuple[OutcomeT, ...]:
+    """Return the fitting outcomes with less memory than all before them: the Pareto front, if these cost less."""
+    front: list[OutcomeT] = []
+    for outcome in ordered:
+        num_bytes = outcome.most_bytes if outcome.fits else None
+        if num_bytes is not None and (not front or num_bytes < (front[-1].most_bytes or 0)):
+            front.append(outcome)
+    return tuple(front)

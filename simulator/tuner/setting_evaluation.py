@@ -9,7 +9,7 @@ from pipesched.profiles.costs import StageCosts, price_among
 from pipesched.schedules import Timeline
 from pipesched.simulator import Estimate, Scenario
 from pipesched.simulator.fast import contention_of, is_slowed, predict_scenario
-from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
+from pipesched.simulator.search import UNPREDICTABLE, memory_excess, over_memory_reason
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
@@ -129,9 +129,6 @@ def evaluate_by_equations(
         return SettingOutcome(setting, reason=str(error))
     price = price_among(problem.profile.sharing, setting.num_pipelines)
     prediction = predict_setting(profile.slowed(price), setting.num_microbatches, setting.num_pipelines, accounting)
-    reasons = [
-        over_memory_reason(f"device {index} holds {answer.held_bytes:.0f} bytes of {device.memory_bytes}")
-        for index, (answer, device) in enumerate(zip(prediction.devices, problem.cluster.devices, strict=True))
-        if device.memory_bytes is not None and answer.held_bytes > device.memory_bytes
-    ]
-    return SettingOutcome(setting, prediction.seconds, round(prediction.held_bytes), reasons[0] if reasons else None)
+    held_bytes = {device: answer.held_bytes for device, answer in enumerate(prediction.devices)}
+    reason = over_memory_reason(memory_excess(held_bytes, problem.cluster))
+    return SettingOutcome(setting, prediction.seconds, round(prediction.held_bytes), reason)

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from pipesched.profiles.io import STRICT
 from pipesched.schedules import Yardstick
-from pipesched.simulator.search import SearchOutcome
+from pipesched.simulator.search import SearchOutcome, front_of
 from pipesched.simulator.tuner.setting import Setting
 
 
@@ -112,11 +112,7 @@ def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
 
 def pareto(outcomes: Iterable[SettingOutcome]) -> tuple[SettingOutcome, ...]:
     """Return the fitting outcomes that no other one beats in time and memory at once, by rising time."""
-    front: list[SettingOutcome] = []
-    for outcome in ranked(outcomes, Evaluator.SIMULATE):
-        if outcome.fits and (not front or _number(outcome.held_bytes) < _number(front[-1].held_bytes)):
-            front.append(outcome)
-    return tuple(front)
+    return front_of(ranked(outcomes, Evaluator.SIMULATE))
 
 
 def _number(value: float | None) -> float:

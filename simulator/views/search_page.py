@@ -11,7 +11,7 @@ from pipesched.schedules import Timeline, printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
 from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of
-from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, best_first
+from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, ordered_by
 from pipesched.simulator.tuner import Problem, SettingOutcome, timeline_of_setting
 from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
 from pipesched.simulator.views.heat_map_panel import heat_faces, short_number
@@ -125,7 +125,7 @@ def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Row
         SimulationError: No setting could be predicted.
     """
     picture = {"picture": _picture(sweep_figure(outcomes, by)), "picture_says": "heat maps, and time over memory"}
-    best = best_first(outcomes, by)[0]
+    best = ordered_by(outcomes, by)[0]
     figures = [("best setting" if best.fits else "best setting, over memory", best.setting.label)]
     for name in dict.fromkeys((by, "bubble_fraction", "peak_memory_bytes")):
         heading = COLUMN_HEADINGS.get(name, name)

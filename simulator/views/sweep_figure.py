@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, readable_s, unit_of
-from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, best_first, pareto_front
+from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, ordered_by, pareto_front
 from pipesched.simulator.views.figure import (
     CURVE_COLOURS,
     DARK_RED,
@@ -80,7 +80,7 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> ShownFigure:
     Raises:
         SimulationError: No setting could be predicted.
     """
-    ordered = [outcome for outcome in best_first(outcomes, by) if _value(outcome, by) is not None]
+    ordered = [outcome for outcome in ordered_by(outcomes, by) if _value(outcome, by) is not None]
     if not ordered:
         raise SimulationError(f"sweep: got no setting with {by}, expected one; try other settings")
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load

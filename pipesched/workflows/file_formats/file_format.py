@@ -81,8 +81,7 @@ def _checkpoint() -> dict[str, Any]:
 
 
 def _search() -> dict[str, Any]:
-    from pipesched.simulator.search import Journal
-    from pipesched.simulator.sweep import SweptOutcome
+    from pipesched.simulator.search import Journal, SweptOutcome
     from pipesched.simulator.tuner import SettingOutcome
 
     return Journal.line_schema(SettingOutcome, SweptOutcome)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
-from pipesched.simulator.sweep import SweptOutcome, SweptSetting
+from pipesched.simulator.search import SweptOutcome, SweptSetting
 
 _FIRST, _MOST = 5, 12
 """Links that are cut for themselves at first, and at most."""

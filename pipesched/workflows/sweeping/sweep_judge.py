@@ -29,8 +29,7 @@ from pipesched.simulator.fast import (
     longer_runs,
     steady_pace,
 )
-from pipesched.simulator.search import over_memory_reason
-from pipesched.simulator.sweep import SweptOutcome, SweptSetting
+from pipesched.simulator.search import SweptOutcome, SweptSetting, memory_excess, over_memory_reason
 from pipesched.workflows.arguments import ScheduleSource, layer_bounds, partition_text, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Conditions, cut_text
 from pipesched.workflows.sweeping.link_cuts import best_of_cuts, contenders, has_many_links, sampled_cuts
@@ -201,12 +200,7 @@ class SweepJudge:
         require_work(timeline, work_s)
         pace = self._pace(lists, source, scenario, timeline)
         num_devices = len(set(schedule.rank_to_device))
-        limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
-        over = [
-            f"device {device} holds {held_bytes} bytes of {limit}"
-            for device, held_bytes in sorted(peak_bytes.items())
-            if (limit := limits[device]) is not None and held_bytes > limit
-        ]
+        has_limit = any(cluster.devices[device].memory_bytes is not None for device in schedule.rank_to_device)
         return SweptOutcome(
             setting,
             timeline.makespan_s,
@@ -214,8 +208,8 @@ class SweepJudge:
             None if pace is None else pace.s_per_microbatch,
             None if pace is None else pace.bubble_fraction,
             max(peak_bytes.values(), default=None),
-            is_judged=bool(peak_bytes) and any(limit is not None for limit in limits.values()),
-            reason=over_memory_reason(over[0] if over else None),
+            is_judged=bool(peak_bytes) and has_limit,
+            reason=over_memory_reason(memory_excess(peak_bytes, cluster)),
         )
 
     def _pace(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
-from pipesched.simulator.sweep import COLUMN_HEADINGS, SweptOutcome, pareto_front
+from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, pareto_front
 from pipesched.workflows import Table, with_nan
 
 if TYPE_CHECKING:

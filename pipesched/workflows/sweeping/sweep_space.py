@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from pipesched.schedules.builders import Entry, find
-from pipesched.simulator.sweep import SETTING_COLUMNS, SweptSetting
+from pipesched.simulator.search import SETTING_COLUMNS, SweptSetting
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 

@@ -13,8 +13,17 @@ from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores, rare_collections
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.search import Journal, Runner, make_process_runner, own_sources, search_all
-from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first, measured_columns
+from pipesched.simulator.search import (
+    Journal,
+    Runner,
+    SweptOutcome,
+    SweptSetting,
+    make_process_runner,
+    measured_columns,
+    ordered_by,
+    own_sources,
+    search_all,
+)
 from pipesched.workflows import (
     MAX_PROCESSES,
     ArgumentError,
@@ -272,7 +281,7 @@ def sweep_settings(
     by = by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
     cluster = judge.conditions.cluster
     num_devices = len(cluster.devices) if isinstance(cluster, Cluster) else None
-    return SweepResult(best_first(outcomes, by), by, measured_columns(settings), num_devices)
+    return SweepResult(ordered_by(outcomes, by), by, measured_columns(settings), num_devices)
 
 
 def _blocks(settings: Sequence[SweptSetting]) -> list[_Block]:

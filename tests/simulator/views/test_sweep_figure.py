@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first, measured_columns
+from pipesched.simulator.search import SweptOutcome, SweptSetting, measured_columns, ordered_by
 from pipesched.simulator.views import draw_sweep, sweep_figure
 from pipesched.simulator.views.heat_map_panel import short_number
 from pipesched.workflows.sweeping import SweepResult
@@ -91,7 +91,7 @@ def test_where_nothing_could_be_predicted_there_is_no_picture():
 def test_a_page_has_the_table_and_the_picture(tmp_path):
     page = tmp_path / "sweep.html"
     columns = measured_columns(outcome.setting for outcome in outcomes())
-    page.write_text(SweepResult(best_first(outcomes(), "makespan_s"), "makespan_s", columns).page())
+    page.write_text(SweepResult(ordered_by(outcomes(), "makespan_s"), "makespan_s", columns).page())
     shown, console = opened(page, tmp_path)
     assert console == []
     assert "12 settings, 1 over memory, best by makespan_s" in shown

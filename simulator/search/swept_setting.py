@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from pipesched.profiles.io import STRICT
-from pipesched.simulator.search import SearchCandidate, SearchOutcome
+from pipesched.simulator.search.search_candidate import SearchCandidate
+from pipesched.simulator.search.search_outcome import SearchOutcome, front_of
 
 ParameterSetting: TypeAlias = int | float | tuple[int, ...]
 
@@ -164,7 +165,7 @@ def measured_columns(settings: Iterable[SweptSetting]) -> tuple[str, ...]:
     return (*SETTING_COLUMNS, *parameters, *link, *SweptOutcome.MEASURES)
 
 
-def best_first(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
+def ordered_by(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
     """Return those that fit, then those that do not, then those that cannot be, each by rising `by` and memory.
 
     Args:
@@ -182,10 +183,4 @@ def best_first(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome,
 
 def pareto_front(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
     """Return those that fit and that no other one beats in `by` and memory at once, by rising `by`."""
-    front: list[SweptOutcome] = []
-    for outcome in best_first(outcomes, by):
-        if not outcome.fits or outcome.held_bytes is None or outcome.measures()[by] is None:
-            continue
-        if not front or outcome.held_bytes < (front[-1].held_bytes or 0):
-            front.append(outcome)
-    return tuple(front)
+    return front_of(outcome for outcome in ordered_by(outcomes, by) if outcome.measures()[by] is not None)
