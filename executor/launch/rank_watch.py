@@ -22,16 +22,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, NoReturn, final
+from typing import NoReturn, final
 
-from pipesched.executor import NOBODY, STOP_SIGNALS, failed
+from pipesched.executor import STOP_SIGNALS, failed
 from pipesched.executor.launch.early_drain import DrainPage, LeaveRequest
-from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
-from pipesched.executor.launch.run_board import EndingCause, ProcessFiles, RunBoard, Sighting
-from pipesched.executor.launch.standstill import RankState, Stillness, is_stopped_at, state_of
-from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
-from pipesched.profiles.processes import exit_code_of
+from pipesched.executor.launch.progress_page import ProgressPage
+from pipesched.executor.launch.run_board import EndingCause, RunBoard
+from pipesched.executor.launch.sibling import ENDED, ProcessFiles, Sibling
+from pipesched.executor.launch.sighting import Heard, Sighting
+from pipesched.executor.launch.standstill import RankState, Stillness, state_of
+from pipesched.executor.launch.standstill_report import reported_standstill, stacks_in
 from pipesched.schedules import Op, printable
 
 FAILED = 3
@@ -40,12 +40,9 @@ LOST_S = 2.0
 """Time that a rank which has lost a peer waits for the report of the cause [s]."""
 
 _TICK_S = 0.1
-_SILENT_S = 1.0
-"""Time without a sighting after which a process counts as silent [s]."""
 _STACKS_S = 1.2
 _TOLD_S = 0.5
 """Time that a rank ended by its agent waits for the report of another cause [s]."""
-_ENDED = "its process ended before its list did"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +83,6 @@ class RankStatus:
     is_done: bool = False
 
 
-class _Sibling(NamedTuple):
-    """Another process of this node: its descriptor, its page, and the file of its stacks."""
-
-    process: int
-    page: ProgressPage
-    stacks: StackFile
-
-
-class _Heard(NamedTuple):
-    """The last new sighting of a rank, and when it came here [s of the monotonic clock]."""
-
-    sighting: Sighting
-    at_s: float
-
-
 @final
 class RankWatch:
     """Watches the rank of this process and the ranks beside it.
@@ -124,10 +106,9 @@ class RankWatch:
         leave: Callable[[int], NoReturn] = os._exit,
     ) -> None:
         self._status, self._board, self._process, self._node, self._leave = status, board, process, node, leave
-        self._stacks = StackFile(files.pid, Path(f"/proc/self/fd/{files.stacks}"))
-        self._siblings = dict[int, _Sibling]()
-        self._ended = set[int]()
-        self._heard = dict[int, _Heard]()
+        self._stacks = files.stack_file
+        self._siblings = dict[int, Sibling]()
+        self._heard = dict[int, Heard]()
         self._count = 0
         self._signal: signal.Signals | None = None
         self._since_s = time.monotonic()
@@ -143,9 +124,9 @@ class RankWatch:
             bell: Receives the number of every signal that comes to this process.
         """
         while True:
-            watched = {bell.fileno(): -1} | {sibling.process: number for number, sibling in self._running()}
-            for descriptor in select.select([*watched], [], [], _TICK_S)[0]:
-                if descriptor != bell.fileno():
+            watched = {sibling.descriptor: number for number, sibling in self._running()}
+            for descriptor in select.select([bell.fileno(), *watched], [], [], _TICK_S)[0]:
+                if descriptor in watched:
                     self._report_end(watched[descriptor])
                 elif told := bell.recv(64):
                     self._hear(told)
@@ -155,13 +136,9 @@ class RankWatch:
                     return
             self.look()
 
-    def _running(self) -> list[tuple[int, _Sibling]]:
+    def _running(self) -> list[tuple[int, Sibling]]:
         """Return the siblings whose ranks are not over, by the numbers of their processes."""
-        return [
-            (number, sibling)
-            for number, sibling in self._siblings.items()
-            if number not in self._ended and sibling.page.read_host(0).pid > 0
-        ]
+        return [(number, sibling) for number, sibling in self._siblings.items() if sibling.is_running]
 
     def _hear(self, told: bytes) -> None:
         """Note a signal that ends this process; the watch leaves when the cause is known."""
@@ -174,18 +151,9 @@ class RankWatch:
     def _report_end(self, number: int) -> None:
         """Report how the process of a sibling ended, unless its rank was over."""
         sibling = self._siblings[number]
-        if number not in dict(self._running()):
-            return
-        self._ended.add(number)
-        code = exit_code_of(sibling.stacks.pid)  # before the agent has asked for it, which comes soon
-        if code is None:
-            reason = _ENDED
-        elif code < 0:
-            reason = f"the process was killed by signal {-code}"
-        else:
-            reason = f"the process ended with exit code {code} before its list did"
-        with suppress(RuntimeError):
-            self._report(self._named(number, sibling.page.read_host(0).op, reason))
+        if sibling.is_running:
+            with suppress(RuntimeError):
+                self._report(self._named(number, sibling.op, sibling.ending()))
 
     def _report(self, text: str) -> EndingCause:
         """Write the cause of the end of the run, and print it if it is the first; return the first cause."""
@@ -229,9 +197,8 @@ class RankWatch:
     def _end(self) -> None:
         """End this process, and its siblings that cannot end by themselves."""
         for number, sibling in self._running():
-            if not self._is_heard(number) or is_stopped_at(sibling.page.read_host(0)):
-                with suppress(OSError):
-                    signal.pidfd_send_signal(sibling.process, signal.SIGKILL)
+            if not self._is_heard(number) or sibling.is_stopped:
+                sibling.kill()
         self._leave(FAILED if self._signal is None else 128 + self._signal)
 
     def _exchanged(self) -> EndingCause | None:
@@ -247,7 +214,7 @@ class RankWatch:
         if self._is_first(self._node):
             for number, sibling in self._running():
                 if not self._is_heard(number):
-                    self._write(number, self._sighting(sibling.page, is_own=False))
+                    self._write(number, Sighting.on(sibling.page, is_own=False))
         self._write_stacks()
         return self._judged(run) if run is not None and self._is_judge() else None
 
@@ -268,7 +235,7 @@ class RankWatch:
 
     def _seen(self, *, is_over: bool = False) -> Sighting:
         page = self._status.drain_page
-        return self._sighting(self._status.page, is_own=True)._replace(
+        return Sighting.on(self._status.page, is_own=True)._replace(
             has_lost=self._status.lost is not None,
             is_over=is_over,
             is_asked=page.is_asked,
@@ -276,41 +243,29 @@ class RankWatch:
             read=page.read,
         )
 
-    def _sighting(self, page: ProgressPage, *, is_own: bool) -> Sighting:
-        where = page.read(0)
-        is_stopped = is_stopped_at(where)
-        if is_stopped:
-            where = page.read_host(0)
-        state = state_of(0, where, is_stopped=is_stopped)
-        return Sighting(
-            0, is_own, where.place, where.num_ops, state.at_op_s, state.whom, state.waits_s, is_stopped, where.text
-        )
-
     def _meet(self) -> None:
         """Open the pages of the siblings that have introduced themselves."""
         unknown = [number for number in self._node if number != self._process and number not in self._siblings]
         for number, files in self._board.files(unknown).items():
             try:
-                page = ProgressPage.open(Path(f"/proc/{files.pid}/fd/{files.page}"))
-                stacks = StackFile(files.pid, Path(f"/proc/{files.pid}/fd/{files.stacks}"))
-                self._siblings[number] = _Sibling(os.pidfd_open(files.pid), page, stacks)
+                self._siblings[number] = Sibling(files)
             except OSError:  # it is gone
                 if not self._status.is_done:
-                    op = _place(*self._heard[number]).op if number in self._heard else None
-                    self._report(self._named(number, op, _ENDED))
+                    op = self._heard[number].where.op if number in self._heard else None
+                    self._report(self._named(number, op, ENDED))
 
     def _hear_of(self, processes: Iterable[int]) -> None:
         """Read the new sightings of other processes."""
         for number, sighting in self._board.read(processes).items():
             if number not in self._heard or self._heard[number].sighting != sighting:
-                self._heard[number] = _Heard(sighting, time.monotonic())
+                self._heard[number] = Heard(sighting, time.monotonic())
 
     def _is_heard(self, process: int) -> bool:
         """Return whether a process has reported its rank lately."""
         if process == self._process:
             return True
         heard = self._heard.get(process)
-        return heard is not None and heard.sighting.is_own and time.monotonic() < heard.at_s + _SILENT_S
+        return heard is not None and heard.sighting.is_own and not heard.silent_s
 
     def _is_first(self, processes: Iterable[int]) -> bool:
         """Return whether this process is the first of `processes` that is heard."""
@@ -327,28 +282,25 @@ class RankWatch:
     def _judged(self, run: WatchedRun) -> EndingCause | None:
         """Return the cause of the end of the run if a rank is lost or all stand still; None if they move."""
         self._hear_of(range(len(run.ranks)))
-        nothing = _Heard(Sighting(), time.monotonic())
+        nothing = Heard(Sighting(), time.monotonic())
         heard = {number: self._heard.get(number, nothing) for number in range(len(run.ranks))}
-        heard[self._process] = _Heard(self._seen(), time.monotonic())
+        heard[self._process] = Heard(self._seen(), time.monotonic())
         sightings = [sighting for sighting, _ in heard.values()]
-        if run.request is not None:
+        if run.request is not None and self._process == 0:  # two judges might propose different ends
             self._board.agree_on_drain(self._status.drain_page.agreement, sightings, run.request)
         if any(sighting.has_lost for sighting in sightings):
             return self._lost(heard)
         self._stillness = self._stillness or Stillness(run.timeout_s)
-        places = {run.ranks[number]: _place(*there) for number, there in heard.items()}
+        places = {run.ranks[number]: there.where for number, there in heard.items()}
         is_one_stopped = any(sighting.is_stopped for sighting in sightings)
         if not self._stillness.is_over([*places.values()], lambda: is_one_stopped):
             return None
-        states = {}
-        for number, (sighting, at_s) in heard.items():
-            silent_s = time.monotonic() - at_s
-            states[run.ranks[number]] = state_of(
-                run.ranks[number],
-                places[run.ranks[number]],
-                is_stopped=sighting.is_stopped,
-                silent_s=silent_s if silent_s > _SILENT_S else 0.0,
+        states = {
+            (rank := run.ranks[number]): state_of(
+                rank, places[rank], is_stopped=there.sighting.is_stopped, silent_s=there.silent_s
             )
+            for number, there in heard.items()
+        }
         reported_standstill(
             dict(sorted(states.items())),
             places,
@@ -358,13 +310,12 @@ class RankWatch:
         )
         return self._board.verdict()
 
-    def _lost(self, heard: Mapping[int, _Heard]) -> EndingCause | None:
+    def _lost(self, heard: Mapping[int, Heard]) -> EndingCause | None:
         """Report a process that is silent while another rank has lost a connection."""
-        for number, (sighting, at_s) in heard.items():
-            silent_s = time.monotonic() - at_s
-            if silent_s > _SILENT_S and not sighting.is_over:
-                reason = f"nothing has been heard of its process for {silent_s:.1f} s, and connections to it are closed"
-                return self._report(self._named(number, _place(sighting, at_s).op, reason))
+        for number, there in heard.items():
+            if there.silent_s and not there.sighting.is_over:
+                reason = f"nothing has been heard of its process for {there.silent_s:.1f} s, and connections to it are"
+                return self._report(self._named(number, there.where.op, f"{reason} closed"))
         return None
 
     def _write_stacks(self, *, is_over: bool = False) -> None:
@@ -373,7 +324,7 @@ class RankWatch:
             return
         files = {} if self._process in self._written else {self._process: self._stacks}
         for number, sibling in self._running():
-            if number not in self._written and (is_over or not is_stopped_at(sibling.page.read_host(0))):
+            if number not in self._written and (is_over or not sibling.is_stopped):
                 files[number] = sibling.stacks
         self._written.update(files)
         for number, text in stacks_in(files).items():
@@ -399,13 +350,6 @@ class RankWatch:
         while len(stacks := self._board.read_stacks(processes)) < len(processes) and time.monotonic() < until_s:
             time.sleep(_TICK_S / 5)
         return stacks
-
-
-def _place(sighting: Sighting, at_s: float) -> Whereabouts:
-    """Return the position of a rank, by the clock of this machine; a silent rank waits for nobody."""
-    since_ns, waits_since_ns = (int((at_s - age_s) * 1e9) for age_s in (sighting.at_op_s, sighting.waits_s))
-    whom = sighting.whom if time.monotonic() < at_s + _SILENT_S else NOBODY
-    return Whereabouts(sighting.place, sighting.num_ops, since_ns, waits_since_ns, whom, text=sighting.text)
 
 
 def _print(text: str) -> None:

@@ -10,64 +10,16 @@ from typing import NamedTuple, final
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from pipesched.executor import NOBODY, START_S
+from pipesched.executor import START_S
 from pipesched.executor.launch.early_drain import DrainAgreement, LeaveRequest
+from pipesched.executor.launch.sibling import ProcessFiles
+from pipesched.executor.launch.sighting import Sighting
 
 _PATIENCE = timedelta(seconds=5)
 """Longest time of one answer of the store."""
 _VERDICT = "verdict"
 _ASKED = "stacks"
 _DRAIN = "drain"
-
-
-class ProcessFiles(NamedTuple):
-    """A process, and the files that other processes of its node can open.
-
-    Attributes:
-        pid: Process id.
-        page: Number of the file descriptor of its `ProgressPage`.
-        stacks: Number of the file descriptor to which it writes its stacks.
-    """
-
-    pid: int
-    page: int
-    stacks: int
-
-
-class Sighting(NamedTuple):
-    """The position of a rank, in ages, because clocks of machines differ.
-
-    Attributes:
-        number: Number of earlier sightings by the same process.
-        is_own: Whether the process of the rank reports it itself.
-        place: Position in the op list; -1 before the first op.
-        num_ops: Ops begun in total.
-        at_op_s: Time since the current op began [s].
-        whom: The rank that this rank waits for, `EVERYBODY`, `ITS_CHECKPOINT` or `NOBODY`.
-        waits_s: Time since the wait began [s].
-        is_stopped: Whether a signal has stopped the process.
-        text: The current op as its list writes it; empty before the first op.
-        has_lost: Whether the rank has lost the connection to another rank.
-        is_over: Whether the rank has ended its list.
-        is_asked: Whether the rank is asked to leave.
-        proposed: The micro-batch proposed as the end of all lists, as the rank knows it; -1 if unknown.
-        read: The farthest micro-batch that the rank has read, given that proposal.
-    """
-
-    number: int = 0
-    is_own: bool = True
-    place: int = -1
-    num_ops: int = -1
-    at_op_s: float = 0.0
-    whom: int = NOBODY
-    waits_s: float = 0.0
-    is_stopped: bool = False
-    text: str = ""
-    has_lost: bool = False
-    is_over: bool = False
-    is_asked: bool = False
-    proposed: int = -1
-    read: int = 0
 
 
 class EndingCause(NamedTuple):
