@@ -33,7 +33,6 @@ from pipesched.schedules.lowering.recv_places import (
     DONE,
     FULL,
     WORK_PARTS,
-    WRITE_PARTS,
     KnownMessages,
     KnownRanks,
     MeetingClocks,
@@ -139,7 +138,7 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
         full(count, 0) if num_messages or len(cells.others) else None,
         full(count, 0) if len(cells.lookaheads) else None,
     )
-    write = machine_code.loop_in(write_lowered, WRITE_PARTS, in_arrays=in_arrays, num_steps=num_cells)
+    write = machine_code.loop_in(write_lowered, in_arrays=in_arrays, num_steps=num_cells)
     bounds = full(num_cells + num_ranks, 0)
     write(cells, table, num_microbatches, homes, places, bounds, lowered.in_form(in_arrays=in_arrays))
     return lowered
@@ -158,9 +157,9 @@ def _recv_places(
     while outcome == FULL:
         places = full(num_cells, -1)
         met = MeetingClocks(rows(num_meetings), full(num_meetings, 0))
-        ranks = KnownRanks(full(num_ranks, 0), full(num_ranks, 0), full(1, 0), full(num_ranks, -1), rows(num_ranks))
+        ranks = KnownRanks(full(num_ranks, 0), full(num_ranks, 0), full(num_ranks, -1), rows(num_ranks))
         makers, slots, waiters = (full(num_messages, -1) for _ in range(3))
-        messages = KnownMessages(makers, slots, waiters, rows(num_slots), full(num_slots, 0), full(1, 0))
+        messages = KnownMessages(makers, slots, waiters, rows(num_slots), full(num_slots, 0))
         outcome = work(cells, table, num_microbatches, homes, meetings, met, ranks, messages, places)
         num_slots *= 4
     return places if outcome == DONE else None

@@ -52,14 +52,12 @@ class KnownRanks(NamedTuple):
     Attributes:
         at: Next cell, by rank.
         ready: Stack of the ranks that can continue.
-        num_ready: Height of the stack, in a column of one number.
         blocked: Meeting that a rank waits for, by rank; -1 at first.
         clocks: Number of each rank's cells that are surely over, a row by rank; zeros at first.
     """
 
     at: list[int]
     ready: list[int]
-    num_ready: list[int]
     blocked: list[int]
     clocks: list[list[int]]
 
@@ -73,7 +71,6 @@ class KnownMessages(NamedTuple):
         waiters: Rank that waits for a message, by message; -1 at first.
         clocks: Clocks of makers, a row by slot.
         free: Stack of free slots, as long as `clocks`.
-        num_free: Height of the stack, in a column of one number.
     """
 
     makers: list[int]
@@ -81,7 +78,6 @@ class KnownMessages(NamedTuple):
     waiters: list[int]
     clocks: list[list[int]]
     free: list[int]
-    num_free: list[int]
 
 
 def find_meetings(  # noqa: C901 -- one loop, as below
@@ -132,130 +128,7 @@ def find_meetings(  # noqa: C901 -- one loop, as below
     return num_meetings
 
 
-def join(clock: list[int], other: list[int]) -> None:
-    """Raise the counts of a clock to the counts of another clock."""
-    for rank in range(len(clock)):
-        known = other[rank]
-        clock[rank] = known if known > clock[rank] else clock[rank]
-
-
-def missing_message(own: int, other: int, rank: int, makers: list[int]) -> int:
-    """Return the first of two messages that a computation of a rank needs and that is not there, or -1.
-
-    Args:
-        own: Message of its own stage, which the rank must have made; below 0 without one.
-        other: Message of another stage; below 0 without one.
-        rank: The rank.
-        makers: Rank that has made a message, by message.
-    """
-    if own >= 0 and makers[own] != rank:
-        return own
-    return other if other >= 0 and makers[other] < 0 else -1
-
-
-def reduce_gradients(
-    meeting: int, num_members: int, clock: list[int], met_clocks: list[list[int]], num_there: list[int],
-    blocked: list[int], ready: list[int], num_ready: list[int],
-) -> None:  # fmt: skip
-    """Come to a meeting with a clock; the last rank that comes wakes the ranks that wait."""
-    join(met_clocks[meeting], clock)
-    num_there[meeting] += 1
-    if num_there[meeting] < num_members:
-        return
-    for other in range(len(clock)):
-        if blocked[other] == meeting:
-            blocked[other] = -1
-            ready[num_ready[0]] = other
-            num_ready[0] += 1
-
-
-def learn(
-    message: int, clock: list[int], slots: list[int], kept: list[list[int]], free: list[int], num_free: list[int]
-) -> None:
-    """Join the clock of a message that is on its way, and free its slot."""
-    slot = slots[message]
-    if slot < 0:
-        return
-    join(clock, kept[slot])
-    free[num_free[0]] = slot
-    num_free[0] += 1
-    slots[message] = -1
-
-
-def keep_clock(
-    message: int, clock: list[int], slots: list[int], kept: list[list[int]], free: list[int], num_free: list[int]
-) -> bool:
-    """Keep the clock of a message that is on its way; return False if no slot is free."""
-    if num_free[0] == 0:
-        return False
-    num_free[0] -= 1
-    slot = free[num_free[0]]
-    slots[message] = slot
-    for other in range(len(clock)):
-        kept[slot][other] = clock[other]
-    return True
-
-
-def continue_rank(  # noqa: C901 -- one loop: more calls would cost plain Python more than the work
-    rank: int, cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: ReduceMeetings,
-    met: MeetingClocks, ranks: KnownRanks, messages: KnownMessages, places: list[int],
-) -> bool:  # fmt: skip
-    """Continue the list of a rank until it waits or ends; return False if no slot for a clock is free."""
-    begins, codes, stages, microbatches, _, _ = cells
-    owns, others, mades, receivers = table
-    of_cell, members = meetings
-    met_clocks, num_there = met
-    at, ready, num_ready, blocked, clocks = ranks
-    makers, slots, waiters, kept, free, num_free = messages
-    i, end, clock, num_stages = at[rank], begins[rank + 1], clocks[rank], len(members)
-    while i < end:
-        code, last = codes[i] % OVERLAPPED, i + codes[i] // OVERLAPPED
-        if code < SEND_F:
-            missing = -1
-            for part in range(last, i - 1, -1):
-                key, microbatch = codes[part] % OVERLAPPED * num_stages + stages[part], microbatches[part]
-                own, other = owns[key] * num_microbatches + microbatch, others[key] * num_microbatches + microbatch
-                absent = missing_message(own, other, rank, makers)
-                missing = absent if absent >= 0 else missing
-            if missing >= 0:
-                waiters[missing] = rank
-                break
-            for part in range(i, last + 1):
-                other = others[codes[part] % OVERLAPPED * num_stages + stages[part]]
-                if other >= 0:
-                    learn(other * num_microbatches + microbatches[part], clock, slots, kept, free, num_free)
-        elif code == STEP and of_cell[i] >= 0:
-            if num_there[of_cell[i]] < members[stages[i]]:
-                blocked[rank] = of_cell[i]
-                break
-            join(clock, met_clocks[of_cell[i]])
-        elif code > RESHARD:
-            raise ValueError("op code: got an unknown code; add it to `continue_rank`")
-        clock[rank] = last + 1 - begins[rank]
-        if code == REDUCE:
-            reduce_gradients(of_cell[i], members[stages[i]], clock, met_clocks, num_there, blocked, ready, num_ready)
-        elif code < SEND_F:
-            for part in range(i, last + 1):
-                made = mades[codes[part] % OVERLAPPED * num_stages + stages[part]]
-                if made < 0:
-                    continue
-                message, receiver = made * num_microbatches + microbatches[part], receivers[made]
-                makers[message] = rank
-                if waiters[message] >= 0:
-                    ready[num_ready[0]] = waiters[message]
-                    num_ready[0] += 1
-                    waiters[message] = -1
-                peer = homes[receiver * num_microbatches + microbatches[part]] if receiver >= 0 else rank
-                if 0 <= peer != rank:
-                    if not keep_clock(message, clock, slots, kept, free, num_free):
-                        return False
-                    places[part] = begins[peer] + clock[peer] + peer
-        i = last + 1
-    at[rank] = i
-    return True
-
-
-def work_through(  # noqa: C901 -- three conditions on the end
+def work_through(  # noqa: C901 -- one loop: more calls would cost more than the work
     cells: Cells, table: MessageTable, num_microbatches: int, homes: list[int], meetings: ReduceMeetings,
     met: MeetingClocks, ranks: KnownRanks, messages: KnownMessages, places: list[int],
 ) -> int:  # fmt: skip
@@ -276,27 +149,103 @@ def work_through(  # noqa: C901 -- three conditions on the end
     Returns:
         `DONE`, `STUCK` or `FULL`.
     """
-    num_ranks = len(ranks.at)
-    for rank in range(num_ranks):
-        ranks.at[rank], ranks.ready[rank] = cells.begins[rank], rank
-    for slot in range(len(messages.free)):
-        messages.free[slot] = slot
-    ranks.num_ready[0], messages.num_free[0] = num_ranks, len(messages.free)
-    while ranks.num_ready[0]:
-        ranks.num_ready[0] -= 1
-        rank = ranks.ready[ranks.num_ready[0]]
-        if not continue_rank(rank, cells, table, num_microbatches, homes, meetings, met, ranks, messages, places):
-            return FULL
-    for rank in range(num_ranks):
+    begins, codes, stages, microbatches, _, _ = cells
+    owns, others, mades, receivers = table
+    of_cell, members = meetings
+    met_clocks, num_there = met
+    at, ready, blocked, clocks = ranks
+    makers, slots, waiters, kept, free = messages
+    num_ready, num_free, num_stages = len(at), len(free), len(members)
+    for rank in range(num_ready):
+        at[rank], ready[rank] = begins[rank], rank
+    for slot in range(num_free):
+        free[slot] = slot
+    while num_ready:
+        num_ready -= 1
+        rank = ready[num_ready]
+        i, clock = at[rank], clocks[rank]
+        while i < begins[rank + 1]:
+            code, last, missing = codes[i] % OVERLAPPED, i + codes[i] // OVERLAPPED, -1
+            if code < SEND_F:
+                for part in range(i, last + 1):
+                    key, microbatch = codes[part] % OVERLAPPED * num_stages + stages[part], microbatches[part]
+                    own, other = owns[key] * num_microbatches + microbatch, others[key] * num_microbatches + microbatch
+                    if missing < 0 and own >= 0 and makers[own] != rank:
+                        missing = own
+                    elif missing < 0 and other >= 0 and makers[other] < 0:
+                        missing = other
+                if missing >= 0:
+                    waiters[missing] = rank
+                    break
+                for part in range(i, last + 1):  # learn from the messages of other ranks, and free their slots
+                    other = others[codes[part] % OVERLAPPED * num_stages + stages[part]]
+                    message = other * num_microbatches + microbatches[part]
+                    if message >= 0 and slots[message] >= 0:
+                        news = kept[slots[message]]
+                        for peer in range(len(clock)):
+                            known = news[peer]
+                            clock[peer] = known if known > clock[peer] else clock[peer]
+                        free[num_free], slots[message] = slots[message], -1
+                        num_free += 1
+            elif code == STEP and of_cell[i] >= 0:
+                if num_there[of_cell[i]] < members[stages[i]]:
+                    blocked[rank] = of_cell[i]
+                    break
+                news = met_clocks[of_cell[i]]
+                for peer in range(len(clock)):
+                    known = news[peer]
+                    clock[peer] = known if known > clock[peer] else clock[peer]
+            elif code > RESHARD:
+                raise ValueError("op code: got an unknown code; add it to `work_through`")
+            clock[rank] = last + 1 - begins[rank]
+            if code == REDUCE:
+                meeting = of_cell[i]
+                news = met_clocks[meeting]
+                for peer in range(len(clock)):
+                    known = clock[peer]
+                    news[peer] = known if known > news[peer] else news[peer]
+                num_there[meeting] += 1
+                if num_there[meeting] == members[stages[i]]:
+                    for other in range(len(blocked)):
+                        if blocked[other] == meeting:
+                            blocked[other], ready[num_ready] = -1, other
+                            num_ready += 1
+            elif code < SEND_F:
+                for part in range(i, last + 1):
+                    made = mades[codes[part] % OVERLAPPED * num_stages + stages[part]]
+                    if made < 0:
+                        continue
+                    message, receiver = made * num_microbatches + microbatches[part], receivers[made]
+                    makers[message] = rank
+                    if waiters[message] >= 0:
+                        ready[num_ready], waiters[message] = waiters[message], -1
+                        num_ready += 1
+                    peer = homes[receiver * num_microbatches + microbatches[part]] if receiver >= 0 else rank
+                    if 0 <= peer != rank:
+                        if num_free == 0:
+                            return FULL
+                        num_free -= 1
+                        slots[message], news = free[num_free], kept[free[num_free]]
+                        for other in range(len(clock)):
+                            news[other] = clock[other]
+                        places[part] = begins[peer] + clock[peer] + peer
+            i = last + 1
+        at[rank] = i
+    return DONE if are_over(cells, meetings, met, ranks) else STUCK
+
+
+def are_over(cells: Cells, meetings: ReduceMeetings, met: MeetingClocks, ranks: KnownRanks) -> bool:
+    """Whether all lists are at their ends, and every rank has come to its meetings."""
+    for rank in range(len(ranks.at)):
         if ranks.at[rank] < cells.begins[rank + 1]:
-            return STUCK
+            return False
     for meeting in range(len(met.num_there)):
         if met.num_there[meeting] == 0:
-            return STUCK
+            return False
     for i in range(len(cells.codes)):
         if cells.codes[i] == REDUCE and met.num_there[meetings.of_cell[i]] < meetings.members[cells.stages[i]]:
-            return STUCK
-    return DONE
+            return False
+    return True
 
 
 def write_lowered(  # noqa: C901 -- one loop, as above
@@ -319,64 +268,47 @@ def write_lowered(  # noqa: C901 -- one loop, as above
         bounds: n + R zeros: room to count Recvs.
         lowered: Columns of all cells, to be written.
     """
-    begins = cells.begins
+    begins, codes, stages, microbatches, others, lookaheads = cells
+    lowered_begins, lowered_codes, lowered_stages, lowered_microbatches, lowered_others, lowered_lookaheads = lowered
+    mades, receivers = table.made, table.receivers
+    num_stages, end = len(receivers) // 2, 0
     for i in range(len(places)):
         if places[i] >= 0:
             bounds[places[i]] += 1
-    end = 0
     for rank in range(len(begins) - 1):
-        lowered.begins[rank] = end
+        lowered_begins[rank] = end
         first = begins[rank]
         for i in range(begins[rank], begins[rank + 1]):
             count, bounds[i + rank] = bounds[i + rank], end
             end += count
-            copy_cell(i, end, cells, lowered)
+            lowered_codes[end], lowered_stages[end], lowered_microbatches[end] = codes[i], stages[i], microbatches[i]
+            if len(others):
+                lowered_others[end] = others[i]
+            if len(lookaheads):
+                lowered_lookaheads[end] = lookaheads[i]
             end += 1
-            if cells.codes[i] < OVERLAPPED:  # the Sends of an Overlap follow its second part
-                while first <= i:
-                    if places[first] >= 0:
-                        write_post(first, end, False, rank, cells, table, num_microbatches, homes, lowered)
-                        end += 1
-                    first += 1
+            while codes[i] < OVERLAPPED and first <= i:  # the Sends of an Overlap follow its second part
+                if places[first] >= 0:
+                    made = mades[codes[first] % OVERLAPPED * num_stages + stages[first]]
+                    lowered_codes[end] = SEND_F if made < num_stages else SEND_B
+                    lowered_stages[end], lowered_microbatches[end] = stages[first], microbatches[first]
+                    lowered_others[end] = homes[receivers[made] * num_microbatches + microbatches[first]]
+                    end += 1
+                first += 1
         at_end = begins[rank + 1] + rank
         count, bounds[at_end] = bounds[at_end], end
         end += count
-    lowered.begins[len(begins) - 1] = end
+    lowered_begins[len(begins) - 1] = end
     for rank in range(len(begins) - 1):  # so the Recvs of a place are ordered by peer
         for i in range(begins[rank], begins[rank + 1]):
             if places[i] >= 0:
                 at = bounds[places[i]]
                 bounds[places[i]] += 1
-                write_post(i, at, True, rank, cells, table, num_microbatches, homes, lowered)
+                made = mades[codes[i] % OVERLAPPED * num_stages + stages[i]]
+                lowered_codes[at] = RECV_F if made < num_stages else RECV_B
+                lowered_stages[at], lowered_microbatches[at] = stages[i], microbatches[i]
+                lowered_others[at] = rank
 
 
-def copy_cell(cell: int, at: int, cells: Cells, lowered: Cells) -> None:
-    """Copy a cell into the columns of all cells."""
-    lowered.codes[at], lowered.stages[at] = cells.codes[cell], cells.stages[cell]
-    lowered.microbatches[at] = cells.microbatches[cell]
-    if len(cells.others):
-        lowered.others[at] = cells.others[cell]
-    if len(cells.lookaheads):
-        lowered.lookaheads[at] = cells.lookaheads[cell]
-
-
-def write_post(
-    maker: int, at: int, is_recv: bool, rank: int, cells: Cells, table: MessageTable, num_microbatches: int,
-    homes: list[int], lowered: Cells,
-) -> None:  # fmt: skip
-    """Write the Send or the Recv of the message that a computation on a rank makes."""
-    num_stages = len(table.receivers) // 2
-    made = table.made[cells.codes[maker] % OVERLAPPED * num_stages + cells.stages[maker]]
-    if is_recv:
-        lowered.codes[at], lowered.others[at] = RECV_F if made < num_stages else RECV_B, rank
-    else:
-        lowered.codes[at] = SEND_F if made < num_stages else SEND_B
-        lowered.others[at] = homes[table.receivers[made] * num_microbatches + cells.microbatches[maker]]
-    lowered.stages[at], lowered.microbatches[at] = cells.stages[maker], cells.microbatches[maker]
-
-
-WORK_PARTS = (join, learn, missing_message, reduce_gradients, keep_clock, continue_rank)
-"""The functions that `work_through` calls, for numba."""
-
-WRITE_PARTS = (copy_cell, write_post)
-"""The functions that `write_lowered` calls, for numba."""
+WORK_PARTS = (are_over,)
+"""The functions that `work_through` calls, for numba: few, as a call with arrays costs more than the work."""
