@@ -1,4 +1,4 @@
-"""A setting of a sweep, what it amounts to, and which of many come first."""
+"""A setting of a sweep, its outcome, and the order of outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipesched.simulator.search.search_outcome import SearchOutcome, front_of
 ParameterSetting: TypeAlias = int | float | tuple[int, ...]
 
 SETTING_COLUMNS = ("schedule", "num_ranks", "num_microbatches", "num_chunks", "recomputes", "microbatch_size")
-"""The columns that every setting has; those of parameters and links come behind them."""
+"""The columns that every setting has; the columns of parameters and links come after them."""
 COLUMN_HEADINGS = {
     "num_ranks": "p",
     "num_microbatches": "m",
@@ -31,22 +31,22 @@ COLUMN_HEADINGS = {
     "steady_bubble_fraction": "steady bubble",
     "peak_memory_bytes": "memory",
 }
-"""What people read above columns whose names are for programs."""
+"""Headings for people, by column."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweptSetting(SearchCandidate):
-    """A setting: a schedule by name with its counts, and what else is varied.
+    """A setting: a schedule by name, its counts, and the other varied values.
 
     Attributes:
         schedule: Name in the catalogue, or of a builder of the user's own.
         num_ranks: Ranks of the pipeline.
         num_microbatches: Micro-batches, of all pipelines together.
-        num_chunks: Stages per rank, where the schedule takes several; else None.
+        num_chunks: Stages per rank, or None if the schedule has a fixed number.
         parameters: Parameters of the schedule, by name.
-        recomputes: Whether every stage keeps only its input, and makes the rest again.
-        microbatch_size: Samples of a micro-batch; None where nothing is known of samples.
-        link: What all links have, by the names of a `Link`; empty where the links are not varied.
+        recomputes: Whether every stage keeps only its input, and recomputes the rest.
+        microbatch_size: Samples of a micro-batch, or None if the costs have no samples.
+        link: Values of all links, by the names of a `Link`; empty if the links are not varied.
     """
 
     schedule: str
@@ -71,7 +71,7 @@ class SweptSetting(SearchCandidate):
 
     @property
     def label(self) -> str:
-        """The schedule and its counts, as pictures name them."""
+        """The schedule and its counts, for pictures."""
         chunks = "" if self.num_chunks is None else f" v={self.num_chunks}"
         recompute = " recompute" if self.recomputes else ""
         return f"{self.schedule} p={self.num_ranks} m={self.num_microbatches}{chunks}{recompute}"
@@ -83,17 +83,17 @@ class SweptSetting(SearchCandidate):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SweptOutcome(SearchOutcome):
-    """A setting, predicted, or the reason why it is not or does not fit.
+    """A setting with its predicted time and memory, or the reason of its refusal.
 
     Attributes:
         setting: The setting.
-        seconds: Seconds from the first work to the end of the last.
+        seconds: Makespan, from the first work to the end of the last [s]; None if it cannot be predicted.
         bubble_fraction: idle / (devices x makespan).
-        steady_s_per_microbatch: Seconds of a micro-batch when it goes on; None where that is not known.
-        steady_bubble_fraction: Idle share of all device time at that pace.
-        held_bytes: Most that a device holds; None where the costs have no bytes.
+        steady_s_per_microbatch: Steady-state time per micro-batch [s], or None if unknown.
+        steady_bubble_fraction: Idle share of all device time in the steady state.
+        held_bytes: Peak memory of the fullest device [bytes], or None if the costs have no bytes.
         is_judged: Whether it is known if it fits: the costs have bytes, and some device a limit.
-        reason: Why it cannot be, or does not fit; None if it does.
+        reason: Why it is invalid or does not fit, or None if it fits.
     """
 
     setting: SweptSetting
@@ -118,7 +118,7 @@ class SweptOutcome(SearchOutcome):
         "fits",
         "reason",
     )
-    """The columns of what settings amount to."""
+    """The columns of measures."""
 
     def __repr__(self) -> str:
         known = {**self.setting.to_row(), **self.measures()}
@@ -137,12 +137,12 @@ class SweptOutcome(SearchOutcome):
 
     @property
     def s_per_sample(self) -> float | None:
-        """The makespan over the samples [s]; None where nothing is known of samples."""
+        """The makespan over the samples [s], or None if the costs have no samples."""
         size, each_s = self.setting.microbatch_size, self.s_per_microbatch
         return None if size is None or each_s is None else each_s / size
 
     def measures(self) -> dict[str, str | int | float | None]:
-        """Return what the setting amounts to, as plain data."""
+        """Return the measures as plain data."""
         known = self.seconds is not None and self.is_judged
         return {
             "makespan_s": self.seconds,
@@ -166,10 +166,11 @@ def measured_columns(settings: Iterable[SweptSetting]) -> tuple[str, ...]:
 
 
 def ordered_by(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
-    """Return those that fit, then those that do not, then those that cannot be, each by rising `by` and memory.
+    """Return the fitting outcomes, then the unfitting, then the invalid ones, each by rising `by` and memory.
 
     Args:
-        by: Name of a measure that is a number; what does not have it comes last.
+        outcomes: The outcomes.
+        by: Name of a measure that is a number; outcomes without it come last.
     """
 
     def cost(outcome: SweptOutcome) -> tuple[bool, bool, float, float]:
@@ -182,5 +183,5 @@ def ordered_by(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome,
 
 
 def pareto_front(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
-    """Return those that fit and that no other one beats in `by` and memory at once, by rising `by`."""
+    """Return the fitting outcomes that no other one beats in `by` and memory at once, by rising `by`."""
     return front_of(outcome for outcome in ordered_by(outcomes, by) if outcome.measures()[by] is not None)

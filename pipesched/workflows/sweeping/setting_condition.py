@@ -1,4 +1,4 @@
-"""A condition on settings, as people write it: ``m % p == 0 and p * v <= 32``."""
+"""A condition on settings, in the form ``m % p == 0 and p * v <= 32``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LONGEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class SettingCondition:
-    """A condition, which is checked when it is read and asked of many settings.
+    """A condition on settings, checked when it is read.
 
     Attributes:
         text: Arithmetic, comparisons, ``and``, ``or``, ``not`` and ``in`` over names of columns, numbers and texts.
@@ -51,10 +51,10 @@ class SettingCondition:
 
     @staticmethod
     def read(text: str, columns: Collection[str]) -> SettingCondition:
-        """Return the condition that `text` says, of settings with these columns.
+        """Return the condition in a text about settings with these columns.
 
         Raises:
-            ArgumentError: It is none, or of another column.
+            ArgumentError: The text is no condition, or names another column.
         """
         try:
             tree = ast.parse(text.strip() if len(text) <= _LONGEST else "", mode="eval").body
@@ -72,10 +72,10 @@ class SettingCondition:
         return SettingCondition(text, _reader(tree))
 
     def holds(self, row: Mapping[str, object]) -> bool:
-        """Return whether it holds of a setting; it does not where it compares what the setting does not have.
+        """Return whether the condition holds for a setting; a comparison with a missing value is false.
 
         Raises:
-            ArgumentError: Something is divided by 0, or what it says of a setting is neither true nor false.
+            ArgumentError: A number is divided by 0, or the result is neither true nor false.
         """
         try:
             return _truth(self._read(row))
@@ -91,11 +91,11 @@ class SettingCondition:
 
 
 class _NoConditionError(Exception):
-    """What is neither true nor false."""
+    """A result that is neither true nor false."""
 
 
 def _truth(value: object) -> bool:
-    """Return a value that is true or false; what a setting does not have is false."""
+    """Return a value that is true or false; a missing value is false."""
     if value is None or isinstance(value, bool):
         return bool(value)
     raise _NoConditionError(value)
@@ -109,7 +109,7 @@ def _is_known(node: ast.AST) -> bool:
 
 
 def _reader(node: ast.expr) -> _Reader:
-    """Return what reads the value of an expression off a row, so that the tree is gone through once."""
+    """Return a function that evaluates an expression for a row; the tree is read once."""
     match node:
         case ast.Constant(value=value):
             return lambda _: value
@@ -146,7 +146,7 @@ def _comparison(operators: Sequence[Callable[..., Any]], readers: Sequence[_Read
 
 
 def _number_reader(node: ast.expr) -> _Reader:
-    """Return what reads a number; of texts there is no arithmetic, and it raises a TypeError."""
+    """Return a function that evaluates a number for a row, and raises a TypeError for another value."""
     reader = _reader(node)
 
     def read(row: Mapping[str, object]) -> int | float:

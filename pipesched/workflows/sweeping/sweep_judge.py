@@ -44,7 +44,7 @@ class KnownLists:
 
     Attributes:
         batch: One batch, or a run without a flush.
-        runs: Longer runs, which show the steady pace; None: the lists do not repeat.
+        runs: Longer runs, which show the steady-state time, or None if the lists do not repeat.
     """
 
     batch: ScenarioLists
@@ -56,10 +56,10 @@ class SweepJudge:
     """Predicts settings; can be sent to another process.
 
     Attributes:
-        conditions: What all settings have in common: costs, machines, network.
-        limit_bytes: What every device may hold; None: as the machines say.
-        is_steady: Whether longer runs are simulated where a batch does not show its steady pace.
-        say: Makes the reason of an error.
+        conditions: The common inputs of all settings: costs, machines, network.
+        limit_bytes: Memory of every device [bytes]; None: the memory in the cluster.
+        is_steady: Whether to simulate longer runs if one batch does not show its steady-state time.
+        say: Returns the reason of an error.
         num_runs: Runs of each setting with jitter; the run of median makespan counts.
     """
 
@@ -121,25 +121,25 @@ class SweepJudge:
         return replace(self, conditions=replace(self.conditions, partition=cut))(settings)
 
     def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Conditions:
-        """Return the conditions of a setting, with its machines and the layers of each of its stages."""
+        """Return the conditions of a setting, with its machines and the layers of its stages."""
         cluster = self._cluster(source.schedule, dict(setting.link))
         return replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
 
     def has_bytes(self, setting: SweptSetting) -> bool:
-        """Whether the costs say what a setting holds.
+        """Whether the costs of a setting have bytes.
 
         Raises:
-            ArgumentError, ScheduleError, ProfileError, SimulationError: The setting cannot be.
+            ArgumentError, ScheduleError, ProfileError, SimulationError: The setting is invalid.
         """
         conditions = replace(self.conditions, microbatch_size=setting.microbatch_size)
         any_cut = replace(conditions, partition="uniform") if conditions.cuts_layers else conditions
         return any_cut.costs_of(_source(setting.order)).has_bytes
 
     def uneven_cuts(self, outcomes: Sequence[SweptOutcome]) -> list[str]:
-        """Return lines, at most three, on stages of unlike numbers of layers, each cut of a schedule's ranks once.
+        """Return at most three lines on stages with unequal numbers of layers, one for each cut.
 
         Args:
-            outcomes: What can be, the best first: of a schedule on so many ranks the first one counts.
+            outcomes: Predicted outcomes, the best first; the first outcome of each schedule and number of ranks counts.
         """
         firsts: dict[tuple[str, int], SweptSetting] = {}
         for outcome in outcomes:
@@ -153,7 +153,7 @@ class SweepJudge:
         return [f"{', '.join(alike)}: {cut}" for cut, alike in names.items()][:3]
 
     def _costs(self, source: ScheduleSource, setting: SweptSetting) -> StageCosts:
-        """Return the costs of a schedule; those of a device or a cut are the same for all that share it alike."""
+        """Return the costs of a schedule; schedules with equal shares of a device or equal cuts have the same costs."""
         known, schedule, size = self.conditions, source.schedule, setting.microbatch_size
         if known.cuts_layers:
             known = self._cut(source, setting)
@@ -215,7 +215,7 @@ class SweepJudge:
     def _pace(
         self, lists: KnownLists, source: ScheduleSource, scenario: Scenario, timeline: Timeline
     ) -> SteadyPace | None:
-        """Return the steady pace of a setting, or None if it is not known."""
+        """Return the steady-state time of a setting, or None if unknown."""
         if self.conditions.jitter:
             return None
         if self.is_steady:

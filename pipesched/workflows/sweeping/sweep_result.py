@@ -22,10 +22,10 @@ class SweepResult:
     """All settings of a sweep.
 
     Attributes:
-        outcomes: Those that fit at the front, by rising `by`; then those that do not, then those that cannot be.
+        outcomes: The fitting outcomes by rising `by`, then the unfitting, then the invalid ones.
         by: Name of the measure that orders them.
-        columns: The columns of the table: what settings have, and what they amount to.
-        num_devices: Devices of the cluster; None: as many as the largest setting takes.
+        columns: The columns of the table: settings, then measures.
+        num_devices: Devices of the cluster; None: the devices of the largest setting.
     """
 
     outcomes: tuple[SweptOutcome, ...]
@@ -38,26 +38,26 @@ class SweepResult:
 
     @property
     def fitting(self) -> tuple[SweptOutcome, ...]:
-        """The outcomes that fit, or of which that is not known, the best first."""
+        """The outcomes that fit, or may fit, the best first."""
         return tuple(outcome for outcome in self.outcomes if outcome.fits)
 
     @property
     def best(self) -> SweptOutcome | None:
-        """The first of those that fit; None if none does."""
+        """The best outcome that fits, or None if nothing fits."""
         return next(iter(self.fitting), None)
 
     @property
     def refused(self) -> tuple[SweptOutcome, ...]:
-        """The outcomes of settings that cannot be, with their reasons."""
+        """The outcomes of invalid settings, with their reasons."""
         return tuple(outcome for outcome in self.outcomes if outcome.seconds is None)
 
     @property
     def front(self) -> tuple[SweptOutcome, ...]:
-        """Those that fit and that no other one beats in `by` and memory at once, by rising `by`."""
+        """The fitting outcomes that no other one beats in `by` and memory at once, by rising `by`."""
         return pareto_front(self.outcomes, self.by)
 
     def to_rows(self, outcomes: Iterable[SweptOutcome] | None = None) -> list[dict[str, Any]]:
-        """Return plain data, a row per setting, all with the same columns; None where there is no such thing.
+        """Return plain data, a row per setting, all with the same columns; a missing value is None.
 
         Args:
             outcomes: The rows; None: all.
@@ -67,7 +67,7 @@ class SweepResult:
         return [{name: _plain(row.get(name)) for name in columns} for row in rows]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per setting, the best first; numbers that a setting does not have are NaN."""
+        """Return a row per setting, the best first; a missing number is NaN."""
         import pandas as pd
 
         frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
@@ -93,7 +93,7 @@ class SweepResult:
         """Return a page for a browser: a table of the settings to sort, at most 20,000, and the picture.
 
         Args:
-            notes: Lines below the table, before the reasons of those that cannot be.
+            notes: Lines below the table, before the reasons of invalid settings.
         """
         from pipesched.simulator.views import sweep_page
 
@@ -107,15 +107,15 @@ class SweepResult:
 
     @property
     def title(self) -> str:
-        """How many settings there are, and what orders them."""
+        """The number of settings, and the measure that orders them."""
         return f"{self._counted()}, best by {self.by}"
 
     def table(self, top: int = 10, notes: Sequence[str] = ()) -> Table:
-        """Return a row for each of the first `top` settings that fit, or where none does of those that can be.
+        """Return a row for each of the first `top` settings that fit, or if nothing fits of the predicted ones.
 
         Args:
             top: Most rows.
-            notes: Lines of the caption, before the reasons of those that cannot be.
+            notes: Lines of the caption, before the reasons of invalid settings.
         """
         shown = (self.fitting or tuple(o for o in self.outcomes if o.seconds is not None))[:top]
         rows = [{**outcome.setting.to_row(), **outcome.measures()} for outcome in shown]
@@ -153,7 +153,7 @@ class SweepResult:
         return ", ".join([f"{total} setting{'s' if total > 1 else ''}", *others])
 
     def _idle_devices(self) -> list[str]:
-        """Return a line where the best setting leaves devices idle, with the best setting on all devices."""
+        """Return a line if the best setting leaves devices idle, with the best setting on all devices."""
         best = self.best
         most = self.num_devices or max(outcome.setting.num_ranks for outcome in self.outcomes)
         if best is None or best.setting.num_ranks >= most:
@@ -166,7 +166,7 @@ class SweepResult:
         return [f"{idle}; the best on all {most} is {whole.setting.label}, {value}"]
 
     def _refusals(self) -> list[str]:
-        """Return a line for each kind of reason: reasons that differ in numbers alone are of a kind."""
+        """Return a line for each kind of reason; reasons of one kind differ only in numbers."""
         kinds = Counter(map(_kind, self.refused))
         first = {_kind(outcome): outcome.reason or "" for outcome in reversed(self.refused)}
         return [f"{name}: {count} cannot be: {first[name, kind].removeprefix(f'{name}: ')}"
@@ -182,7 +182,7 @@ def _plain(value: object) -> object:
 
 
 _MOST_ROWS = 20_000
-"""Settings in the table of a page, which takes some MB."""
+"""Most settings in the table of a page, which takes some MB."""
 _ALWAYS = ("schedule", "num_ranks", "num_microbatches")
 _SHOWN = dict.fromkeys(
     (
@@ -195,11 +195,11 @@ _SHOWN = dict.fromkeys(
         "makespan_s",
     )
 )
-"""The measures of a table for people, what matters most first."""
+"""The measures of a table for people, the most important first."""
 
 
 def cell_text(name: str, value: Any) -> str:
-    """Return a value of a column as people read it; ``-`` for None."""
+    """Return a value of a column for people; ``-`` for None."""
     show: Callable[[Any], str] = str
     if value is None:
         return "-"

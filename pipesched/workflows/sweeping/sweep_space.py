@@ -16,7 +16,7 @@ from pipesched.workflows.sweeping.setting_condition import SettingCondition
 ParameterNumber: TypeAlias = int | float | tuple[int, ...]
 
 MOST_SETTINGS = 1_000_000
-"""Settings of a sweep, whose outcomes take about a GB."""
+"""Most settings of a sweep; their outcomes take about a GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class SweepSpace:
         schedules: Names in the catalogue, or of builders of a user's own (`OwnName`).
         num_ranks: Ranks of the pipeline.
         num_microbatches: Micro-batches.
-        num_chunks: Stages per rank of those schedules that take chunks; empty: as many as each has by itself.
-        parameters: Values of parameters, for those schedules that have them.
+        num_chunks: Stages per rank of the schedules that take chunks; empty: the usual number of each schedule.
+        parameters: Values of parameters, for the schedules that have them.
         recomputes: Without, with, or both.
-        microbatch_sizes: Samples of a micro-batch; None: nothing is known of samples.
-        link: Values of what links have, by the names of a `Link`; empty: the links are not varied.
-        condition: What must hold of a setting; None: nothing.
+        microbatch_sizes: Samples of a micro-batch; None: the costs have no samples.
+        link: Values of links, by the names of a `Link`; empty: the links are not varied.
+        condition: Condition on settings, or None for all settings.
     """
 
     schedules: Sequence[str]
@@ -47,7 +47,7 @@ class SweepSpace:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of what a setting has, as a condition may use them."""
+        """The names that a condition may use."""
         return (*SETTING_COLUMNS, *self.parameters, *self.link)
 
     def under(self, condition: SettingCondition) -> SweepSpace:
@@ -56,7 +56,7 @@ class SweepSpace:
 
     @property
     def num_settings(self) -> int:
-        """How many settings there are before the condition is asked."""
+        """The number of settings without the condition."""
         rest = (self.num_ranks, self.num_microbatches, self.recomputes, self.microbatch_sizes, *self.link.values())
         return prod(map(len, rest)) * sum(
             len(self._chunks(entry)) * prod(map(len, self._parameters(entry).values())) for _, entry in self._entries()
@@ -66,7 +66,7 @@ class SweepSpace:
         """Return every setting once; settings with the same op lists and the same micro-batch size stand together.
 
         Raises:
-            ArgumentError: There are too many, or of none the condition holds.
+            ArgumentError: There are too many settings, or the condition holds for no setting.
         """
         if self.num_settings > MOST_SETTINGS:
             raise ArgumentError(
@@ -108,5 +108,5 @@ class SweepSpace:
 
 
 def _row(setting: SweptSetting, entry: Entry) -> dict[str, object]:
-    """Return a setting with the stages that its ranks hold, also where the schedule fixes them."""
+    """Return a setting with its number of stages per rank, also if the schedule fixes it."""
     return {**setting.to_row(), "num_chunks": entry.chunks_with(setting.num_chunks, dict(setting.parameters))}

@@ -63,7 +63,7 @@ _MOST_TOGETHER = 1_024
 _MOST_BLOCKS = 16
 """Most blocks that a process takes at once."""
 _FEW = 1_000_000
-"""Cells, or so, of lists; for fewer, starting processes takes longer than the work."""
+"""Work of all blocks, as `_work` counts it, below which starting processes takes longer than the work."""
 
 _Block: TypeAlias = tuple[SweptSetting, ...]
 """Settings with the same op lists and the same micro-batch size."""
@@ -96,40 +96,39 @@ def sweep(
     num_workers: int | None = 1,
     resume: str | Path | None = None,
 ) -> SweepResult:
-    """Predict every combination of what is given, each as `simulate` does; a setting that cannot be says why.
+    """Predict every combination of the given values, each as `simulate` does; an invalid setting has its reason.
 
     Args:
         schedules: Names of the catalogue, and builders of your own or their names (``package.module:builder``).
         costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
         cluster: Machines as `simulate` takes them.
-        num_ranks: Ranks of the pipeline; of counts one alone will do for a list.
-        num_microbatches: Micro-batches.
-        num_chunks: Stages per rank, for the schedules that take chunks; None: as many as each has by itself.
+        num_ranks: Ranks of the pipeline, one number or several.
+        num_microbatches: Micro-batches, one number or several.
+        num_chunks: Stages per rank, for the schedules that take chunks; None: the usual number of each schedule.
         parameters: Values of parameters, for the schedules that have them.
         recomputes: Whether stages keep only their input: no, yes, or both.
-        microbatch_sizes: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
-        link: Values of what all links have, in place of `cluster`, as ``{"bandwidth_bytes_per_s": [1e9, 1e10]}``.
-        where: A condition on settings, as ``"m % p == 0 and p * v <= 32"``; others are not looked at.
+        microbatch_sizes: Samples of a micro-batch, with a profile; None: the smallest measured size.
+        link: Values for all links, in place of `cluster`, as ``{"bandwidth_bytes_per_s": [1e9, 1e10]}``.
+        where: Condition on settings, as ``"m % p == 0 and p * v <= 32"``; other settings are left out.
         partition: Layers to stages, with a profile or layers: ``balanced`` (None), or ``uniform``.
         input_share: Share of B that I takes, as `simulate` takes it.
-        network: How messages go.
-        compression: ``"half"``: messages go in half precision.
-        convert_bytes_per_s: How quickly a device compresses; None: in no time.
-        limit_bytes: What every device may hold; None: as the cluster says.
-        jitter: Sigma of a log-normal factor on the seconds of every op; with jitter nothing has a steady state.
+        network: Options of the network.
+        compression: ``"half"``: messages are sent in half precision.
+        convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
+        limit_bytes: Memory of every device [bytes]; None: the memory in the cluster.
+        jitter: Sigma of a log-normal factor on the seconds of every op; with jitter there is no steady state.
         seed: Seed of the jitter of a setting's first run.
         num_runs: Runs of each setting with jitter; a row has the measures of the run of median makespan.
-        by: The measure that orders the settings; None: seconds per sample, or where nothing is known of samples per
-            micro-batch.
-        is_steady: Whether longer runs are simulated where a batch does not show its steady pace by itself.
-        num_workers: Processes; None: as many as cores, where that is quicker. Several import the script that calls
-            this: it is to do its work under ``if __name__ == "__main__":``.
-        resume: File that keeps what is found, so that a stopped sweep goes on from there.
+        by: The measure that orders the settings; None: seconds per sample with a profile, else per micro-batch.
+        is_steady: Whether to simulate longer runs if one batch does not show its steady-state time.
+        num_workers: Processes; None: one per core if that is quicker. A script that asks for several does so below
+            ``if __name__ == "__main__":``.
+        resume: File of the results so far, from which a stopped sweep continues.
 
     Raises:
-        ArgumentError: There is no setting, or none can be; or an argument makes no sense.
+        ArgumentError: There is no setting, all settings are invalid, or an argument is.
         ProfileError: A file is bad.
-        ScheduleError: There is no such schedule.
+        ScheduleError: A schedule does not exist.
     """
     conditions = Conditions(
         costs=load_costs(costs),
@@ -182,8 +181,8 @@ def make_sweep_space(
     """Return the space of a sweep; the arguments are those of `sweep`.
 
     Raises:
-        ArgumentError: An argument makes no sense, or no schedule takes it.
-        ScheduleError: There is no such schedule.
+        ArgumentError: An argument is invalid, or no schedule takes it.
+        ScheduleError: A schedule does not exist.
     """
     entries = searched_entries(schedules, "['1f1b', 'zbv']")
     chunks = None if num_chunks is None else _counts("num_chunks", num_chunks)
@@ -250,12 +249,13 @@ def sweep_settings(
         judge: Predicts settings with the same op lists.
         by: The measure that orders them; None: as `sweep` does.
         num_workers: Processes; None: one per core if that is quicker.
-        runner: Another way to go through them, in place of processes of this machine.
-        resume: File that keeps what is found.
-        progress: Is told which share of the settings is done.
+        runner: Another way to evaluate all settings, in place of processes of this machine.
+        resume: File of the results so far.
+        progress: Receives the finished share of the settings.
 
     Raises:
-        ArgumentError: No such measure, a limit that nothing can be held against, or none of the settings can be.
+        ArgumentError: The measure does not exist, a limit is given with costs without bytes, or all settings are
+            invalid.
     """
     if by is not None:
         require_choice("by", by, sorted({*SweptOutcome.MEASURES} - {"fits", "reason"}))
@@ -302,12 +302,12 @@ def _shares(blocks: Sequence[_Block], num_workers: int) -> Iterator[Sequence[_Bl
 
 
 def _work(block: _Block) -> int:
-    """Return how long a block takes, in cells or so: to compile lists takes as long as a few of its settings."""
+    """Return the relative work of a block; compiling its op lists takes as long as a few settings."""
     return block[0].num_cells * (3 + len(block))
 
 
 def _require_judged(settings: Sequence[SweptSetting], judge: SweepJudge, asked: str) -> None:
-    """Refuse a limit that nothing can be held against; costs say of all settings what they hold, or of none."""
+    """Refuse a limit for costs without bytes; costs have bytes for all settings or for none."""
     for setting, *_ in _blocks(settings):
         try:
             has_bytes = judge.has_bytes(setting)
