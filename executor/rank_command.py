@@ -151,7 +151,6 @@ def _rank_listener(page: ProgressPage, rank: int) -> RankListener:
 def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     from pipesched.executor.runs import (
         drain_file,
-        pause_file,
         phase_line,
         phases_file,
         scores_file,
@@ -175,7 +174,8 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
         def on_scores(microbatch: int, scores: Scores) -> None:
             file.write(scores_line(microbatch, scores))
 
-        for told in PAUSE_SIGNALS if _has_checkpoints(spec) else ():
+        drain = DrainPage.open(drain_file(folder)) if _has_checkpoints(spec) else None
+        for told in PAUSE_SIGNALS if drain is not None else ():
             signal.signal(told, signal.SIG_IGN)  # a signal to all processes is for the launcher, which tells ranks
         return run_rank(
             spec,
@@ -184,8 +184,8 @@ def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Tra
                 on_scores=on_scores,
                 keeps_scores=True,
                 on_phase=on_phase,
-                is_asked=pause_file(folder).exists,
-                gate=DrainPage.open(drain_file(folder)).gate(number) if _has_checkpoints(spec) else None,
+                is_asked=listener.is_asked if drain is None else lambda: drain.is_asked,
+                gate=None if drain is None else drain.gate(number),
             ),
             meet,
         )

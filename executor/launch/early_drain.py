@@ -176,9 +176,9 @@ class DrainAgreement(NamedTuple):
 
 @final
 class DrainPage(SharedPage):
-    """The agreement, and how far each rank has read, shared by the ranks and the process that decides.
+    """The request to leave, the agreement, and how far each rank has read; the ranks and the launcher share it.
 
-    Each number is written by one process.
+    Each number but the request is written by one process.
     """
 
     @classmethod
@@ -195,9 +195,13 @@ class DrainPage(SharedPage):
         """
         return _RankGate(self._cells, _FIRST_RANK + number, is_asked)
 
+    def ask(self) -> None:
+        """Ask the ranks to leave."""
+        self._cells[_ASKED] = 1
+
     @property
     def is_asked(self) -> bool:
-        """Whether a rank is asked to leave."""
+        """Whether the ranks are asked to leave, or one of them is."""
         return bool(self._cells[_ASKED])
 
     @property

@@ -111,7 +111,7 @@ class RankWatch:
         self._heard = dict[int, Heard]()
         self._count = 0
         self._signal: signal.Signals | None = None
-        self._since_s = time.monotonic()
+        self._since_s: float | None = None
         self._written = set[int]()
         self._has_shown = False
         self._stillness: Stillness | None = None
@@ -220,14 +220,15 @@ class RankWatch:
 
     def _own_verdict(self) -> EndingCause | None:
         """Return the cause that this rank knows, if no other is reported within a moment."""
+        if self._status.lost is None and self._signal is None:
+            return None
         now_s = time.monotonic()
+        self._since_s = self._since_s or now_s
         if self._status.lost is not None:
             return self._report(self._status.lost) if now_s > self._since_s + LOST_S else None
-        if self._signal is not None:
-            told = self._named_here(f"torchrun's agent has ended it by {self._signal.name}")
-            return self._report(told) if now_s > self._since_s + _TOLD_S else None
-        self._since_s = now_s
-        return None
+        assert self._signal is not None, "it is the other reason"
+        told = self._named_here(f"torchrun's agent has ended it by {self._signal.name}")
+        return self._report(told) if now_s > self._since_s + _TOLD_S else None
 
     def _write(self, process: int, sighting: Sighting) -> None:
         self._count += 1

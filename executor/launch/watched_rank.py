@@ -25,7 +25,7 @@ from pipesched.schedules import Op, ScheduleError, shortened
 
 _LONGEST = 1000
 """Longest reason of a failure of user code that other nodes print, in characters; this node prints all of it."""
-_SLACK_S = 1.0
+_SLACK_S = 5.0
 """Time that a rank which has lost a peer leaves its watch to end the process [s]."""
 
 

@@ -12,7 +12,6 @@ from .streamed_run import measure_on_streams as measure_on_streams
 from .training_launcher import OnRestart as OnRestart
 from .training_launcher import drain_file as drain_file
 from .training_launcher import launch_training as launch_training
-from .training_launcher import pause_file as pause_file
 from .training_launcher import phase_line as phase_line
 from .training_launcher import phases_file as phases_file
 from .training_launcher import scores_file as scores_file

@@ -145,8 +145,7 @@ class _Training(WatchedJob[Trained]):
             self._num_ops = num_ops
             self._read_tails()
         if self._is_asked() and self._parts is not None:
-            if not pause_file(self._folder).exists():
-                pause_file(self._folder).touch()
+            self._drain_page.ask()
             agreement = self._drain_page.agreement
             if self._request is not None and not agreement.decided and self._request.is_late(is_asked=True):
                 self._drain_page.write(agreement.following(self._drain_page.read, self._request))
@@ -177,13 +176,8 @@ def scores_line(microbatch: int, scores: Scores) -> str:
     return json.dumps([microbatch, scores.loss, scores.accuracy]) + "\n"
 
 
-def pause_file(folder: Path) -> Path:
-    """Return the file whose existence asks the run to end after a checkpoint."""
-    return folder / "pause"
-
-
 def drain_file(folder: Path) -> Path:
-    """Return the page on which the launcher and the ranks agree on the early end of lists without a flush."""
+    """Return the page on which the launcher asks the ranks to leave, and agrees with them on an early end."""
     return folder / "drain"
 
 

@@ -220,6 +220,7 @@ def test_before_the_job_is_read_processes_are_named(store, tmp_path, clock, caps
     process = Process(1, tmp_path)
     process.status.run = None
     process.watch._hear(bytes([signal.SIGINT]))
+    assert process.look()
     clock(0.6)
     assert not process.look()
     said = "process 1 failed before it had read its job: torchrun's agent has ended it by SIGINT"
