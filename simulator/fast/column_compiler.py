@@ -8,17 +8,25 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, op_cells
+from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, message_table, op_cells
 from pipesched.schedules.semantics import Channel
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.fast.instruction_writer import (
     CROWDED,
+    KEYS,
     MISSING,
     ONE_SIDED,
     UNLIKE,
     UNREDUCED,
+    WRITER_PARTS,
     WRITTEN,
+    KnownDurations,
+    KnownReductions,
+    KnownTransfers,
+    ProgramShape,
+    WriterRules,
+    WrittenProgram,
     write_instructions,
     write_spans,
 )
@@ -43,47 +51,93 @@ def compile_columns(schedule: Schedule, network: NetworkOptions) -> Program:
     columns, num_stages, num_microbatches = schedule.columns, schedule.num_stages, schedule.num_microbatches
     if not columns.are_within(num_stages, num_microbatches):
         raise SimulationError(f"{schedule.name}: no such stage or micro-batch; check the schedule")
-    in_arrays = machine_code.is_hot(len(columns.codes), write_instructions)
-    full, begins, codes, *cells = (
-        partial(machine_code.filled, in_arrays=in_arrays),
-        *columns.in_form(in_arrays=in_arrays),
-    )
-    room = _Room(columns, is_blocking := network.sends == "blocking")
-    num_ranks, num_states = columns.num_ranks, 2 * num_stages * num_microbatches
-    small = partial(full, are_small=True)
-    counts, begun = full(5, 0), full(num_ranks + 1, 0)
-    kinds, targets, takes = small(room.instructions, 0), full(room.instructions, 0), full(room.instructions, 0)
-    durations, pieces = full(room.durations, 0), small(room.durations, 0)
-    channel_of, following, sizes, messages = (full(room.transfers, 0) for _ in range(4))
-    size_cells = full(2 * num_stages, 0)
-    senders, receivers = full(room.channels, 0), full(room.channels, 0)
-    reduced = full(room.reductions, 0)
-    outcome = machine_code.loop_in(write_instructions, in_arrays=in_arrays, num_steps=len(codes))(
-        begins, codes, *cells, _copies(schedule, codes, in_arrays=in_arrays),
-        num_stages, num_microbatches, is_blocking, network.protocol == "eager",
-        counts, begun, kinds, targets, takes, durations, pieces,
-        channel_of, following, sizes, messages, size_cells, full(2 * num_stages, -1),
-        senders, receivers, full(num_ranks, -1), *(full(room.channels, -1) for _ in range(6)),
-        full(num_states, -1), full(num_states, -1), *(full(20 * num_stages, -1) for _ in range(2)),
-        full(3 * room.durations, 0), reduced, full(room.reductions, -1), full(room.reductions, 0),
-        *(full(num_stages, -1) for _ in range(4)),
-    )  # fmt: skip
+    is_blocking = network.sends == "blocking"
+    in_arrays = machine_code.is_hot(len(columns.codes), write_instructions, WRITER_PARTS)
+    cells, room = columns.in_form(in_arrays=in_arrays), _Room(columns, is_blocking)
+    copies = _copies(schedule, cells.codes, in_arrays=in_arrays)
+    rules = WriterRules(copies, num_microbatches, is_blocking, has_latency=network.protocol == "eager")
+    table = message_table(num_stages, in_arrays=in_arrays)
+    program, *known = _columns(room, columns.num_ranks, num_stages, num_microbatches, in_arrays=in_arrays)
+    write = machine_code.loop_in(write_instructions, WRITER_PARTS, in_arrays=in_arrays, num_steps=len(columns.codes))
+    outcome = write(cells, table, rules, program, *known)
     if outcome != WRITTEN:
         raise SimulationError(f"{schedule.name}: {_FAULTS[int(outcome)]}; check the schedule")
-    num_instructions, num_transfers, num_reductions, num_durations, num_channels = map(int, counts)
-    channels = tuple(zip(_first(senders, num_channels), _first(receivers, num_channels), strict=True))
-    kinds, targets = kinds[:num_instructions], targets[:num_instructions]
-    spans = partial(
-        _spans, columns, begun, kinds, targets, is_blocking, num_instructions, num_transfers + num_reductions
-    )  # fmt: skip
-    works = zip(_first(durations, num_durations), _first(pieces, num_durations), strict=True)
+    return _program(schedule, program, is_blocking)
+
+
+def _columns(
+    room: _Room, num_ranks: int, num_stages: int, num_microbatches: int, *, in_arrays: bool
+) -> tuple[WrittenProgram, KnownDurations, KnownTransfers, KnownReductions]:
+    """Return the columns that `write_instructions` fills."""
+    full = partial(machine_code.filled, in_arrays=in_arrays)
+    small = partial(full, are_small=True)
+
+    def zeros(count: int) -> Any:
+        return full(count, 0)
+
+    def none(count: int) -> Any:
+        return full(count, -1)
+
+    num_messages, num_keys = 2 * num_stages * num_microbatches, KEYS * num_stages
+    program = WrittenProgram(
+        counts=zeros(6),
+        begins=zeros(num_ranks + 1),
+        kinds=small(room.instructions, 0),
+        targets=zeros(room.instructions),
+        takes=zeros(room.instructions),
+        cells=zeros(room.durations),
+        pieces=small(room.durations, 0),
+        channel_of=zeros(room.transfers),
+        following=zeros(room.transfers),
+        sizes=zeros(room.transfers),
+        size_cells=zeros(2 * num_stages),
+        senders=zeros(room.channels),
+        receivers=zeros(room.channels),
+        reduced=zeros(room.reductions),
+    )
+    durations = KnownDurations(none(num_keys), none(num_keys), zeros(3 * room.durations), none(room.channels))
+    transfers = KnownTransfers(
+        messages=zeros(room.transfers),
+        size_of=none(2 * num_stages),
+        first_channels=none(num_ranks),
+        next_channels=none(room.channels),
+        sent=none(room.channels),
+        received=none(room.channels),
+        firsts=none(room.channels),
+        lasts=none(room.channels),
+        there=none(num_messages),
+        arrived=none(num_messages),
+    )
+    reductions = KnownReductions(none(room.reductions), zeros(room.reductions), *(none(num_stages) for _ in range(4)))
+    return program, durations, transfers, reductions
+
+
+def _program(schedule: Schedule, written: WrittenProgram, is_blocking: bool) -> Program:
+    """Return the program in columns that `write_instructions` has filled."""
+    columns = schedule.columns
+    num_instructions, num_sent, num_reductions, num_durations, num_channels, num_sizes = map(int, written.counts)
+    senders, receivers = _first(written.senders, num_channels), _first(written.receivers, num_channels)
+    channels = tuple(zip(senders, receivers, strict=True))
+    kinds, targets = written.kinds[:num_instructions], written.targets[:num_instructions]
+    shape = ProgramShape(written.begins, kinds, targets, num_sent + num_reductions, is_blocking)
+    works = zip(_first(written.cells, num_durations), _first(written.pieces, num_durations), strict=True)
     return Program(
-        schedule, _first(begun, num_ranks + 1), kinds, targets, takes[:num_instructions],
-        tuple(_durations(schedule, channels, works)), channels,
-        channel_of[:num_transfers], following[:num_transfers],
-        tuple(_messages(columns, _first(size_cells, max(_first(sizes, num_transfers), default=-1) + 1))),
-        sizes[:num_transfers], _first(reduced, num_reductions), spans, has_hand_over=False, hand_overs=[],
-    )  # fmt: skip
+        schedule,
+        _first(written.begins, columns.num_ranks + 1),
+        kinds,
+        targets,
+        written.takes[:num_instructions],
+        tuple(_durations(schedule, channels, works)),
+        channels,
+        written.channel_of[:num_sent],
+        written.following[:num_sent],
+        tuple(_messages(columns, _first(written.size_cells, num_sizes))),
+        written.sizes[:num_sent],
+        _first(written.reduced, num_reductions),
+        partial(_spans, columns, shape),
+        has_hand_over=False,
+        hand_overs=[],
+    )
 
 
 class _Room:
@@ -107,28 +161,12 @@ class _Room:
         self.instructions = num_cells + num_overlaps + num_waits + num_ranks + 8
 
 
-def _spans(
-    columns: OpColumns, begun: Any, kinds: Any, targets: Any, is_blocking: bool, num_instructions: int,
-    num_posted: int, times: Any,
-) -> SpanNumbers:  # fmt: skip
+def _spans(columns: OpColumns, shape: ProgramShape, times: Any) -> SpanNumbers:
     """Return (posted, start, end) of the spans, as a Program has them."""
-    in_arrays = not isinstance(kinds, list)
+    in_arrays = not isinstance(shape.kinds, list)
     posted, starts, ends = (machine_code.filled_like(times, len(columns.codes)) for _ in range(3))
-    begins, codes, *_ = columns.in_form(in_arrays=in_arrays)
-    count = machine_code.loop_in(write_spans, in_arrays=in_arrays, num_steps=len(columns.codes))(
-        begins,
-        codes,
-        begun,
-        kinds,
-        targets,
-        is_blocking,
-        num_instructions,
-        num_posted,
-        times,
-        posted,
-        starts,
-        ends,
-    )
+    write = machine_code.loop_in(write_spans, in_arrays=in_arrays, num_steps=len(columns.codes))
+    count = write(columns.in_form(in_arrays=in_arrays), shape, times, posted, starts, ends)
     return SpanNumbers(posted[:count], starts[:count], ends[:count])
 
 

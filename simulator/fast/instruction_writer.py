@@ -6,85 +6,189 @@ ranks take time for handing over, are compiled op by op (`simulator.fast.list_co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipesched.schedules import op_cells
+from pipesched.schedules import Cells, MessageTable, op_cells
 from pipesched.simulator.fast.loop_arrays import END, MARK, RECV, REDUCE, SEND, WAIT, WORK
 
-F, I, W, R, SEND_F, SEND_B, RECV_F = (  # noqa: E741
-    op_cells.F, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F,
+SEND_F, SEND_B, RECV_F, POST_REDUCE, STEP, AVERAGE, UNSHARD, RESHARD, OVERLAPPED = (
+    op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE,
+    op_cells.UNSHARD, op_cells.RESHARD, op_cells.OVERLAPPED,
 )  # fmt: skip
-POST_REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE, op_cells.OVERLAPPED
 
 WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
 """Results of `write_instructions`: success, an op waits for a missing message, a Send meets a Recv of another message,
 a Send or Recv has no partner, a replica does not reduce, or the arrays are too small for the instructions."""
 
+KEYS = 20
+"""Duration keys of a stage: two for each phase (without and with a look-ahead), then two each for Step and
+Average (without and with a copy of the weights)."""
+_STEP_KEY = 10
 
-def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    begins: Any, codes: Any, stages: Any, microbatches: Any, others: Any, lookaheads: Any, copies: Any,
-    num_stages: int, num_microbatches: int, is_blocking: bool, has_latency: bool,
-    counts: Any, begun: Any, kinds: Any, targets: Any, takes: Any, durations: Any, pieces: Any,
-    channel_of: Any, following: Any, sizes: Any, messages: Any, size_cells: Any, size_of: Any,
-    senders: Any, receivers: Any, first_channels: Any, next_channels: Any, latency_of: Any,
-    sent: Any, received: Any, firsts: Any, lasts: Any, there: Any, arrived: Any,
-    work_of: Any, work_ranks: Any, pairs: Any, reduced: Any, next_reductions: Any, num_posts: Any,
-    first_reductions: Any, last_reductions: Any, open_of: Any, open_ranks: Any,
+
+class WriterRules(NamedTuple):
+    """The rules of a compilation.
+
+    Attributes:
+        copies: Whether a Step keeps a copy of the weights that it replaces, by cell, or empty.
+        num_microbatches: m.
+        is_blocking: Whether Sends block.
+        has_latency: Whether a blocking Send is over by a latency before its message is there.
+    """
+
+    copies: list[int]
+    num_microbatches: int
+    is_blocking: bool
+    has_latency: bool
+
+
+class WrittenProgram(NamedTuple):
+    """The columns of a Program, to be written.
+
+    Attributes:
+        counts: Numbers of instructions, transfers, reductions, durations, channels and distinct messages, to be written
+            in the end.
+        begins: R + 1 numbers: where the instructions of each rank begin, and the end.
+        kinds: Kind, by instruction.
+        targets: Transfer or reduction that is posted or waited for, by instruction; -1 less a reduction's number until
+            all transfers are known.
+        takes: Duration, by instruction.
+        cells: First cell of a duration, or -1 less the channel of a latency, by duration.
+        pieces: Piece of an Overlap, else 0; 8 more if a Step copies; by duration.
+        channel_of: Channel, by transfer.
+        following: Next transfer of the same channel or -1, by transfer.
+        sizes: Index into `size_cells`, by transfer.
+        size_cells: A cell that posts a message, for each distinct message without its micro-batch.
+        senders: Rank that sends, by channel.
+        receivers: Rank that receives, by channel.
+        reduced: Stage, by reduction.
+    """
+
+    counts: list[int]
+    begins: list[int]
+    kinds: list[int]
+    targets: list[int]
+    takes: list[int]
+    cells: list[int]
+    pieces: list[int]
+    channel_of: list[int]
+    following: list[int]
+    sizes: list[int]
+    size_cells: list[int]
+    senders: list[int]
+    receivers: list[int]
+    reduced: list[int]
+
+
+class KnownDurations(NamedTuple):
+    """The durations of the ops that a rank has so far.
+
+    Attributes:
+        numbers: Duration, by stage and key.
+        ranks: The rank that the duration is of, by stage and key; -1 at first.
+        pairs: Three numbers per Overlap: the keys of its two ops, and the first of its three durations.
+        latencies: Duration of a latency, by channel; -1 at first.
+    """
+
+    numbers: list[int]
+    ranks: list[int]
+    pairs: list[int]
+    latencies: list[int]
+
+
+class KnownTransfers(NamedTuple):
+    """The channels and their transfers so far; all columns are -1 at first.
+
+    Attributes:
+        messages: Message number, by transfer.
+        size_of: Index of a message without its micro-batch, by row of the table.
+        first_channels: First channel, by sender.
+        next_channels: Next channel of the same sender, by channel.
+        sent: Last transfer whose sender's side is posted, by channel.
+        received: Last transfer whose receiver's side is posted, by channel.
+        firsts: First transfer, by channel.
+        lasts: Last transfer, by channel.
+        there: Last rank that has a message, by message.
+        arrived: Transfer that brings it there, or -1 if it is made there; by message.
+    """
+
+    messages: list[int]
+    size_of: list[int]
+    first_channels: list[int]
+    next_channels: list[int]
+    sent: list[int]
+    received: list[int]
+    firsts: list[int]
+    lasts: list[int]
+    there: list[int]
+    arrived: list[int]
+
+
+class KnownReductions(NamedTuple):
+    """The reductions so far; all columns but `num_posts` are -1 at first.
+
+    Attributes:
+        following: Next reduction of the same stage, by reduction.
+        num_posts: Number of ranks that post it, by reduction; zeros at first.
+        firsts: First reduction, by stage.
+        lasts: Last reduction that the rank has posted, by stage.
+        open_of: Reduction that the rank's next Step waits for, by stage.
+        open_ranks: The rank of the last two, by stage.
+    """
+
+    following: list[int]
+    num_posts: list[int]
+    firsts: list[int]
+    lasts: list[int]
+    open_of: list[int]
+    open_ranks: list[int]
+
+
+def closed(program: WrittenProgram, transfers: KnownTransfers, reductions: KnownReductions) -> int:
+    """Check that all posts meet, and number reductions behind transfers; return `WRITTEN` or the kind of error."""
+    counts = program.counts
+    num_instructions, num_transfers, num_reductions, num_channels = counts[0], counts[1], counts[2], counts[4]
+    for channel in range(num_channels):
+        last = transfers.lasts[channel]
+        if transfers.sent[channel] != last or transfers.received[channel] != last:
+            return ONE_SIDED
+    for reduction in range(num_reductions):
+        if reductions.num_posts[reduction] != reductions.num_posts[reductions.firsts[program.reduced[reduction]]]:
+            return UNREDUCED
+    if num_reductions:
+        for i in range(num_instructions):
+            if program.targets[i] < 0:
+                program.targets[i] = num_transfers - 1 - program.targets[i]
+    return WRITTEN
+
+
+def write_instructions(  # noqa: C901 -- one loop: calls with arrays cost machine code more than the work
+    cells: Cells, table: MessageTable, rules: WriterRules, program: WrittenProgram, durations: KnownDurations,
+    transfers: KnownTransfers, reductions: KnownReductions,
 ) -> int:  # fmt: skip
     """Write the instructions of all ranks.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`: lowered.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
-        others: n peers and versions, or empty.
-        lookaheads: n look-aheads, or empty.
-        copies: n flags whether a Step keeps a copy of the weights that it replaces, or empty.
-        num_stages: Number of stages.
-        num_microbatches: m.
-        is_blocking: Whether Sends block.
-        has_latency: Whether a blocking Send is over by a latency before its message is there.
-        counts: 5 numbers, to be written: instructions, transfers, reductions, durations, channels.
-        begun: R + 1 numbers, to be written: where the instructions of each rank begin, and the end.
-        kinds: Kinds of instructions, to be written, like the next two.
-        targets: Transfer or reduction that they post or wait for.
-        takes: Their durations.
-        durations: First cell of each duration, to be written; for a latency its channel, as a negative number.
-        pieces: Piece of each duration, to be written: 0, or the piece of an Overlap; 8 more if a Step copies.
-        channel_of: Channel of each transfer, to be written, like the next three.
-        following: The next transfer of the channel.
-        sizes: Index of the message without its micro-batch.
-        messages: Index of the message.
-        size_cells: A cell that posts each distinct message, to be written.
-        size_of: 2 numbers per stage, -1 at first.
-        senders: Sender of each channel, to be written, like the next.
-        receivers: The rank that receives.
-        first_channels: First channel of each sender, -1 at first.
-        next_channels: Next channel of the same sender, by channel, -1 at first.
-        latency_of: Duration of each channel's latency, -1 at first.
-        sent: Last transfer of each channel whose sender's side is posted, -1 at first.
-        received: The same for the receiver's side.
-        firsts: First transfer of each channel, -1 at first.
-        lasts: Last transfer of each channel, -1 at first.
-        there: Last rank that has a message, by message of a stage, -1 at first.
-        arrived: Transfer that brings it, -1 if it is made there.
-        work_of: 20 numbers per stage: the duration of each phase, with a copy or a look-ahead or without.
-        work_ranks: The rank of these durations, by stage, -1 at first.
-        pairs: Three numbers per Overlap of a rank, with room for one per duration: the keys of its two ops, and the
-            first of its three durations.
-        reduced: Stage of each reduction, to be written.
-        next_reductions: Next reduction of the same stage, -1 at first.
-        num_posts: Number of ranks that post each reduction, 0 at first.
-        first_reductions: First reduction of each stage, -1 at first.
-        last_reductions: Last reduction of each stage that the rank has posted.
-        open_of: Reduction that the next Step of each stage waits for, -1 without one.
-        open_ranks: The rank of the last two, by stage, -1 at first.
+        cells: The lists, lowered.
+        table: Messages of the computations.
+        rules: Rules of Sends and Steps.
+        program: The program, to be written.
+        durations: Known durations.
+        transfers: Known transfers.
+        reductions: Known reductions.
 
     Returns:
         `WRITTEN`, or the kind of error.
     """
-    gradients, room, num_pairs = num_stages * num_microbatches, len(kinds), 0
+    begins, codes, stages, microbatches, others, lookaheads = cells
+    owns, foreign, mades, _ = table
+    copies, num_microbatches, is_blocking, has_latency = rules
+    counts, begun, kinds, targets, takes, first_cells, pieces = program[:7]
+    channel_of, following, sizes, size_cells, senders, receivers, reduced = program[7:]
+    work_of, work_ranks, pairs, latency_of = durations
+    messages, size_of, first_channels, next_channels, sent, received, firsts, lasts, there, arrived = transfers
+    next_reductions, num_posts, first_reductions, last_reductions, open_of, open_ranks = reductions
+    num_stages, room, num_pairs = len(size_of) // 2, len(kinds), 0
     end, num_transfers, num_reductions, num_durations, num_channels, num_sizes = 0, 0, 0, 1, 0, 0
     for rank in range(len(begins) - 1):
         begun[rank] = end
@@ -94,62 +198,50 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
             if end + 8 > room:
                 return CROWDED
             code, stage = codes[i], stages[i]
+            last = i + code // OVERLAPPED
             if code >= OVERLAPPED or code < SEND_F:
-                second = i + 1 if code >= OVERLAPPED else i
-                for part in range(i, second + 1):
-                    code, stage = codes[part] % OVERLAPPED, stages[part]
-                    own = stage * num_microbatches + microbatches[part]
-                    for turn in range(2):
-                        message = -1
-                        if turn == 0:
-                            if code == F:
-                                message = own - num_microbatches
-                            elif code == W:
-                                message = gradients + own
-                            else:
-                                message = own
-                        elif code != F and code <= I and stage + 1 < num_stages:
-                            message = gradients + own + num_microbatches
-                        if message < 0:
+                for part in range(i, last + 1):
+                    row = codes[part] % OVERLAPPED * num_stages + stages[part]
+                    for needed in (owns[row], foreign[row]):
+                        if needed < 0:
                             continue
+                        message = needed * num_microbatches + microbatches[part]
                         if there[message] != rank:
                             return MISSING
                         if arrived[message] >= 0:
                             kinds[end], targets[end] = WAIT, arrived[message]
                             end += 1
-                key, key_behind = -1, -1
-                for part in range(i, second + 1):
+                key, key_before = -1, -1
+                for part in range(i, last + 1):
                     code, stage = codes[part] % OVERLAPPED, stages[part]
-                    if code <= I:
-                        message = (0 if code == F else gradients) + stage * num_microbatches + microbatches[part]
+                    made = mades[code * num_stages + stage]
+                    if made >= 0:
+                        message = made * num_microbatches + microbatches[part]
                         there[message], arrived[message] = rank, -1
                     looks_ahead = len(lookaheads) > 0 and lookaheads[part] > 0 and others[part] > 0
-                    key, key_behind = stage * 20 + code * 2 + (1 if looks_ahead else 0), key
-                if second == i:
+                    key, key_before = stage * KEYS + code * 2 + (1 if looks_ahead else 0), key
+                if last == i:
                     if work_ranks[key] != rank:
                         work_ranks[key], work_of[key] = rank, num_durations
-                        durations[num_durations], pieces[num_durations] = i, 0
+                        first_cells[num_durations], pieces[num_durations] = i, 0
                         num_durations += 1
                     kinds[end], takes[end] = WORK, work_of[key]
                     end += 1
                 else:
                     pair = first_pair
-                    while pair < num_pairs and (pairs[3 * pair] != key_behind or pairs[3 * pair + 1] != key):
+                    while pair < num_pairs and (pairs[3 * pair] != key_before or pairs[3 * pair + 1] != key):
                         pair += 1
                     if pair == num_pairs:
-                        pairs[3 * pair], pairs[3 * pair + 1], pairs[3 * pair + 2] = key_behind, key, num_durations
+                        pairs[3 * pair], pairs[3 * pair + 1], pairs[3 * pair + 2] = key_before, key, num_durations
                         num_pairs += 1
                         for piece in range(3):
-                            durations[num_durations], pieces[num_durations] = i, piece
+                            first_cells[num_durations], pieces[num_durations] = i, piece
                             num_durations += 1
                     for piece in range(3):
                         kinds[end], takes[end] = WORK, pairs[3 * pair + 2] + piece
                         end += 1
-                i = second + 1
-                continue
-            if code < POST_REDUCE:  # a message
+            elif code < POST_REDUCE:  # a message
                 is_send = code <= SEND_B
-                is_activation = code in (SEND_F, RECV_F)
                 sender, receiver = (rank, others[i]) if is_send else (others[i], rank)
                 channel = first_channels[sender]
                 while channel >= 0 and receivers[channel] != receiver:
@@ -161,8 +253,8 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
                     num_channels += 1
                 before = sent[channel] if is_send else received[channel]
                 transfer = following[before] if before >= 0 else firsts[channel]
-                payload = 0 if is_activation else 1
-                message = payload * gradients + stage * num_microbatches + microbatches[i]
+                row = stage if code in (SEND_F, RECV_F) else num_stages + stage
+                message = row * num_microbatches + microbatches[i]
                 if transfer < 0 and num_transfers == len(messages):
                     return ONE_SIDED
                 if transfer < 0:
@@ -172,12 +264,11 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
                         following[lasts[channel]] = transfer
                     else:
                         firsts[channel] = transfer
-                    size = payload * num_stages + stage
-                    if size_of[size] < 0:
-                        size_of[size], size_cells[num_sizes] = num_sizes, i
+                    if size_of[row] < 0:
+                        size_of[row], size_cells[num_sizes] = num_sizes, i
                         num_sizes += 1
                     channel_of[transfer], following[transfer], lasts[channel] = channel, -1, transfer
-                    messages[transfer], sizes[transfer] = message, size_of[size]
+                    messages[transfer], sizes[transfer] = message, size_of[row]
                 elif messages[transfer] != message:
                     return UNLIKE
                 targets[end] = transfer
@@ -188,7 +279,7 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
                         kinds[end], targets[end] = WAIT, transfer
                         if has_latency:
                             if latency_of[channel] < 0:
-                                durations[num_durations], pieces[num_durations] = -1 - channel, 0
+                                first_cells[num_durations], pieces[num_durations] = -1 - channel, 0
                                 latency_of[channel] = num_durations
                                 num_durations += 1
                             takes[end] = latency_of[channel]
@@ -220,17 +311,19 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
                     open_of[stage] = -1
                     end += 1
                 copy = 1 if len(copies) and copies[i] else 0
-                key = stage * 20 + 10 + (0 if code == STEP else 2) + copy
+                key = stage * KEYS + _STEP_KEY + (0 if code == STEP else 2) + copy
                 if work_ranks[key] != rank:
                     work_ranks[key], work_of[key] = rank, num_durations
-                    durations[num_durations], pieces[num_durations] = i, 8 * copy
+                    first_cells[num_durations], pieces[num_durations] = i, 8 * copy
                     num_durations += 1
                 kinds[end], takes[end] = WORK, work_of[key]
                 end += 1
-            else:
+            elif code in (UNSHARD, RESHARD):
                 kinds[end] = MARK
                 end += 1
-            i += 1
+            else:
+                raise ValueError("op code: got an unknown code; add it to `write_instructions`")
+            i = last + 1
         for cell in range(begins[rank], last_cell):  # unfinished reductions
             if end + 2 > room:
                 return CROWDED
@@ -241,41 +334,41 @@ def write_instructions(  # noqa: C901 -- one loop: calls would cost plain Python
         kinds[end] = END
         end += 1
     begun[len(begins) - 1] = end
-    for channel in range(num_channels):
-        if sent[channel] != lasts[channel] or received[channel] != lasts[channel]:
-            return ONE_SIDED
-    for reduction in range(num_reductions):
-        if num_posts[reduction] != num_posts[first_reductions[reduced[reduction]]]:
-            return UNREDUCED
-    if num_reductions:
-        for i in range(end):
-            if targets[i] < 0:
-                targets[i] = num_transfers - 1 - targets[i]
-    counts[0], counts[1], counts[2], counts[3], counts[4] = (
-        end,
-        num_transfers,
-        num_reductions,
-        num_durations,
-        num_channels,
-    )
-    return WRITTEN
+    counts[0], counts[1], counts[2] = end, num_transfers, num_reductions
+    counts[3], counts[4], counts[5] = num_durations, num_channels, num_sizes
+    return closed(program, transfers, reductions)
+
+
+WRITER_PARTS = (closed,)
+"""The functions that `write_instructions` calls, for numba."""
+
+
+class ProgramShape(NamedTuple):
+    """Where the times of ops are in a program.
+
+    Attributes:
+        begins: Where the instructions of each rank begin, and the end.
+        kinds: Kind, by instruction.
+        targets: Transfer or reduction, by instruction.
+        num_posted: Number of transfers and reductions.
+        is_blocking: Whether Sends block.
+    """
+
+    begins: list[int]
+    kinds: list[int]
+    targets: list[int]
+    num_posted: int
+    is_blocking: bool
 
 
 def write_spans(
-    begins: Any, codes: Any, begun: Any, kinds: Any, targets: Any, is_blocking: bool, num_instructions: int,
-    num_posted: int, times: Any, posted: Any, starts: Any, ends: Any,
-) -> int:  # fmt: skip
+    cells: Cells, shape: ProgramShape, times: list[Any], posted: list[Any], starts: list[Any], ends: list[Any]
+) -> int:
     """Write when the span of each op begins and ends.
 
     Args:
-        begins: As `write_instructions` takes it, as is the next.
-        codes: n codes.
-        begun: As `write_instructions` writes it, as are the next two.
-        kinds: Kinds of instructions.
-        targets: Transfer or reduction that they post or wait for.
-        is_blocking: Whether Sends block.
-        num_instructions: Number of instructions.
-        num_posted: Number of transfers and reductions.
+        cells: The lists, lowered.
+        shape: The program.
         times: The times by number, or the numbers themselves.
         posted: When the rank comes to each op, to be written, like the next two.
         starts: When it starts.
@@ -284,7 +377,9 @@ def write_spans(
     Returns:
         Number of ops.
     """
-    op = 0
+    begins, codes, _, _, _, _ = cells
+    begun, kinds, targets, num_posted, is_blocking = shape
+    op, num_instructions = 0, len(kinds)
     for rank in range(len(begins) - 1):
         at, is_first = begun[rank], True
         for i in range(begins[rank], begins[rank + 1]):
