@@ -33,6 +33,7 @@ ROWS = {
     "files": damaged_input.ROW,
     "schedules": mutated_schedules.ROW,
     "ranks": rank_faults.ROW,
+    "torchrun": rank_faults.TORCHRUN,
     "training": training_kills.ROW,
     "restarts": restarted_trainings.ROW,
     "checkpoints": checkpoint_cost.ROW,
