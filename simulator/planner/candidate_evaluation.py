@@ -21,25 +21,35 @@ from pipesched.schedules.weights import staleness
 from pipesched.simulator import (
     USUAL_NETWORK,
     Estimate,
+    Inexact,
     Meaning,
     NetworkOptions,
     Precision,
     Scenario,
     SimulationError,
+    SteadyPace,
 )
 from pipesched.simulator.analysis import CAUSES, Usage, communication_volume, usage
-from pipesched.simulator.fast import EqualPipelines, loss_times_s, predict_scenario, simulate_arrays
+from pipesched.simulator.fast import (
+    EqualPipelines,
+    batch_pace,
+    loss_times_s,
+    predict_scenario,
+    simulate_arrays,
+    unflushed_pace,
+)
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
-from pipesched.simulator.planner.steady_pace import settled_pace, shown_pace
-from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
+from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason, settled_pace
 
 _ROUNDS, _FEWEST = 8, 8
 """Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""
 
 _MOST_OPS = 3_000_000
 """The most ops of all lists together, which take about a minute."""
+MOST_CELLS = 2_000
+"""Stages times micro-batches, of all copies, of the longest run that is made longer for its steady-state time."""
 
 
 def evaluate_candidate(
@@ -85,11 +95,32 @@ def _iteration(lists: Schedule, costs: StageCosts, cluster: Cluster, network: Ne
 
 
 def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> PlanOutcome:
-    """Return the outcome with its steady pace, if short runs show it."""
+    """Return the outcome with its steady-state time, if short runs show it."""
     if outcome.steady_s_per_microbatch is not None:
         return outcome
     candidate = outcome.candidate
-    return outcome.at_pace(settled_pace(candidate, steps_of(candidate), costs, cluster, network))
+
+    def lists(times: int) -> Schedule:
+        steps = times * steps_of(candidate)
+        return candidate.schedule_spec().run(steps).lists(steps).held()
+
+    longer = lists if candidate.is_asynchronous else None
+    pace = settled_pace(lambda: Scenario(lists(1), costs, cluster, network), num_cells(candidate), MOST_CELLS, longer)
+    return outcome if isinstance(pace, Inexact) else outcome.at_pace(pace)
+
+
+def num_cells(candidate: Candidate) -> int:
+    """Return the stages times micro-batches of the run that a candidate is predicted by, of all copies."""
+    return len(candidate.partition) * steps_of(candidate) * candidate.width * candidate.num_microbatches
+
+
+def shown_pace(
+    candidate: Candidate, lists: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions
+) -> SteadyPace | None:
+    """Return the steady-state time that a candidate's lowered lists show by their own Timeline, or None."""
+    if candidate.is_asynchronous:
+        return unflushed_pace([(lists, timeline)])
+    return batch_pace(lists, timeline, cluster, network)
 
 
 def predict_candidate(

@@ -19,12 +19,11 @@ from time import monotonic
 from typing import TypeAlias, final
 
 from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
-from pipesched.simulator.planner.candidate_evaluation import num_ops, steps_of
+from pipesched.simulator.planner.candidate_evaluation import MOST_CELLS, num_cells, num_ops
 from pipesched.simulator.planner.closer_look import Bounded, CloserLook
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
-from pipesched.simulator.planner.steady_pace import MOST_CELLS, is_repeatable
 from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, evaluate_in_turn, make_process_runner
 
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
@@ -63,7 +62,7 @@ class PlanRanking:
     def notes(self) -> list[str]:
         """The unknown measures of the ranked plans, with the reason, a line each."""
         unpaced = [outcome.candidate for outcome in self.ranked if outcome.steady_s_per_microbatch is None]
-        if all(is_repeatable(candidate, steps_of(candidate)) for candidate in unpaced):
+        if all(num_cells(candidate) <= MOST_CELLS for candidate in unpaced):
             return []
         return [f"steady time: lists of more than {MOST_CELLS:,} stages x micro-batches are not tried"]
 

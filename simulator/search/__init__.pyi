@@ -24,6 +24,7 @@ from .search_outcome import front_of as front_of
 from .search_outcome import least as least
 from .search_outcome import memory_excess as memory_excess
 from .search_outcome import over_memory_reason as over_memory_reason
+from .settled_pace import settled_pace as settled_pace
 from .swept_setting import COLUMN_HEADINGS as COLUMN_HEADINGS
 from .swept_setting import SETTING_COLUMNS as SETTING_COLUMNS
 from .swept_setting import SweptOutcome as SweptOutcome

@@ -8,13 +8,13 @@ from .setting import Learning as Learning
 from .setting import Setting as Setting
 from .setting import Space as Space
 from .setting_evaluation import evaluate_setting as evaluate_setting
+from .setting_evaluation import pace_of_setting as pace_of_setting
 from .setting_evaluation import timeline_of_setting as timeline_of_setting
 from .setting_outcome import Evaluator as Evaluator
 from .setting_outcome import SettingOutcome as SettingOutcome
 from .setting_outcome import best_plain as best_plain
 from .setting_outcome import pareto as pareto
 from .setting_outcome import ranked as ranked
-from .setting_pace import pace_of_setting as pace_of_setting
 from .setting_plan import partition_of as partition_of
 from .setting_plan import plan_of_setting as plan_of_setting
 from .setting_search import Judge as Judge

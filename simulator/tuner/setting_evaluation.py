@@ -1,4 +1,4 @@
-"""Predict the time and memory of one setting, with our model or with AvgPipe's equations."""
+"""Predict the time, memory and steady state of one setting, with our model or with AvgPipe's equations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import replace
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts, price_among
 from pipesched.schedules import Timeline
-from pipesched.simulator import Estimate, Scenario
+from pipesched.simulator import Estimate, Inexact, Scenario, SteadyPace
 from pipesched.simulator.fast import contention_of, is_slowed, predict_scenario
-from pipesched.simulator.search import UNPREDICTABLE, memory_excess, over_memory_reason
+from pipesched.simulator.search import UNPREDICTABLE, memory_excess, over_memory_reason, settled_pace
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import Setting
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 from pipesched.simulator.tuner.tuning_problem import Problem
+
+_MOST_CELLS = 5_000
+"""Stages times micro-batches, of all pipelines, of the longest batch that is repeated for its steady-state time."""
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
@@ -95,6 +98,24 @@ def _of_all(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return an iteration of all pipelines, from the lists of each."""
     lists = setting.build(len(problem.cluster.devices))
     return predict_scenario(Scenario(lists, costs, problem.cluster, problem.network))
+
+
+def pace_of_setting(problem: Problem, outcome: SettingOutcome) -> SteadyPace | Inexact:
+    """Return the steady-state time of a setting that our model has predicted, or the reason why it is unknown.
+
+    Several pipelines that slow each other are predicted by this time; other settings need longer runs.
+    """
+    setting = outcome.setting
+    costs = problem.costs(setting)
+    if is_slowed(costs, setting.num_pipelines):
+        assert outcome.seconds is not None, "it is predicted"
+        return SteadyPace(outcome.seconds / setting.num_microbatches, None, outcome.error)
+    num_cells = problem.lists(setting).num_stages * setting.num_microbatches * setting.num_pipelines
+
+    def scenario() -> Scenario:
+        return Scenario(setting.build(len(problem.cluster.devices)), costs, problem.cluster, problem.network)
+
+    return settled_pace(scenario, num_cells, _MOST_CELLS)
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:

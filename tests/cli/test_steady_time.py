@@ -152,8 +152,9 @@ def test_a_schedule_has_its_pace_under_any_of_its_names(pipesched):
 
 
 def test_a_note_says_where_lists_are_too_long_to_be_repeated(pipesched, monkeypatch):
-    monkeypatch.setattr("pipesched.simulator.tuner.setting_pace._MOST_CELLS", 7)
-    monkeypatch.setattr("pipesched.simulator.planner.steady_pace.MOST_CELLS", 1)
+    monkeypatch.setattr("pipesched.simulator.tuner.setting_evaluation._MOST_CELLS", 7)
+    for module in ("candidate_evaluation", "plan_search"):
+        monkeypatch.setattr(f"pipesched.simulator.planner.{module}.MOST_CELLS", 1)
     tuned = pipesched(f"tune {GPT} -b 8 -p 2 -s 1f1b --microbatches 4").out
     assert "steady time: lists of more than 7 stages x micro-batches are not tried" in " ".join(tuned.split())
     planned = pipesched(f"plan {GPT} -b 8 --devices 2 --depth 2 -s 1f1b --sends blocking --top 1").out
