@@ -9,73 +9,167 @@ the lifetimes, for a run with pooled buffers; predicted copies of weights are le
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-from pipesched.schedules import op_cells
+from pipesched.schedules import Cells, MessageTable, op_cells
+from pipesched.simulator.fast.program import SpanNumbers
 
 F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B = range(9)  # noqa: E741
-REDUCE, STEP, AVERAGE, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.AVERAGE, op_cells.OVERLAPPED
+STEP, AVERAGE, RESHARD, OVERLAPPED = op_cells.STEP, op_cells.AVERAGE, op_cells.RESHARD, op_cells.OVERLAPPED
+
+
+class HeldRules(NamedTuple):
+    """The numbers that all ranks share.
+
+    Attributes:
+        num_microbatches: m.
+        num_versions: Number of versions of weights.
+        is_compressed: Whether a sent message is not the output itself.
+    """
+
+    num_microbatches: int
+    num_versions: int
+    is_compressed: bool
+
+
+class BytesByStage(NamedTuple):
+    """The bytes of each stage.
+
+    Attributes:
+        weights: Weights.
+        fixed: Constant memory.
+        inputs: Input, which stays with F if R recomputes the rest.
+        outputs: Output, while it waits for a stage of the same rank.
+        sizes: Output in transfer, and its gradient.
+        saved: Bytes that F leaves.
+        saved_for_weight: Bytes that I leaves to W.
+        working: Working memory of B and I.
+        are_saved: Whether the output is part of the bytes that F leaves.
+    """
+
+    weights: list[int]
+    fixed: list[int]
+    inputs: list[int]
+    outputs: list[int]
+    sizes: list[int]
+    saved: list[int]
+    saved_for_weight: list[int]
+    working: list[int]
+    are_saved: list[int]
+
+
+class KnownCells(NamedTuple):
+    """The cells that are known so far; -1 before, and smaller than the cells of a rank if another rank has it.
+
+    Attributes:
+        ops: Op, by cell.
+        made: Cell that makes a message, by message.
+        used: Cell that uses a message, by message.
+        received: Cell of the Recv, by message.
+        rebuilt: Cell of R, by micro-batch of a stage.
+        weights: Cell of W, by micro-batch of a stage.
+        following: Cell that sends the next message to the same rank, by cell of a Send.
+        freed: Cell at whose start a sent message is freed, by cell of its Send.
+        last_read: Last cell that reads a version, by stage and version.
+    """
+
+    ops: list[int]
+    made: list[int]
+    used: list[int]
+    received: list[int]
+    rebuilt: list[int]
+    weights: list[int]
+    following: list[int]
+    freed: list[int]
+    last_read: list[int]
+
+
+class KnownUses(NamedTuple):
+    """The uses of messages that later messages prove, as in `schedules.semantics.acknowledgements`.
+
+    Attributes:
+        proven: Number of the receiver's messages that the sender had used, by message.
+        senders: Sender, by message, -1 at first.
+        numbers: Number of earlier messages over its channel, by message.
+        heads: First message that is not yet freed, by pair of ranks, -1 at first.
+        tails: Last sent message, by pair of ranks, -1 at first.
+        used: Messages of the second rank that the first has used, by pair of ranks, 0 at first.
+        freed: Messages to the second rank that the first has freed, by pair of ranks, 0 at first.
+    """
+
+    proven: list[int]
+    senders: list[int]
+    numbers: list[int]
+    heads: list[int]
+    tails: list[int]
+    used: list[int]
+    freed: list[int]
+
+
+class KnownStages(NamedTuple):
+    """The state of the stages of the current rank.
+
+    Attributes:
+        opened: Instruction from which on a stage has gradients, or -1, by stage.
+        stepped: Number of Steps of its rank so far, by stage.
+        ranks: Last rank seen with a stage, by stage, -1 at first.
+        averaged: Last rank seen that averages a stage, by stage, -1 at first.
+    """
+
+    opened: list[int]
+    stepped: list[int]
+    ranks: list[int]
+    averaged: list[int]
+
+
+class HeldChanges(NamedTuple):
+    """The memory of the ranks, zeros at first, to be written.
+
+    Attributes:
+        changes: Change of memory, by instruction [bytes].
+        are_starts: Whether an op that holds memory starts at an instruction.
+        always: Constant memory, by rank [bytes].
+        updates: Averaged weights, by rank [bytes].
+    """
+
+    changes: list[int]
+    are_starts: list[int]
+    always: list[int]
+    updates: list[int]
 
 
 def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    begins: Any, codes: Any, stages: Any, microbatches: Any, others: Any, posted: Any, starts: Any, ends: Any,
-    num_stages: int, num_microbatches: int, num_versions: int, is_compressed: bool,
-    weights: Any, fixed: Any, inputs: Any, outputs: Any, sizes: Any, saved: Any, saved_for_weight: Any, working: Any,
-    are_saved: Any, op_of: Any, told: Any, senders: Any, at: Any, used_by: Any, received: Any, number_of: Any,
-    heads: Any, tails: Any, used: Any, gone: Any, following: Any, gone_at: Any, last_read: Any, opened: Any,
-    stepped: Any, is_here: Any, changes: Any, are_starts: Any, always: Any, updates: Any,
+    cells: Cells, table: MessageTable, numbers: SpanNumbers, rules: HeldRules, sizes_of: BytesByStage,
+    known: KnownCells, uses: KnownUses, stage_state: KnownStages, held: HeldChanges,
 ) -> bool:  # fmt: skip
     """Write the change of memory at each instruction.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`: lowered, without look-aheads.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
-        others: n peers and versions.
-        posted: Instruction at which the rank reaches an op, by op.
-        starts: Instruction of an op, by op; messages excluded.
-        ends: The instruction behind it.
-        num_stages: Number of stages.
-        num_microbatches: m.
-        num_versions: Number of versions of weights.
-        is_compressed: Whether a sent message is not the output itself.
-        weights: Bytes of the weights, by stage; the next arrays are by stage, too.
-        fixed: Bytes that are held always.
-        inputs: Bytes of the input, which stays with F if R recomputes the rest.
-        outputs: Bytes of the output, while it waits for a stage of the same rank.
-        sizes: Bytes of the output in transfer, and of its gradient.
-        saved: Bytes that F leaves.
-        saved_for_weight: Bytes that I leaves to W.
-        working: Working memory of B and I [bytes].
-        are_saved: Whether the output is part of the bytes that F leaves.
-        op_of: Op of each cell, to be written.
-        told: Number of the receiver's messages that the sender had used, by message.
-        senders: Sender, by message, -1 at first.
-        at: Cell of each phase of each micro-batch of each stage, -1 at first.
-        used_by: Cell that uses a message, by message, -1 at first.
-        received: Cell of the Recv, by message, -1 at first.
-        number_of: Number of earlier messages over its channel, by message.
-        heads: First message that is not yet freed, by pair of ranks, -1 at first.
-        tails: Last sent message, by pair of ranks, -1 at first.
-        used: Messages of the second rank that the first has used, by pair of ranks, 0 at first.
-        gone: Messages to the second rank that the first has freed, by pair of ranks, 0 at first.
-        following: Cell that sends the next message to the same rank, by message, -1 at first.
-        gone_at: Cell at whose start a message is freed, by message, -1 at first.
-        last_read: Last cell that reads a version, by version and stage, -1 at first.
-        opened: Instruction from which on a stage has gradients, by stage.
-        stepped: Number of Steps of its rank so far, by stage.
-        is_here: Last rank seen with a stage, by stage, -1 at first; then the same for Averages.
-        changes: Change of memory, by instruction, 0 at first [bytes].
-        are_starts: Whether an op that holds memory starts at an instruction, 0 at first.
-        always: Constant memory, by rank, 0 at first [bytes].
-        updates: Averaged weights, by rank, 0 at first [bytes].
+        cells: The lists, lowered, without look-aheads.
+        table: Messages of the computations.
+        numbers: Instructions at which the rank reaches an op, starts it, and is behind it, by op; starts and ends
+            without messages.
+        rules: Rules of micro-batches and versions.
+        sizes_of: Bytes of the stages.
+        known: Known cells.
+        uses: Known uses.
+        stage_state: State of the stages.
+        held: The memory, to be written.
 
     Returns:
         True on success; False if a message is sent or received twice.
     """
+    begins, codes, stages, microbatches, others, _ = cells
+    foreign, mades, num_stages = table.other, table.made, len(table.receivers) // 2
+    posted, starts, ends = numbers
+    num_microbatches, num_versions, is_compressed = rules
+    weights, fixed, inputs, outputs, sizes, saved, saved_for_weight, working, are_saved = sizes_of
+    op_of, made_at, used_at, received, rebuilt_at, weight_at, following, freed_at, last_read = known
+    proven, senders, number_of, heads, tails, used, freed = uses
+    opened, stepped, is_here, is_averaged = stage_state
+    changes, are_starts, always, updates = held
     num_ranks, gradients, op = len(begins) - 1, num_stages * num_microbatches, 0
-    for rank in range(num_ranks):  # the uses that a message proves, as in `schedules.semantics.acknowledgements`
+    for rank in range(num_ranks):  # the uses that a message proves
         first = begins[rank]
         for i in range(first, begins[rank + 1]):
             op_of[i] = op
@@ -94,16 +188,14 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
                 message = own if code == SEND_F else gradients + own
                 if senders[message] >= 0:
                     return False
-                senders[message], told[message] = rank, used[rank * num_ranks + others[i]]
-            elif code <= I:
-                message = -1
-                if code == F:
-                    message = own - num_microbatches
-                elif stage + 1 < num_stages:
-                    message = gradients + own + num_microbatches
+                senders[message], proven[message] = rank, used[rank * num_ranks + others[i]]
+            elif code <= R:
+                message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
                 if message >= 0 and received[message] >= first:
                     pair = rank * num_ranks + others[received[message]]
                     used[pair] = max(used[pair], number_of[message] + 1)
+            elif code > RESHARD:
+                raise ValueError("op code: got an unknown code; add it to `write_changes`")
     for pair in range(num_ranks * num_ranks):
         heads[pair] = -1
     for rank in range(num_ranks):
@@ -112,25 +204,26 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
             code, stage = codes[i] % OVERLAPPED, stages[i]
             own = stage * num_microbatches + microbatches[i]
             if code <= R:
-                at[5 * own + code] = i
+                made = mades[code * num_stages + stage]
+                if made >= 0:
+                    made_at[made * num_microbatches + microbatches[i]] = i
+                elif code == R:
+                    rebuilt_at[own] = i
+                else:
+                    weight_at[own] = i
                 last_read[stage * num_versions + others[i]] = i
                 if is_here[stage] != rank:
                     is_here[stage], opened[stage], stepped[stage] = rank, -1, 0
                     always[rank] += fixed[stage]
-                if code <= I:
-                    message = -1
-                    if code == F:
-                        message = own - num_microbatches
-                    elif stage + 1 < num_stages:
-                        message = gradients + own + num_microbatches
-                    if message >= 0:
-                        used_by[message] = i
-                        if first <= received[message] < last:
-                            pair = rank * num_ranks + others[received[message]]
-                            while gone[pair] < told[message]:
-                                gone_at[heads[pair]] = i
-                                heads[pair] = following[heads[pair]]
-                                gone[pair] += 1
+                message = foreign[code * num_stages + stage] * num_microbatches + microbatches[i]
+                if message >= 0:
+                    used_at[message] = i
+                    if first <= received[message] < last:
+                        pair = rank * num_ranks + others[received[message]]
+                        while freed[pair] < proven[message]:
+                            freed_at[heads[pair]] = i
+                            heads[pair] = following[heads[pair]]
+                            freed[pair] += 1
             elif code in (SEND_F, SEND_B):
                 pair = rank * num_ranks + others[i]
                 if heads[pair] < 0:
@@ -144,10 +237,8 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
             if code <= R:
                 start, end = starts[op_of[i]], ends[op_of[i]]
                 are_starts[start] = 1
-                since = start
                 if code == F:
-                    again = at[5 * own + R]
-                    back = at[5 * own + B] if at[5 * own + B] >= first else at[5 * own + I]
+                    since, again, back = start, rebuilt_at[own], made_at[gradients + own]
                     if again >= first:
                         changes[start] += inputs[stage]
                         since = starts[op_of[again]]
@@ -155,49 +246,41 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
                     changes[since] += saved[stage]
                     if back >= first:
                         changes[ends[op_of[back]]] -= saved[stage]
-                    if at[5 * own + I] >= first:
-                        changes[ends[op_of[back]]] += saved_for_weight[stage]
-                        if at[5 * own + W] >= first:
-                            changes[ends[op_of[at[5 * own + W]]]] -= saved_for_weight[stage]
+                        if codes[back] % OVERLAPPED == I:
+                            changes[ends[op_of[back]]] += saved_for_weight[stage]
+                            if weight_at[own] >= first:
+                                changes[ends[op_of[weight_at[own]]]] -= saved_for_weight[stage]
                 if code in (B, I):
                     changes[start] += working[stage]
                     changes[end] -= working[stage]
                 if code in (B, W) and opened[stage] < 0:
                     opened[stage] = end
                     changes[end] += weights[stage]
-                message, origin = -1, stage
-                if code == F:
-                    message, origin = own - num_microbatches, stage - 1
-                elif code <= I and stage + 1 < num_stages:
-                    message = gradients + own + num_microbatches
-                if message >= 0 and not first <= received[message] < last:  # of the same rank
-                    maker = at[5 * (own - num_microbatches)] if code == F else -1
-                    if code != F:
-                        behind = 5 * (own + num_microbatches)
-                        maker = at[behind + B] if at[behind + B] >= first else at[behind + I]
-                    is_kept = code == F and are_saved[origin] and at[5 * (own - num_microbatches) + R] < first
+                row = foreign[code * num_stages + stage]
+                message = row * num_microbatches + microbatches[i]
+                if row >= 0 and not first <= received[message] < last:  # of the same rank
+                    maker, origin = made_at[message], (row if row < num_stages else row - num_stages - 1)
+                    is_kept = code == F and are_saved[origin] and rebuilt_at[message] < first
                     if maker >= first and not is_kept:
-                        made, until = ends[op_of[maker]], start if code == F else end
-                        if made < until:
-                            changes[made] += outputs[origin]
+                        since, until = ends[op_of[maker]], start if code == F else end
+                        if since < until:
+                            changes[since] += outputs[origin]
                             changes[until] -= outputs[origin]
             elif code in (SEND_F, SEND_B):
-                is_forward, origin = code == SEND_F, stage if code == SEND_F else stage - 1
-                maker = at[5 * own + F]
-                if not is_forward:
-                    maker = at[5 * own + B] if at[5 * own + B] >= first else at[5 * own + I]
-                is_kept = is_forward and maker >= first and are_saved[stage] and at[5 * own + R] < first
+                message, origin = (own, stage) if code == SEND_F else (gradients + own, stage - 1)
+                maker = made_at[message]
+                is_kept = code == SEND_F and maker >= first and are_saved[stage] and rebuilt_at[own] < first
                 if is_compressed or not is_kept:
-                    made = ends[op_of[maker]] if maker >= first else posted[op_of[i]]
-                    until = starts[op_of[gone_at[i]]] if gone_at[i] >= 0 else -1
-                    if until < 0 or made < until:
-                        changes[made] += sizes[origin]
+                    since = ends[op_of[maker]] if maker >= first else posted[op_of[i]]
+                    until = starts[op_of[freed_at[i]]] if freed_at[i] >= 0 else -1
+                    if until < 0 or since < until:
+                        changes[since] += sizes[origin]
                         if until >= 0:
                             changes[until] -= sizes[origin]
             elif code in (RECV_F, RECV_B):
                 message, origin = (own, stage) if code == RECV_F else (gradients + own, stage - 1)
                 changes[posted[op_of[i]]] += sizes[origin]
-                user = used_by[message]
+                user = used_at[message]
                 if user >= first:
                     until = starts[op_of[user]] if code == RECV_F else ends[op_of[user]]
                     changes[until] -= sizes[origin]
@@ -214,7 +297,7 @@ def write_changes(  # noqa: C901 -- one loop: calls would cost plain Python more
                             changes[start] += weights[stage]
                             changes[ends[op_of[reader]]] -= weights[stage]
                     stepped[stage] += 1
-            elif code == AVERAGE and is_here[num_stages + stage] != rank:
-                is_here[num_stages + stage] = rank
+            elif code == AVERAGE and is_averaged[stage] != rank:
+                is_averaged[stage] = rank
                 updates[rank] += weights[stage]
     return True

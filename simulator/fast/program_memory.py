@@ -19,9 +19,17 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, Payload, machine_code, op_cells
+from pipesched.schedules import Message, Payload, machine_code, message_table, op_cells
 from pipesched.simulator import SimulationError, differ
-from pipesched.simulator.fast.held_changes import write_changes
+from pipesched.simulator.fast.held_changes import (
+    BytesByStage,
+    HeldChanges,
+    HeldRules,
+    KnownCells,
+    KnownStages,
+    KnownUses,
+    write_changes,
+)
 from pipesched.simulator.fast.program import Program, SpanNumbers
 from pipesched.simulator.memory import (
     NEVER,
@@ -160,34 +168,72 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
     numbered = program.find_spans(program.time_numbers)
     spans = SpanNumbers(*(machine_code.converted(numbers, in_arrays=in_arrays) for numbers in numbered))
     full = partial(machine_code.filled, in_arrays=in_arrays)
-    begins, codes, stages, microbatches, others, _ = columns.in_form(in_arrays=in_arrays)
-    others = others if len(others) else full(num_cells, 0)
-    num_versions = 1 + _latest_version(codes, others)
-    num_states, num_pairs = num_stages * schedule.num_microbatches, num_ranks * num_ranks
+    cells = columns.in_form(in_arrays=in_arrays)
+    if not len(cells.others):
+        cells = cells._replace(others=full(num_cells, 0))
+    num_versions = 1 + _latest_version(cells.codes, cells.others)
     sizes = _sizes(costs, num_stages, has_buffers)
     if num_stages * num_versions > _MOST_VERSIONS or sum(map(sum, sizes)) * num_cells > _LARGEST:
         return None
     numbers = partial(_bytes, in_arrays=in_arrays)
-    changes, are_starts = numbers([0] * (num_instructions + 1)), full(num_instructions + 1, 0)
-    always, updates = numbers([0] * num_ranks), numbers([0] * num_ranks)
+    held_changes = HeldChanges(
+        numbers([0] * (num_instructions + 1)),
+        full(num_instructions + 1, 0),
+        numbers([0] * num_ranks),
+        numbers([0] * num_ranks),
+    )
+    num_states = num_stages * schedule.num_microbatches
     is_written = machine_code.loop_in(write_changes, in_arrays=in_arrays)(
-        begins, codes, stages, microbatches, others, *spans,
-        num_stages, schedule.num_microbatches, num_versions, costs.compression is not None, *map(numbers, sizes),
-        full(num_cells, 0), full(2 * num_states, 0), full(2 * num_states, -1), full(5 * num_states, -1),
-        *(full(2 * num_states, -1) for _ in range(2)), full(2 * num_states, 0),
-        *(full(num_pairs, -1) for _ in range(2)), *(full(num_pairs, 0) for _ in range(2)),
-        *(full(num_cells, -1) for _ in range(2)), full(num_stages * num_versions, -1),
-        full(num_stages, 0), full(num_stages, 0), full(2 * num_stages, -1), changes, are_starts, always, updates,
-    )  # fmt: skip
+        cells,
+        message_table(num_stages, in_arrays=in_arrays),
+        spans,
+        HeldRules(schedule.num_microbatches, num_versions, costs.compression is not None),
+        BytesByStage(*map(numbers, sizes)),
+        _known_cells(num_cells, num_states, num_stages * num_versions, in_arrays=in_arrays),
+        _known_uses(2 * num_states, num_ranks * num_ranks, in_arrays=in_arrays),
+        KnownStages(full(num_stages, 0), full(num_stages, 0), full(num_stages, -1), full(num_stages, -1)),
+        held_changes,
+    )
     if not is_written:
         return None
     held = []
     for rank, (begin, end) in enumerate(pairwise(program.begins)):
-        device, update_bytes = schedule.rank_to_device[rank], int(updates[rank])
+        device, update_bytes = schedule.rank_to_device[rank], int(held_changes.updates[rank])
         if begin + 1 < end:
-            part = changes[begin:end], are_starts[begin:end], begin, int(always[rank])
+            changes, are_starts = held_changes.changes[begin:end], held_changes.are_starts[begin:end]
+            part = changes, are_starts, begin, int(held_changes.always[rank])
             held.append(HeldBytes(device, *_states(*part), update_bytes, update_bytes))
     return tuple(sorted(held, key=attrgetter("device")))
+
+
+def _known_cells(num_cells: int, num_states: int, num_versions: int, *, in_arrays: bool) -> KnownCells:
+    def unknown(count: int) -> Any:
+        return machine_code.filled(count, -1, in_arrays=in_arrays)
+
+    return KnownCells(
+        ops=unknown(num_cells),
+        made=unknown(2 * num_states),
+        used=unknown(2 * num_states),
+        received=unknown(2 * num_states),
+        rebuilt=unknown(num_states),
+        weights=unknown(num_states),
+        following=unknown(num_cells),
+        freed=unknown(num_cells),
+        last_read=unknown(num_versions),
+    )
+
+
+def _known_uses(num_messages: int, num_pairs: int, *, in_arrays: bool) -> KnownUses:
+    full = partial(machine_code.filled, in_arrays=in_arrays)
+    return KnownUses(
+        proven=full(num_messages, 0),
+        senders=full(num_messages, -1),
+        numbers=full(num_messages, 0),
+        heads=full(num_pairs, -1),
+        tails=full(num_pairs, -1),
+        used=full(num_pairs, 0),
+        freed=full(num_pairs, 0),
+    )
 
 
 def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[Any, Any, Any]:
@@ -205,7 +251,7 @@ def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[Any
 
 
 def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[int]]:
-    """Return the bytes of each stage as arguments of `write_changes`."""
+    """Return the bytes of each stage in the order of `BytesByStage`."""
     stages = costs.stages[:num_stages]
     return [
         [cost.weight_bytes for cost in stages],
