@@ -12,8 +12,8 @@ from pipesched.schedules import op_cells
 WARMUP, UPSTREAM, DOWNSTREAM, BUSY_LINK, TRANSFER, HAND_OVER, COLLECTIVE, OVERHEAD, COOLDOWN, BUSY = range(10)
 """The causes, in the order of their names; and BUSY, the time in which the device works."""
 
-F, I, SEND_F, SEND_B, RECV_F = op_cells.F, op_cells.I, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F  # noqa: E741
-REDUCE, STEP, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED
+SEND_F, SEND_B, RECV_F = op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F
+REDUCE, STEP, RESHARD, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.RESHARD, op_cells.OVERLAPPED
 
 
 def add_up(row: int, seconds: float, sums: Any, rests: Any) -> None:
@@ -61,6 +61,8 @@ def find_transfers(
         recvs: Cell of the Recv, in the same way.
     """
     for i in range(begins[len(begins) - 1]):
+        if codes[i] % OVERLAPPED > RESHARD:
+            raise ValueError("op code: got an unknown code; add it to `find_transfers` and `charge_device`")
         if SEND_F <= codes[i] < REDUCE:
             is_activation = codes[i] in (SEND_F, RECV_F)
             message = ((0 if is_activation else num_stages) + stages[i]) * num_microbatches + microbatches[i]
@@ -73,7 +75,7 @@ def find_transfers(
 def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     works: Any, ranks: Any, late: Any, late_ends_s: Any, from_s: float, until_s: float, same_s: float,
     begins: Any, codes: Any, stages: Any, microbatches: Any, posted_s: Any, starts_s: Any, ends_s: Any,
-    num_stages: int, num_microbatches: int, sends: Any, recvs: Any, reduces: Any, left_s: Any,
+    foreign: Any, num_stages: int, num_microbatches: int, sends: Any, recvs: Any, reduces: Any, left_s: Any,
     own_begins: Any, own_starts_s: Any, own_ends_s: Any,
     sums: Any, rests: Any, causes: Any, part_begins_s: Any, part_ends_s: Any, count: Any,
 ) -> None:  # fmt: skip
@@ -94,6 +96,7 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
         posted_s: When its rank reached the op of each cell [s].
         starts_s: When it began [s].
         ends_s: When it was over [s].
+        foreign: Row of the message of another stage that a computation needs, by key, as in `message_table`.
         num_stages: Number of stages.
         num_microbatches: m.
         sends: Cells of Sends, from `find_transfers`.
@@ -179,11 +182,9 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
                         now_s = cut(TRANSFER, awaited_s, now_s, start_s, same_s, *gap)
                 for i in range(first, work + (2 if codes[work] >= OVERLAPPED else 1)):
                     code = codes[i] % OVERLAPPED
-                    message = -1
-                    if code == F and stages[i] > 0:
-                        message = (stages[i] - 1) * num_microbatches + microbatches[i]
-                    elif F < code <= I and stages[i] + 1 < num_stages:
-                        message = (num_stages + stages[i] + 1) * num_microbatches + microbatches[i]
+                    if code >= SEND_F:
+                        continue
+                    message = foreign[code * num_stages + stages[i]] * num_microbatches + microbatches[i]
                     if message < 0 or sends[message] < 0 or not begins[rank] <= recvs[message] < begins[rank + 1]:
                         continue
                     if brought < 0 or ends_s[recvs[message]] > ends_s[recvs[brought]]:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, final
 
-from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, op_cells
+from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, message_table, op_cells
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis.idle_loop import BUSY, CHARGE_PARTS, charge_device, find_transfers
 
@@ -119,7 +119,8 @@ class _Charges:
         )
         find = machine_code.loop_in(find_transfers, in_arrays=in_arrays, num_steps=len(codes))
         find(self._begins, codes, stages, numbers, num_stages, num_microbatches, sends, recvs)
-        self._messages = num_stages, num_microbatches, sends, recvs
+        foreign = message_table(num_stages, in_arrays=in_arrays).other
+        self._messages = foreign, num_stages, num_microbatches, sends, recvs
         self._extent_s = timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s
         self._reduces, self._open = _reduces(spans.ops, stages)
         self._reduce_of = self._filled(len(codes) if self._reduces else 0, -1)

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import uniform
-from pipesched.schedules import OpColumns, Schedule, op_cells
+from pipesched.schedules import OpColumns, Schedule, SpanColumns, op_cells
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.fast import compile_lists, held_on_devices
+from pipesched.simulator.analysis import usage
+from pipesched.simulator.fast import compile_lists, held_on_devices, simulate_arrays
 
 UNKNOWN = op_cells.RESHARD + 1
 
@@ -37,3 +39,13 @@ def test_memory_refuses_an_unknown_code():
     program = compile_lists(lowered, NetworkOptions(), has_hand_over=False)
     with pytest.raises(ValueError, match=r"op code: .* add it to `write_changes`"):
         held_on_devices(replace(program, schedule=with_unknown_op(lowered)), uniform(2, 1.0))
+
+
+def test_idle_time_refuses_an_unknown_code():
+    schedule = build("1f1b", 2, 4)
+    timeline = simulate_arrays(schedule, uniform(2, 1.0, 2.0), flat(2))
+    ops = with_unknown_op(lower(schedule)).columns
+    spans = timeline.columns
+    unknown = replace(timeline, spans=SpanColumns(ops, spans.posted_s, spans.starts_s, spans.ends_s))
+    with pytest.raises(ValueError, match=r"op code: .* add it to `find_transfers`"):
+        usage(unknown)
