@@ -7,7 +7,7 @@ from typing import Any
 from pipesched.schedules import op_cells
 
 F, B, I, W, R, SEND_F = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F  # noqa: E741
-STEP, OVERLAPPED = op_cells.STEP, op_cells.OVERLAPPED
+STEP, RESHARD, OVERLAPPED = op_cells.STEP, op_cells.RESHARD, op_cells.OVERLAPPED
 
 
 def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -55,6 +55,8 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
     for i in range(begin, end):
         code = codes[i]
         if SEND_F <= code < OVERLAPPED and code != STEP:
+            if code > RESHARD:
+                raise ValueError("op code: got an unknown code; add it to `find_changes`")
             continue
         if i == begin or codes[i - 1] < OVERLAPPED:
             start_s, end_s = starts_s[i], ends_s[i]
