@@ -1,20 +1,28 @@
-"""Machine code for loops over numbers: they run as plain Python over lists until loading numba pays.
+"""Loops over columns of numbers: `run_loop` runs a loop compiled by numba, or in plain Python where that is faster.
 
-A loop is a function in words that numba knows too. A process counts the steps of all its loops; from `BREAK_EVEN` on
-they run compiled, over NumPy's arrays, however short they are.
+A column is an array of NumPy. A loop is a function in words that numba knows too. A process counts the steps of all
+its loops. From `BREAK_EVEN` on they run compiled, however short they are; until then in plain Python, over lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, wraps
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.schedules.memory_room import has_room_for_numba
+
+Int8s: TypeAlias = npt.NDArray[np.int8]
+Int32s: TypeAlias = npt.NDArray[np.int32]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Float64s: TypeAlias = npt.NDArray[np.float64]
 
 BREAK_EVEN = 400_000
 """Steps of a process from which on loading machine code pays."""
@@ -34,14 +42,43 @@ def expect(num_steps: int) -> None:
     _steps_run += num_steps
 
 
-def is_hot(num_steps: int, loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> bool:
-    """Count steps of a loop; return whether the loop runs as machine code.
+def run_loop(
+    loop: Callable[..., Any], *arguments: Any, num_steps: int, parts: tuple[Callable[..., Any], ...] = ()
+) -> Any:
+    """Run a loop, compiled over arrays, or in plain Python over lists with the same numbers; return its result.
 
     Args:
+        loop: The loop. It runs in plain Python while loading its machine code does not pay, and longer if the disk does
+            not hold its machine code.
+        arguments: Arrays, which the loop may change, numbers, and tuples of both.
         num_steps: Steps that the loop is about to do.
-        loop: The loop, which runs later if the disk does not hold its machine code and compiling does not pay yet.
-        parts: Functions that the loop calls, as `compiled` takes them.
+        parts: Functions that the loop calls.
     """
+    if _is_hot(num_steps, loop, parts):
+        code = compiled(loop, parts)
+        return _interruptibly(code, arguments) if num_steps >= _LONG else code(*arguments)
+    lists: list[tuple[npt.NDArray[Any], list[Any]]] = []
+    result = loop(*(_in_lists(argument, lists) for argument in arguments))
+    for array, numbers in lists:
+        if array.size and array.flags.writeable:
+            array[...] = numbers
+    return result
+
+
+def _in_lists(argument: Any, lists: list[tuple[npt.NDArray[Any], list[Any]]]) -> Any:
+    """Return an argument of a loop with lists in place of arrays, and add each array with its list to `lists`."""
+    if isinstance(argument, np.ndarray):
+        numbers = argument.tolist()
+        lists.append((argument, numbers))
+        return numbers
+    if isinstance(argument, tuple):
+        parts = [_in_lists(part, lists) for part in argument]
+        return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
+    return argument
+
+
+def _is_hot(num_steps: int, loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...]) -> bool:
+    """Count steps of a loop; return whether the loop runs as machine code."""
     global _steps_run
     _steps_run += num_steps
     if _steps_run < BREAK_EVEN or not has_numba():
@@ -125,101 +162,33 @@ def _report_compiling() -> None:
     event.register("numba:compile", Report())  # type: ignore[no-untyped-call]  # numba has no types
 
 
-def interruptible(loop: Callable[..., Any], num_steps: int) -> Callable[..., Any]:
-    """Return a loop that answers Ctrl-C, and lets other threads report progress, if it takes long.
+def _interruptibly(code: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Run machine code in a thread of its own: it ignores signals, and the calling thread answers Ctrl-C."""
+    answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
 
-    Machine code ignores signals: it runs in a thread of its own, and the calling thread waits for it.
+    def work() -> None:
+        try:
+            answer.put((True, code(*arguments)))
+        except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
+            answer.put((False, error))
 
-    Args:
-        loop: The loop, compiled or not.
-        num_steps: Steps that it is about to do.
-    """
-    if num_steps < _LONG or not hasattr(loop, "py_func"):
-        return loop
-
-    @wraps(loop)
-    def run(*args: Any) -> Any:
-        answer: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
-
-        def work() -> None:
-            try:
-                answer.put((True, loop(*args)))
-            except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
-                answer.put((False, error))
-
-        Thread(target=work, daemon=True).start()
-        is_well, what = answer.get()
-        if not is_well:
-            raise what
-        return what
-
-    return run
+    Thread(target=work, daemon=True).start()
+    is_well, what = answer.get()
+    if not is_well:
+        raise what
+    return what
 
 
-def loop_in(
-    loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = (), *, in_arrays: bool, num_steps: int = 0
-) -> Callable[..., Any]:
-    """Return a loop for arrays, which is compiled and answers Ctrl-C, or for lists, which is the loop itself."""
-    return interruptible(compiled(loop, parts), num_steps) if in_arrays else loop
+def int32s(count: int, number: int = 0) -> Int32s:
+    """Return `count` copies of a number."""
+    return np.full(count, number, np.int32) if number else np.zeros(count, np.int32)  # of zeros no page is touched
 
 
-def filled(count: int, number: int, *, in_arrays: bool, are_small: bool = False) -> Any:
-    """Return `count` copies of a number, as a list, or as an array of int32, or of int8 if they are small."""
-    if not in_arrays:
-        return [number] * count
-    import numpy as np
-
-    kind = np.int8 if are_small else np.int32
-    return np.full(count, number, kind) if number else np.zeros(count, kind)  # of zeros no page is touched
+def int8s(count: int, number: int = 0) -> Int8s:
+    """Return `count` copies of a small number."""
+    return np.full(count, number, np.int8) if number else np.zeros(count, np.int8)
 
 
-def filled_like(numbers: Any, count: int) -> Any:
-    """Return `count` zeros, in an array of the same type, or in a list."""
-    if not hasattr(numbers, "dtype"):
-        return [0] * count
-    import numpy as np
-
-    return np.zeros(count, numbers.dtype)
-
-
-def filled_rows(count: int, width: int, *, in_arrays: bool) -> Any:
-    """Return rows of zeros, as lists or as one array of int32."""
-    if not in_arrays:
-        return [[0] * width for _ in range(count)]
-    import numpy as np
-
-    return np.zeros((count, width), np.int32)
-
-
-def converted(numbers: Any, *, in_arrays: bool, are_small: bool = False, are_real: bool = False) -> Any:
-    """Return numbers as a list, or as an array of int32, or int8 if they are small, or float64; if not, as they are."""
-    if not in_arrays:
-        if isinstance(numbers, Sequence):
-            return numbers if isinstance(numbers, list) else [*numbers]
-        return numbers.tolist()
-    import numpy as np
-
-    return np.ascontiguousarray(numbers, np.int8 if are_small else np.float64 if are_real else np.int32)
-
-
-def chosen(numbers: Any, keys: Any, key: int) -> list[Any]:
-    """Return a list of the numbers whose keys are `key`; numbers and keys are lists or arrays."""
-    if isinstance(keys, list):
-        return [number for number, its in zip(numbers, keys, strict=True) if its == key]
-    return [*numbers[keys == key].tolist()]
-
-
-def bounds(numbers: Any) -> tuple[int, int]:
-    """Return the least and the greatest of numbers in a list or an array; zeros of none."""
-    if not len(numbers):
-        return 0, 0
-    if isinstance(numbers, list):
-        return min(numbers), max(numbers)
-    return int(numbers.min()), int(numbers.max())
-
-
-def num_above(numbers: Any, limit: int) -> int:
-    """Return how many numbers in a list or an array are above a limit."""
-    if isinstance(numbers, list):
-        return sum([number > limit for number in numbers])
-    return int((numbers > limit).sum())
+def bounds(numbers: Int32s) -> tuple[int, int]:
+    """Return the least and the greatest of numbers; zeros of none."""
+    return (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)

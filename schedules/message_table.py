@@ -15,7 +15,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from pipesched.schedules import machine_code
+import numpy as np
+
+from pipesched.schedules.machine_code import Int32s
 from pipesched.schedules.op import Compute, Message, Payload, gives, needs, needs_from_others
 from pipesched.schedules.op_cells import PHASES
 
@@ -30,19 +32,18 @@ class MessageTable(NamedTuple):
         receivers: Stage that a message is for, by row.
     """
 
-    own: list[int]
-    other: list[int]
-    made: list[int]
-    receivers: list[int]
+    own: Int32s
+    other: Int32s
+    made: Int32s
+    receivers: Int32s
 
 
 @lru_cache(maxsize=64)
-def message_table(num_stages: int, *, in_arrays: bool) -> MessageTable:
-    """Return the table of a pipeline, in lists or in NumPy's arrays of int32; it is shared and must not be changed.
+def message_table(num_stages: int) -> MessageTable:
+    """Return the table of a pipeline; it is shared and must not be changed.
 
     Args:
         num_stages: S, at least 1.
-        in_arrays: Whether the columns are arrays.
     """
     parts = [Compute(phase, stage, 0) for phase in PHASES for stage in range(num_stages)]
 
@@ -61,4 +62,4 @@ def message_table(num_stages: int, *, in_arrays: bool) -> MessageTable:
         [row(gives(part)) for part in parts],
         [message.receiver if 0 <= message.receiver < num_stages else -1 for message in messages],
     )
-    return MessageTable(*(machine_code.converted(column, in_arrays=in_arrays) for column in columns))
+    return MessageTable(*(np.array(column, np.int32) for column in columns))

@@ -10,7 +10,7 @@
     begins          0                       3                     6
 
 A builder calls ``make_schedule(name, num_stages, num_microbatches, OpColumns(begins, codes, stages, microbatches))``,
-with lists, or with NumPy's arrays, which are used without a copy if they are of int32 (codes: int8). Ops are made on
+with arrays of int32 (codes: int8), which are used without a copy, or with other sequences of numbers. Ops are made on
 first access, and then kept.
 """
 
@@ -18,20 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, final, overload
+from typing import Any, NamedTuple, final, overload
 
-from pipesched.schedules.machine_code import bounds, converted
+import numpy as np
+import numpy.typing as npt
+
+from pipesched.schedules.machine_code import Int8s, Int32s, bounds, int32s
 from pipesched.schedules.op import Compute, Op, Overlap
 from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, RESHARD, SEND_F, GrowingCells, I, W, op_of_cell
-
-Numbers: TypeAlias = Any
-"""A list of ints, or NumPy's array of them."""
 
 _MESSAGES = frozenset(range(SEND_F, REDUCE))
 
 
 class Cells(NamedTuple):
-    """The columns of n cells of R ranks, for loops: all of them lists, or all of them NumPy's arrays.
+    """The columns of n cells of R ranks, for loops.
 
     Attributes:
         begins: R + 1 indices: where the cells of each rank begin, and n.
@@ -42,12 +42,12 @@ class Cells(NamedTuple):
         lookaheads: n look-aheads, or empty.
     """
 
-    begins: list[int]
-    codes: list[int]
-    stages: list[int]
-    microbatches: list[int]
-    others: list[int]
-    lookaheads: list[int]
+    begins: Int32s
+    codes: Int8s
+    stages: Int32s
+    microbatches: Int32s
+    others: Int32s
+    lookaheads: Int32s
 
 
 @final
@@ -65,19 +65,19 @@ class OpColumns:
 
     def __init__(
         self,
-        begins: Numbers,
-        codes: Numbers,
-        stages: Numbers,
-        microbatches: Numbers,
-        others: Numbers | None = None,
-        lookaheads: Numbers | None = None,
+        begins: npt.ArrayLike,
+        codes: npt.ArrayLike,
+        stages: npt.ArrayLike,
+        microbatches: npt.ArrayLike,
+        others: npt.ArrayLike | None = None,
+        lookaheads: npt.ArrayLike | None = None,
     ) -> None:
-        self.begins = begins
-        self.codes = codes
-        self.stages = stages
-        self.microbatches = microbatches
-        self.others = others
-        self.lookaheads = lookaheads
+        self.begins: Int32s = np.ascontiguousarray(begins, np.int32)
+        self.codes: Int8s = np.ascontiguousarray(codes, np.int8)
+        self.stages: Int32s = np.ascontiguousarray(stages, np.int32)
+        self.microbatches: Int32s = np.ascontiguousarray(microbatches, np.int32)
+        self.others: Int32s | None = None if others is None else np.ascontiguousarray(others, np.int32)
+        self.lookaheads: Int32s | None = None if lookaheads is None else np.ascontiguousarray(lookaheads, np.int32)
 
     @classmethod
     def of(cls, lists: Iterable[Iterable[Op]]) -> OpColumns:
@@ -109,12 +109,13 @@ class OpColumns:
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """Number of cells of each code, including the parts of Overlaps."""
-        if isinstance(self.codes, list):
-            return tuple(self.codes.count(code) + self.codes.count(code + OVERLAPPED) for code in range(RESHARD + 1))
-        import numpy as np
-
         counts = np.bincount(self.codes, minlength=2 * OVERLAPPED)
         return tuple((counts[:OVERLAPPED] + counts[OVERLAPPED:])[: RESHARD + 1].tolist())
+
+    @property
+    def num_overlaps(self) -> int:
+        """Number of Overlaps."""
+        return int((self.codes >= OVERLAPPED).sum())
 
     @property
     def splits_backward(self) -> bool:
@@ -124,11 +125,6 @@ class OpColumns:
     @cached_property
     def num_computed_stages(self) -> int:
         """One more than the highest stage that something is computed for."""
-        if isinstance(self.codes, list):
-            pairs = zip(self.codes, self.stages, strict=True)
-            return 1 + max((stage for code, stage in pairs if code < SEND_F or code >= OVERLAPPED), default=-1)
-        import numpy as np
-
         computed = (self.codes < SEND_F) | (self.codes >= OVERLAPPED)
         return 1 + int(np.max(self.stages, where=computed, initial=-1))
 
@@ -136,11 +132,6 @@ class OpColumns:
         """Return the stages that something is computed for on `rank`, in ascending order."""
         cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))
         codes, stages = self.codes[cells], self.stages[cells]
-        if isinstance(codes, list):
-            pairs = zip(codes, stages, strict=True)
-            return tuple(sorted({stage for code, stage in pairs if code < SEND_F or code >= OVERLAPPED}))
-        import numpy as np
-
         is_there = np.zeros(1 + bounds(stages)[1], bool)
         is_there[stages[(codes < SEND_F) | (codes >= OVERLAPPED)]] = True
         return tuple(is_there.nonzero()[0].tolist())
@@ -148,11 +139,6 @@ class OpColumns:
     @property
     def num_computed_microbatches(self) -> int:
         """Number of micro-batches with a computation."""
-        if isinstance(self.codes, list):
-            pairs = zip(self.codes, self.microbatches, strict=True)
-            return len({microbatch for code, microbatch in pairs if code < SEND_F or code >= OVERLAPPED})
-        import numpy as np
-
         computed = (self.codes < SEND_F) | (self.codes >= OVERLAPPED)
         if bounds(self.microbatches)[1] > 4 * len(self.codes) + 1000:
             return len(np.unique(self.microbatches[computed]))
@@ -161,18 +147,14 @@ class OpColumns:
         return int(is_there.sum())
 
     @property
-    def kinds(self) -> Any:
+    def kinds(self) -> Int8s:
         """The code of each op, rank by rank; of an Overlap the code of its second part."""
-        if isinstance(self.codes, list):
-            return [code for code in self.codes if code < OVERLAPPED]
         return self.codes[self.codes < OVERLAPPED]
 
     @property
-    def are_works(self) -> Any:
+    def are_works(self) -> npt.NDArray[np.bool_]:
         """Whether each op, in the order of `kinds`, posts no message."""
         kinds = self.kinds
-        if isinstance(kinds, list):
-            return [not SEND_F <= kind < REDUCE for kind in kinds]
         return (kinds < SEND_F) | (kinds >= REDUCE)
 
     def are_within(self, num_stages: int, num_microbatches: int) -> bool:
@@ -180,15 +162,18 @@ class OpColumns:
         (first_stage, last_stage), (first, last) = bounds(self.stages), bounds(self.microbatches)
         return min(first_stage, first) >= 0 and last_stage < num_stages and last < max(1, num_microbatches)
 
-    def in_form(self, *, in_arrays: bool) -> Cells:
-        """Return the columns as lists, or as NumPy's arrays: codes of int8, all others of int32."""
-        columns = self.begins, self.codes, self.stages, self.microbatches, self.others, self.lookaheads
-        return Cells(
-            *(
-                converted([] if column is None else column, in_arrays=in_arrays, are_small=column is self.codes)
-                for column in columns
-            )
-        )
+    @cached_property
+    def cells(self) -> Cells:
+        """The columns for loops; missing columns are empty."""
+        nothing = int32s(0)
+        others, lookaheads = (nothing if column is None else column for column in (self.others, self.lookaheads))
+        return Cells(self.begins, self.codes, self.stages, self.microbatches, others, lookaheads)
+
+    @property
+    def in_lists(self) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+        """Begins, codes, stages, micro-batches and others as lists; others are zeros if missing."""
+        others = [0] * self.num_cells if self.others is None else self.others.tolist()
+        return (self.begins.tolist(), self.codes.tolist(), self.stages.tolist(), self.microbatches.tolist(), others)
 
     def rows(self) -> OpRows:
         """Return the list of each rank."""
@@ -289,10 +274,7 @@ class OpRow(Sequence[Op]):
     def __len__(self) -> int:
         columns = self.columns
         begin, end = int(columns.begins[self.rank]), int(columns.begins[self.rank + 1])
-        codes: Numbers = columns.codes[begin:end]
-        if isinstance(codes, list):
-            return end - begin - sum(1 for code in codes if code >= OVERLAPPED)
-        return end - begin - int((codes >= OVERLAPPED).sum())
+        return end - begin - int((columns.codes[begin:end] >= OVERLAPPED).sum())
 
     def __eq__(self, other: object) -> bool:
         return self.ops == (other.ops if isinstance(other, OpRow) else other)
@@ -304,9 +286,6 @@ class OpRow(Sequence[Op]):
         return repr(self.ops)
 
 
-def _listed(numbers: Numbers | None, cells: slice) -> list[int]:
+def _listed(numbers: npt.NDArray[Any] | None, cells: slice) -> list[int]:
     """Return some cells of a column as a list of ints, or zeros without the column."""
-    if numbers is None:
-        return [0] * (cells.stop - cells.start)
-    part: Any = numbers[cells]
-    return part if isinstance(part, list) else [*part.tolist()]
+    return [0] * (cells.stop - cells.start) if numbers is None else numbers[cells].tolist()

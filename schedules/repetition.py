@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy.typing as npt
+
 from pipesched.schedules import machine_code
 from pipesched.schedules.counts import positive
 from pipesched.schedules.op import Compute, Op, Recv, Send, Step, rewritten
@@ -52,14 +54,18 @@ def repeat_in_columns(schedule: Schedule, times: int) -> Schedule:
     """Return the lists of ``repeat(schedule, times).held()``, made without their ops."""
     columns, count = schedule.columns, schedule.num_microbatches
     num_ranks, num_cells = columns.num_ranks, times * columns.num_cells
-    in_arrays = machine_code.is_hot(num_cells, write_repeated)
-    begins, codes, stages, microbatches, others, lookaheads = columns.in_form(in_arrays=in_arrays)
-    full = partial(machine_code.filled, number=0, in_arrays=in_arrays)
+    begins, codes, stages, microbatches, others, lookaheads = columns.cells
+    full = machine_code.int32s
     others, lookaheads = (column if len(column) else full(columns.num_cells) for column in (others, lookaheads))
-    longer = [full(num_ranks + 1), full(num_cells, are_small=True), *(full(num_cells) for _ in range(4))]
-    machine_code.loop_in(write_repeated, in_arrays=in_arrays, num_steps=num_cells)(
-        begins, codes, stages, microbatches, others, lookaheads, times, count, full(schedule.num_stages), *longer
-    )
+    longer: list[npt.NDArray[Any]] = [
+        full(num_ranks + 1),
+        machine_code.int8s(num_cells),
+        *(full(num_cells) for _ in range(4)),
+    ]
+    machine_code.run_loop(
+        write_repeated, begins, codes, stages, microbatches, others, lookaheads, times, count,
+        full(schedule.num_stages), *longer, num_steps=num_cells,
+    )  # fmt: skip
     if columns.lookaheads is None:
         longer.pop()
     return replace(schedule, num_microbatches=times * count, lists=OpColumns(*longer).rows(), layout=None)

@@ -14,7 +14,6 @@ from functools import cached_property, partial, wraps
 from itertools import pairwise, starmap
 from typing import ParamSpec, TypeAlias, final
 
-from pipesched.schedules.machine_code import chosen
 from pipesched.schedules.memory_room import too_many_objects
 from pipesched.schedules.op import Average, Op, Recv, Reduce, Send, computes
 from pipesched.schedules.op_cells import OVERLAPPED, F, cell_code
@@ -286,7 +285,7 @@ def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
 
     A stage on several ranks (its replicas) needs nothing else.
     """
-    begins, codes, stages, microbatches, *_ = schedule.columns.in_form(in_arrays=False)
+    begins, codes, stages, microbatches, _ = schedule.columns.in_lists
     return {
         (stages[cell], microbatches[cell]): rank
         for rank, cells in enumerate(starmap(range, pairwise(begins)))
@@ -305,7 +304,7 @@ def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, t
     columns, code = schedule.columns, cell_code(kind)
     ranks_of: defaultdict[int, list[int]] = defaultdict(list)
     for rank, (begin, end) in enumerate(pairwise(map(int, columns.begins)) if columns.counts[code] else ()):
-        for stage in {*chosen(columns.stages[begin:end], columns.codes[begin:end], code)}:
+        for stage in {*columns.stages[begin:end][columns.codes[begin:end] == code].tolist()}:
             ranks_of[stage].append(rank)
     return {stage: tuple(ranks_of[stage]) for stage in sorted(ranks_of)}
 

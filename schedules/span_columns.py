@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, compress, groupby, repeat
+from itertools import chain, compress, groupby, repeat
 from math import fsum
 from operator import attrgetter
 from typing import Any, final, overload
 
-from pipesched.schedules.machine_code import converted
+import numpy as np
+import numpy.typing as npt
+
+from pipesched.schedules.machine_code import Float64s, Int8s, Int64s
 from pipesched.schedules.memory_room import room_bytes
 from pipesched.schedules.op import Op, Overlap
 from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, SEND_F
-from pipesched.schedules.op_columns import Numbers, OpColumns
+from pipesched.schedules.op_columns import OpColumns
 from pipesched.schedules.schedule import ScheduleError
 from pipesched.schedules.span import Span
 
@@ -36,35 +39,34 @@ class SpanColumns(Sequence[Span]):
 
     Args:
         ops: The ops.
-        posted_s: When its rank reached the op of each cell [s]: n times, in a list or an array of NumPy, like the
-            codes.
+        posted_s: When its rank reached the op of each cell [s]: n times.
         starts_s: When it began [s].
         ends_s: When it was over [s].
         rows: The ops of each rank as objects, if they exist already.
     """
 
     def __init__(
-        self, ops: OpColumns, posted_s: Numbers, starts_s: Numbers, ends_s: Numbers,
+        self, ops: OpColumns, posted_s: npt.ArrayLike, starts_s: npt.ArrayLike, ends_s: npt.ArrayLike,
         rows: Sequence[Sequence[Op]] | None = None,
     ) -> None:  # fmt: skip
         self.ops = ops
         self._rows = rows
-        self.posted_s = posted_s
-        self.starts_s = starts_s
-        self.ends_s = ends_s
+        self.posted_s: Float64s = np.ascontiguousarray(posted_s, np.float64)
+        self.starts_s: Float64s = np.ascontiguousarray(starts_s, np.float64)
+        self.ends_s: Float64s = np.ascontiguousarray(ends_s, np.float64)
 
     @classmethod
     def of(cls, spans: Iterable[Span], num_ranks: int) -> SpanColumns:
         """Return the columns of `spans` of `num_ranks` ranks, in order of rank."""
         spans = sorted(spans, key=attrgetter("rank"))
         rows = {rank: [span.op for span in its] for rank, its in groupby(spans, attrgetter("rank"))}
-        columns: list[Numbers] = [[], [], []]
+        times_s: list[tuple[float, float, float]] = []
         for span in spans:
             count = 2 if isinstance(span.op, Overlap) else 1
-            for column, time_s in zip(columns, (span.posted_s, span.start_s, span.end_s), strict=True):
-                column += [time_s] * count
+            times_s += [(span.posted_s, span.start_s, span.end_s)] * count
         last = max([num_ranks - 1, *rows])
-        return cls(OpColumns.of(rows.get(rank, ()) for rank in range(last + 1)), *columns)
+        posted_s, starts_s, ends_s = np.array(times_s, np.float64).reshape(-1, 3).T
+        return cls(OpColumns.of(rows.get(rank, ()) for rank in range(last + 1)), posted_s, starts_s, ends_s)
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -79,67 +81,47 @@ class SpanColumns(Sequence[Span]):
                 f"timeline: got {len(self.ops.codes)} ops, expected at most {most} to be looked at one by one, for "
                 "which there is memory; try fewer micro-batches"
             )
-        codes, rows = _listed(self.ops.codes), self._rows or [row.ops for row in self.ops.rows()]
+        codes, rows = self.ops.codes.tolist(), self._rows or [row.ops for row in self.ops.rows()]
         ranks = chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(rows))
         is_first = [True, *(code < OVERLAPPED for code in codes)]
-        columns = (compress(_listed(column), is_first) for column in (self.posted_s, self.starts_s, self.ends_s))
+        columns = (compress(column.tolist(), is_first) for column in (self.posted_s, self.starts_s, self.ends_s))
         return tuple(map(Span, ranks, chain.from_iterable(rows), *columns))
-
-    def in_form(self, *, in_arrays: bool) -> tuple[Numbers, ...]:
-        """Return the times in which ops are reached, begin and are over as lists, or as NumPy's arrays."""
-        columns = self.posted_s, self.starts_s, self.ends_s
-        return tuple(converted(column, in_arrays=in_arrays, are_real=True) for column in columns)
 
     @property
     def begin_s(self) -> float:
         """When the first op was reached [s]; 0 of none."""
-        return _least(self.posted_s)
+        return float(self.posted_s.min()) if len(self.posted_s) else 0.0
 
     @cached_property
     def extent_s(self) -> tuple[float, float]:
         """Begin of the first and end of the last op other than messages [s]; zeros without any."""
         codes = self.ops.codes
-        if isinstance(codes, list):
-            is_work = [not SEND_F <= code < REDUCE for code in codes]
-            starts_s, ends_s = compress(self.starts_s, is_work), compress(self.ends_s, is_work)
-            return min(starts_s, default=0.0), max(ends_s, default=0.0)
-        import numpy as np
-
         works = (codes < SEND_F) | (codes >= REDUCE)
         if not works.any():
             return 0.0, 0.0
         first_s = np.min(self.starts_s, where=works, initial=np.inf)
         return float(first_s), float(np.max(self.ends_s, where=works, initial=-np.inf))
 
-    def busy_cells(self, rank: int) -> Any:
+    def busy_cells(self, rank: int) -> Int64s:
         """Return the cells of a rank's ops that keep its device busy (`is_work`), the first one of an Overlap."""
         begin, end = int(self.ops.begins[rank]), int(self.ops.begins[rank + 1])
         codes, starts_s, ends_s = self.ops.codes, self.starts_s, self.ends_s
-        if isinstance(codes, list):
-            return [
-                cell
-                for cell in range(begin, end)
-                if ends_s[cell] > starts_s[cell]
-                and not SEND_F <= codes[cell] <= REDUCE
-                and (cell == begin or codes[cell - 1] < OVERLAPPED)
-            ]
         own = codes[begin:end]
         is_busy = (ends_s[begin:end] > starts_s[begin:end]) & ((own < SEND_F) | (own > REDUCE))
         is_busy[1:] &= own[:-1] < OVERLAPPED
-        return is_busy.nonzero()[0] + begin
+        return np.flatnonzero(is_busy) + begin
 
     def work_extent_s(self, rank: int) -> tuple[float, float] | None:
         """Return when the first work of a rank began, and when the last was over [s]; None if it has none."""
         cells = self.busy_cells(rank)
         if not len(cells):
             return None
-        if isinstance(cells, list):
-            return min(self.starts_s[cell] for cell in cells), max(self.ends_s[cell] for cell in cells)
         return float(self.starts_s[cells].min()), float(self.ends_s[cells].max())
 
     def worked_s(self, rank: int) -> float:
         """Return how long the works of a rank took, all together [s]."""
-        return fsum(self.ends_s[cell] - self.starts_s[cell] for cell in self.busy_cells(rank))
+        cells = self.busy_cells(rank)
+        return fsum((self.ends_s[cells] - self.starts_s[cells]).tolist())
 
     @overload
     def __getitem__(self, index: int) -> Span: ...
@@ -166,25 +148,10 @@ class SpanColumns(Sequence[Span]):
         return repr(self.spans)
 
 
-def spread(codes: Numbers, numbers: Any) -> Any:
-    """Return of each cell the number of its op, given one of each op: both cells of an Overlap have its number."""
-    if isinstance(codes, list):
-        if len(codes) == len(numbers):
-            return numbers
-        firsts = [True, *(code < OVERLAPPED for code in codes[:-1])]
-        return [numbers[op - 1] for op in accumulate(firsts)]
+def spread(codes: Int8s, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the number of each cell's op, given one number for each op; both cells of an Overlap have the same."""
     if len(codes) == len(numbers):
         return numbers
-    import numpy as np
-
-    return np.asarray(numbers)[np.cumsum(np.append(True, codes[:-1] < OVERLAPPED)) - 1]
-
-
-def _listed(numbers: Any) -> list[Any]:
-    return numbers if isinstance(numbers, list) else [*numbers.tolist()]
-
-
-def _least(numbers: Any) -> float:
-    if not len(numbers):
-        return 0.0
-    return float(min(numbers) if isinstance(numbers, list) else numbers.min())
+    ops: Int64s = np.cumsum(np.append(True, codes[:-1] < OVERLAPPED)) - 1
+    spread_numbers: npt.NDArray[Any] = numbers[ops]
+    return spread_numbers

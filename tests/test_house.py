@@ -15,7 +15,7 @@ import pytest
 from tests.processes import run
 
 PACKAGE = Path(__file__).parents[1] / "pipesched"
-HEAVY = ("simpy", "torch", "numpy", "pandas", "matplotlib", "pydantic", "typer", "rich")
+HEAVY = ("simpy", "torch", "numba", "scipy", "pandas", "matplotlib", "pydantic", "typer", "rich")
 COMMAND_LINE = "pipesched.cli"
 NO_NOUNS = {"found", "each", "one", "mine", "theirs", "ours"}
 """What no variable, argument or function is called: it says nothing of the thing."""

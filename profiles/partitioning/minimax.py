@@ -8,6 +8,9 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from pipesched.profiles import ProfileError
 from pipesched.profiles.partitioning.stage_sizes import stage_sizes
 from pipesched.schedules import machine_code
@@ -15,9 +18,8 @@ from pipesched.schedules import machine_code
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
 """Cost of (stage, first layer, layer behind the last)."""
 
-_CostTable: TypeAlias = Callable[[int, bool], Any]
-"""Table of a stage's costs by first layer and layer behind the last: takes (stage, whether as NumPy array instead of
-list)."""
+_CostTable: TypeAlias = Callable[[int], npt.NDArray[np.float64]]
+"""Table of a stage's costs by first layer and layer behind the last: takes the stage."""
 
 
 def uniform_partition(num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
@@ -94,10 +96,10 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
     """
     _check(num_layers, num_stages)
 
-    def table(stage: int, in_arrays: bool) -> Any:
+    def table(stage: int) -> npt.NDArray[np.float64]:
         ends = range(num_layers + 1)
         costs = [cost(stage, first, last) if first < last else 0.0 for first in ends for last in ends]
-        return machine_code.converted(costs, in_arrays=in_arrays, are_real=True)
+        return np.array(costs, np.float64)
 
     return _cheapest(table, num_layers, num_stages)[0]
 
@@ -110,15 +112,10 @@ def _cheapest(
     Raises:
         ProfileError: Every partition has an impossible stage.
     """
-    in_arrays = machine_code.is_hot(num_stages * num_layers * num_layers, add_maximum)
-    maximum, squares = (machine_code.loop_in(loop, in_arrays=in_arrays) for loop in (add_maximum, add_squares))
-
-    def begun() -> Any:
-        return machine_code.converted([0.0] + [math.inf] * num_layers, in_arrays=in_arrays, are_real=True)
-
-    best = begun()
+    begun, num_steps = np.array([0.0] + [math.inf] * num_layers), num_layers * num_layers
+    best = begun.copy()
     for stage in range(num_stages):
-        maximum(table(stage, in_arrays), stage, best)
+        machine_code.run_loop(add_maximum, table(stage), stage, best, num_steps=num_steps)
     limit = float(best[-1])
     if not math.isfinite(limit):
         raise ProfileError(
@@ -127,11 +124,13 @@ def _cheapest(
         )
     partitions = []
     for large_last in orders:
-        sums, cuts = begun(), []
+        sums, cuts = begun.copy(), []
         most = limit if large_last else limit * (1 + 1e-12)  # sums of equal layers differ by roundings
         for stage in range(num_stages):
-            cuts.append(machine_code.filled(num_layers + 1, 0, in_arrays=in_arrays))
-            squares(table(stage, in_arrays), stage, most, sums, cuts[-1], large_last)
+            cuts.append(machine_code.int32s(num_layers + 1))
+            machine_code.run_loop(
+                add_squares, table(stage), stage, most, sums, cuts[-1], large_last, num_steps=num_steps
+            )
         ends = [num_layers]
         for cuts_of in reversed(cuts):
             ends.append(int(cuts_of[ends[-1]]))
@@ -139,14 +138,11 @@ def _cheapest(
     return partitions
 
 
-def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int, in_arrays: bool) -> Any:
+def _of_sums(sums: Sequence[float], rates: Sequence[float], stage: int) -> npt.NDArray[np.float64]:
     """Return the table of a stage's seconds, given sums of layers' seconds and the speeds of devices."""
-    if not in_arrays:
-        return [(last - first) / rates[stage] for first in sums for last in sums]
-    import numpy as np
-
-    values = np.array(sums)
-    return ((values[None, :] - values[:, None]) / rates[stage]).ravel()
+    values: npt.NDArray[np.float64] = np.array(sums, np.float64)
+    seconds: npt.NDArray[np.float64] = (values[None, :] - values[:, None]) / rates[stage]
+    return seconds.ravel()
 
 
 def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tuple[tuple[int, int], ...]:

@@ -8,22 +8,16 @@ The n-th occurrence of a letter on a rank is its n-th op there, so a spelling co
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import accumulate, count, repeat
-from operator import add
-from typing import NamedTuple, TypeAlias
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code
-
-_PLAIN_CELLS = 100_000
-"""Most ops that are spelled without NumPy, where that is not loaded: above, loading it takes less time."""
-
-_LAST_BYTE = "\u00ff"
-"""The last letter that NumPy takes as a byte; where there are others, it is not asked."""
-
 
 LetterKind: TypeAlias = Phase | type[StageOp]
 """Phase of a computation, or class of an op."""
@@ -54,48 +48,18 @@ class Letter(NamedTuple):
 def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
     """Return the ops of the letters of each rank.
 
+    They come from sorting the text: letter by letter, and for one letter rank by rank, the ops have their turns.
+
     Args:
         rows: The letters of each rank.
         letters: The meaning of each letter.
     """
-    begins, code_of = [*accumulate(map(len, rows), initial=0)], _codes(letters)
-    if _takes_numpy(begins[-1]) and max(letters) <= _LAST_BYTE:
-        return _spelled_at_once("".join(rows).encode("latin-1"), letters, code_of, begins)
-    stages: list[int] = []
-    microbatches: list[int] = []
-    for rank, row in enumerate(rows):
-        own = {letter: known for letter, known in letters.items() if known.turns_of is None}
-        stages_of = {letter: _stages(known, rank) for letter, known in own.items()}
-        microbatches_of = {letter: _microbatches(known, rank) for letter, known in own.items()}
-        stages += map(next, map(_shared(stages_of, letters).__getitem__, row))
-        microbatches += map(next, map(_shared(microbatches_of, letters).__getitem__, row))
-    return OpColumns(begins, [code_of[letter] for row in rows for letter in row], stages, microbatches)
-
-
-def _codes(letters: Mapping[str, Letter]) -> dict[str, int]:
-    return {letter: cell_code(known.kind, is_overlapped=known.is_overlapped) for letter, known in letters.items()}
-
-
-def _takes_numpy(num_ops: int) -> bool:
-    return "numpy" in sys.modules or num_ops > _PLAIN_CELLS
-
-
-def _spelled_at_once(
-    text: bytes, letters: Mapping[str, Letter], code_of: Mapping[str, int], begins: Sequence[int]
-) -> OpColumns:
-    """Return the same by sorting the text: letter by letter, and of one letter rank by rank, the ops have their turns.
-
-    Args:
-        text: The letters of all ranks, n in all.
-        letters: The meaning of each letter.
-        code_of: The code of each letter.
-        begins: Where the letters of each rank begin, and n.
-    """
-    import numpy as np
-
+    begins = np.array([0, *accumulate(map(len, rows))])
+    text = np.frombuffer("".join(rows).encode("utf-32-le"), np.uint32)
+    code_of = {letter: cell_code(known.kind, is_overlapped=known.is_overlapped) for letter, known in letters.items()}
     own = [letter for letter, known in letters.items() if known.turns_of is None]
-    number = {letter: own.index(known.turns_of or letter) for letter, known in letters.items()}
-    kinds = np.frombuffer(text.translate(_table(number)), np.uint8)
+    number_of = {letter: own.index(known.turns_of or letter) for letter, known in letters.items()}
+    kinds = _translated(text, number_of, np.uint16)
     num_ranks = len(begins) - 1
     ranks = np.repeat(np.arange(num_ranks, dtype=np.int32), np.diff(begins))
     counts = np.bincount(kinds * np.int32(num_ranks) + ranks, minlength=len(own) * num_ranks)
@@ -114,7 +78,16 @@ def _spelled_at_once(
     order = kinds.argsort(kind="stable")
     stages, microbatches = np.empty((2, len(text)), np.int32)
     stages[order], microbatches[order] = in_turn
-    return OpColumns(begins, np.frombuffer(text.translate(_table(code_of)), np.int8), stages, microbatches)
+    return OpColumns(begins, _translated(text, code_of, np.int8), stages, microbatches)
+
+
+def _translated(
+    text: npt.NDArray[np.uint32], numbers: Mapping[str, int], kind: type[np.integer[Any]]
+) -> npt.NDArray[Any]:
+    """Return the number of each letter of a text."""
+    table = np.zeros(1 + max(map(ord, numbers)), kind)
+    table[[*map(ord, numbers)]] = [*numbers.values()]
+    return table[text]
 
 
 def first_turns(row: str, count: int) -> str:
@@ -170,23 +143,3 @@ def chunk_steps(num_ranks: int, num_chunks: int) -> dict[str, Letter]:
 
 def _both(down: Mapping[str, Letter], up: Mapping[str, Letter]) -> dict[str, Letter]:
     return {**down, **{name.lower(): letter for name, letter in up.items()}}
-
-
-def _table(numbers: Mapping[str, int]) -> bytes:
-    """Return the translation of letters into numbers."""
-    return bytes.maketrans("".join(numbers).encode("latin-1"), bytes(numbers.values()))
-
-
-def _stages(letter: Letter, rank: int) -> Iterator[int]:
-    stage = letter.stages[rank]
-    return repeat(stage) if letter.chunks is None else map(add, letter.chunks, repeat(stage))
-
-
-def _microbatches(letter: Letter, rank: int) -> Iterator[int]:
-    first = 0 if letter.firsts is None else letter.firsts[rank]
-    return count(first) if letter.microbatches is None else map(add, letter.microbatches, repeat(first))
-
-
-def _shared(turns: dict[str, Iterator[int]], letters: Mapping[str, Letter]) -> dict[str, Iterator[int]]:
-    """Return the turns of all letters: two letters of one order go through the same ones."""
-    return {letter: turns[known.turns_of or letter] for letter, known in letters.items()}

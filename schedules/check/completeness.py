@@ -35,13 +35,15 @@ def is_complete(schedule: Schedule) -> bool:
         return False
     if len(columns.codes) < 2 * num_stages * num_microbatches or not columns.are_within(num_stages, num_microbatches):
         return False
-    in_arrays = machine_code.is_hot(len(columns.codes), are_all_there)
-    states = machine_code.filled(num_stages * num_microbatches, -1, in_arrays=in_arrays, are_small=True)
-    owners = machine_code.filled(num_stages, -1, in_arrays=in_arrays)
-    are_over = machine_code.filled(num_stages, 0, in_arrays=in_arrays)
-    begins, codes, stages, microbatches, *_ = columns.in_form(in_arrays=in_arrays)
-    loop = machine_code.loop_in(are_all_there, in_arrays=in_arrays, num_steps=len(codes))
-    return bool(loop(begins, codes, stages, microbatches, num_microbatches, states, owners, are_over))
+    states = machine_code.int8s(num_stages * num_microbatches, -1)
+    owners, are_over = machine_code.int32s(num_stages, -1), machine_code.int32s(num_stages)
+    begins, codes, stages, microbatches, *_ = columns.cells
+    return bool(
+        machine_code.run_loop(
+            are_all_there, begins, codes, stages, microbatches, num_microbatches, states, owners, are_over,
+            num_steps=len(codes),
+        )
+    )  # fmt: skip
 
 
 def are_all_there(  # noqa: C901 -- one loop: calls would cost plain Python more than the work

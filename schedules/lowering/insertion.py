@@ -12,9 +12,10 @@ surely over.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import isqrt
 from typing import Any, NoReturn
+
+import numpy as np
 
 from pipesched.schedules import (
     MOST_RANKS,
@@ -119,47 +120,53 @@ def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpCo
     if not columns.are_within(num_stages, num_microbatches):
         return None
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)
-    in_arrays = machine_code.is_hot(num_cells * (2 + num_ranks // 16), work_through, WORK_PARTS)
-    full = partial(machine_code.filled, in_arrays=in_arrays)
-    cells, table = columns.in_form(in_arrays=in_arrays), message_table(num_stages, in_arrays=in_arrays)
-    meetings, homes = ReduceMeetings(full(num_cells, -1), full(num_stages, 0)), full(num_stages * num_microbatches, -1)
-    find = machine_code.loop_in(find_meetings, in_arrays=in_arrays, num_steps=num_cells)
-    num_meetings = find(cells, num_microbatches, meetings, full(2 * num_stages, 0), homes)
-    places = _recv_places(cells, table, num_microbatches, meetings, num_meetings, homes, in_arrays=in_arrays)
+    full: Any = machine_code.int32s
+    cells, table = columns.cells, message_table(num_stages)
+    meetings, homes = ReduceMeetings(full(num_cells, -1), full(num_stages)), full(num_stages * num_microbatches, -1)
+    num_meetings = machine_code.run_loop(
+        find_meetings, cells, num_microbatches, meetings, full(2 * num_stages), homes, num_steps=num_cells
+    )
+    places = _recv_places(cells, table, num_microbatches, meetings, num_meetings, homes)
     if places is None:
         return None
-    num_messages = machine_code.num_above(places, -1)
+    num_messages = int((places >= 0).sum())
     count = num_cells + 2 * num_messages
     lowered = OpColumns(
-        full(num_ranks + 1, 0),
-        machine_code.filled(count, 0, in_arrays=in_arrays, are_small=True),
-        full(count, 0),
-        full(count, 0),
-        full(count, 0) if num_messages or len(cells.others) else None,
-        full(count, 0) if len(cells.lookaheads) else None,
+        full(num_ranks + 1),
+        machine_code.int8s(count),
+        full(count),
+        full(count),
+        full(count) if num_messages or len(cells.others) else None,
+        full(count) if len(cells.lookaheads) else None,
     )
-    write = machine_code.loop_in(write_lowered, in_arrays=in_arrays, num_steps=num_cells)
-    bounds = full(num_cells + num_ranks, 0)
-    write(cells, table, num_microbatches, homes, places, bounds, lowered.in_form(in_arrays=in_arrays))
+    machine_code.run_loop(
+        write_lowered, cells, table, num_microbatches, homes, places, full(num_cells + num_ranks), lowered.cells,
+        num_steps=num_cells,
+    )  # fmt: skip
     return lowered
 
 
 def _recv_places(
     cells: Cells, table: MessageTable, num_microbatches: int, meetings: ReduceMeetings, num_meetings: int,
-    homes: list[int], *, in_arrays: bool,
+    homes: Any,
 ) -> Any:  # fmt: skip
     """Return the places of Recvs, as `work_through` writes them, or None if some list cannot finish."""
     num_ranks, num_cells, num_messages = len(cells.begins) - 1, len(cells.codes), 2 * len(homes)
-    full = partial(machine_code.filled, in_arrays=in_arrays)
-    rows = partial(machine_code.filled_rows, width=num_ranks, in_arrays=in_arrays)
-    work = machine_code.loop_in(work_through, WORK_PARTS, in_arrays=in_arrays, num_steps=num_cells)
+    full: Any = machine_code.int32s
+
+    def rows(count: int) -> Any:
+        return np.zeros((count, num_ranks), np.int32)
+
     num_slots, outcome, places = max(64, 2 * num_ranks), FULL, None
     while outcome == FULL:
         places = full(num_cells, -1)
-        met = MeetingClocks(rows(num_meetings), full(num_meetings, 0))
-        ranks = KnownRanks(full(num_ranks, 0), full(num_ranks, 0), full(num_ranks, -1), rows(num_ranks))
+        met = MeetingClocks(rows(num_meetings), full(num_meetings))
+        ranks = KnownRanks(full(num_ranks), full(num_ranks), full(num_ranks, -1), rows(num_ranks))
         makers, slots, waiters = (full(num_messages, -1) for _ in range(3))
-        messages = KnownMessages(makers, slots, waiters, rows(num_slots), full(num_slots, 0))
-        outcome = work(cells, table, num_microbatches, homes, meetings, met, ranks, messages, places)
+        messages = KnownMessages(makers, slots, waiters, rows(num_slots), full(num_slots))
+        outcome = machine_code.run_loop(
+            work_through, cells, table, num_microbatches, homes, meetings, met, ranks, messages, places,
+            num_steps=num_cells * (1 + num_ranks // 16), parts=WORK_PARTS,
+        )  # fmt: skip
         num_slots *= 4
     return places if outcome == DONE else None

@@ -18,15 +18,14 @@ again.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import Any
+
+import numpy as np
 
 from pipesched.schedules import Op, OpColumns, Phase, Schedule, ScheduleError, cell_code, computes, op_cells
-from pipesched.schedules.transforms.inserted_cells import in_form, with_cells
+from pipesched.schedules.transforms.inserted_cells import with_cells
 
 _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
 """The phases that read the activations that R rebuilds."""
@@ -61,27 +60,14 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
 
 def _with_all(columns: OpColumns, stages: Collection[int]) -> OpColumns:
     """Return columns that have no R with one before each backward of `stages`."""
-    columns = in_form(columns)
-    codes, begins = columns.codes, [*map(int, columns.begins)]
+    codes, begins = columns.codes, columns.begins
     due = [code + at for code in map(cell_code, _REBUILT_FOR) for at in (0, op_cells.OVERLAPPED)]
-    if isinstance(codes, list):
-        pairs = enumerate(zip(codes, columns.stages, strict=True))
-        cells: Any = [cell for cell, (code, stage) in pairs if code in due and stage in stages]
-        places: Any = [cell - (cell > 0 and codes[cell - 1] >= op_cells.OVERLAPPED) for cell in cells]
-    else:
-        import numpy as np
-
-        cells = (np.isin(codes, due) & np.isin(columns.stages, [*stages])).nonzero()[0]
-        places = cells - ((cells > 0) & (codes[cells - 1] >= op_cells.OVERLAPPED))
-    num_before = [bisect_left(cells, begin) for begin in begins]
-    others = (columns.stages, columns.microbatches, columns.others, columns.lookaheads)
-    added = [None if column is None else _taken(column, cells) for column in others]
-    num_added = [last - first for first, last in pairwise(num_before)]
+    cells = np.flatnonzero(np.isin(codes, due) & np.isin(columns.stages, [*stages]))
+    places = cells - ((cells > 0) & (codes[cells - 1] >= op_cells.OVERLAPPED))
+    others = columns.stages, columns.microbatches, columns.others, columns.lookaheads
+    added = [None if column is None else column[cells] for column in others]
+    num_added = np.diff(np.searchsorted(cells, begins)).tolist()
     return with_cells(columns, num_added, places, [[op_cells.R] * len(cells), *added])
-
-
-def _taken(column: Any, cells: Any) -> Any:
-    return [column[cell] for cell in cells] if isinstance(column, list) else column[cells]
 
 
 def _recomputed(ops: Iterable[Op], stages: Collection[int]) -> Iterator[Op]:

@@ -21,7 +21,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import lcm
 from operator import itemgetter
-from typing import Any, final
+from typing import TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
@@ -37,13 +40,12 @@ from pipesched.schedules import (
     Step,
     cell_code,
     computes,
-    machine_code,
     op_cells,
     positive,
     rewritten,
 )
 from pipesched.schedules.formats import MAX_DEVICES
-from pipesched.schedules.transforms.inserted_cells import in_form, with_cells
+from pipesched.schedules.transforms.inserted_cells import with_cells
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 MAX_REPLICATED_RANKS = MAX_DEVICES
@@ -149,14 +151,14 @@ class _Copy:
     num_ranks: int
     batch: int
 
-    def rank(self, rank: int) -> int:
-        """Return the number, among the ranks of all copies, of a rank of the schedule."""
+    def rank(self, rank: _Number) -> _Number:
+        """Return the number, or numbers, among the ranks of all copies, of a rank of the schedule."""
         return self.index * self.num_ranks + rank
 
-    def microbatch(self, microbatch: int) -> int:
+    def microbatch(self, microbatch: _Number) -> _Number:
         """Return the number, among the micro-batches of all copies, of a micro-batch of the schedule."""
-        batch, place = divmod(microbatch, self.batch)
-        return (batch * self.width + self.index) * self.batch + place
+        before = microbatch // self.batch * (self.width - 1) + self.index  # batches of the other copies
+        return microbatch + before * self.batch
 
     def read(self, ops: Iterable[Op]) -> Iterator[Op]:
         """Yield the list of a rank of this copy, given the schedule's list."""
@@ -171,6 +173,9 @@ class _Copy:
     def _post(self, op: Send | Recv) -> Send | Recv:
         message = op.message._replace(microbatch=self.microbatch(op.message.microbatch))
         return replace(op, message=message, peer=self.rank(op.peer))
+
+
+_Number = TypeVar("_Number", int, npt.NDArray[np.int32])
 
 
 @final
@@ -236,8 +241,7 @@ def _cells(op: Op) -> Iterator[tuple[int, int]]:
 
 def _with_reduces(columns: OpColumns) -> OpColumns:
     """Return columns with the Reduces that their lists lack."""
-    columns = in_form(columns)
-    codes, stages = (machine_code.converted(column, in_arrays=False) for column in (columns.codes, columns.stages))
+    _, codes, stages, *_ = columns.in_lists
     num_added, places = [], []
     for begin, end in pairwise(map(int, columns.begins)):
         gradients, added = _Gradients(), []
@@ -263,30 +267,11 @@ def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:
     codes, stages, microbatches, others, lookaheads = (
         columns.codes, columns.stages, columns.microbatches, columns.others, columns.lookaheads,
     )  # fmt: skip
-    if isinstance(codes, list):
-        are_words = [op_cells.REDUCE <= code < op_cells.OVERLAPPED for code in codes]
-        are_posts = [op_cells.SEND_F <= code < op_cells.REDUCE for code in codes]
-        all_microbatches: Any = [
-            0 if is_word else copy.microbatch(microbatch)
-            for copy in copies
-            for is_word, microbatch in zip(are_words, microbatches, strict=True)
-        ]
-        all_others: Any = others and [
-            copy.rank(other) if is_post else other
-            for copy in copies
-            for is_post, other in zip(are_posts, others, strict=True)
-        ]
-        return OpColumns(
-            begins, codes * width, stages * width, all_microbatches, all_others, lookaheads and lookaheads * width
-        )
-    import numpy as np
-
     are_words = (codes >= op_cells.REDUCE) & (codes < op_cells.OVERLAPPED)
     are_posts = (codes >= op_cells.SEND_F) & (codes < op_cells.REDUCE)
     all_microbatches = np.concatenate([np.where(are_words, 0, copy.microbatch(microbatches)) for copy in copies])
     if others is not None:
         others = np.concatenate([np.where(are_posts, copy.rank(others), others) for copy in copies])
-    codes, stages, lookaheads = (
-        column if column is None else np.tile(column, width) for column in (codes, stages, lookaheads)
-    )
-    return OpColumns(np.array(begins, np.int32), codes, stages, all_microbatches, others, lookaheads)
+    if lookaheads is not None:
+        lookaheads = np.tile(lookaheads, width)
+    return OpColumns(begins, np.tile(codes, width), np.tile(stages, width), all_microbatches, others, lookaheads)

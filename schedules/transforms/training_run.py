@@ -22,7 +22,6 @@ from pipesched.schedules import (
     Step,
     cell_code,
     computes,
-    machine_code,
     op_cells,
     positive,
     repeat,
@@ -244,9 +243,7 @@ def _ends_and_steps(schedule: Schedule, rank: int) -> Iterator[tuple[int, bool]]
         return
     columns = schedule.columns
     cells = slice(int(columns.begins[rank]), int(columns.begins[rank + 1]))
-    codes, stages = (
-        machine_code.converted(column[cells], in_arrays=False) for column in (columns.codes, columns.stages)
-    )
+    codes, stages = columns.codes[cells].tolist(), columns.stages[cells].tolist()
     is_step_of = {op_cells.STEP: True}
     is_step_of |= {code + at: False for code in map(cell_code, ENDS_MICROBATCH) for at in (0, op_cells.OVERLAPPED)}
     yield from ((stage, is_step_of[code]) for code, stage in zip(codes, stages, strict=True) if code in is_step_of)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, Payload, Schedule, machine_code, op_cells
+from pipesched.schedules import Message, Payload, Schedule, op_cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ def communication_volume(schedule: Schedule, costs: StageCosts) -> Communication
     columns = schedule.columns
     num_messages = num_bytes = 0
     for payload, code in ((Payload.ACTIVATION, op_cells.SEND_F), (Payload.GRADIENT, op_cells.SEND_B)):
-        for stage, count in Counter(machine_code.chosen(columns.stages, columns.codes, code)).items():
+        for stage, count in Counter(columns.stages[columns.codes == code].tolist()).items():
             num_messages += count
             num_bytes += count * costs.message_bytes(Message(payload, stage, 0))
-    reduces = Counter(machine_code.chosen(columns.stages, columns.codes, op_cells.REDUCE))
+    reduces = Counter(columns.stages[columns.codes == op_cells.REDUCE].tolist())
     for stage, count in reduces.items():
         members = max(1, len(schedule.reducers.get(stage, ())))
         rounds = 2 * (members - 1) * count // members  # every member takes part in every Reduce of its stage

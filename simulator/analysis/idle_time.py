@@ -25,10 +25,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, message_table, op_cells
 from pipesched.simulator import SAME
@@ -108,22 +110,20 @@ class _Charges:
 
     def __init__(self, timeline: Timeline) -> None:
         self._spans = spans = timeline.columns
-        self._in_arrays = in_arrays = machine_code.is_hot(len(spans.ops.codes), charge_device, CHARGE_PARTS)
-        self._begins, codes, stages, microbatches, *_ = spans.ops.in_form(in_arrays=in_arrays)
-        self._codes, self._times_s = codes, spans.in_form(in_arrays=in_arrays)
+        self._begins, self._codes, stages, microbatches, *_ = spans.ops.cells
+        codes, self._times_s = self._codes, (spans.posted_s, spans.starts_s, spans.ends_s)
         numbers, num_microbatches = _numbered(microbatches)
         self._columns = self._begins, codes, stages, numbers, *self._times_s
         num_stages = 1 + machine_code.bounds(stages)[1]
-        sends, recvs = (
-            machine_code.filled(2 * num_stages * num_microbatches, -1, in_arrays=in_arrays) for _ in range(2)
-        )
-        find = machine_code.loop_in(find_transfers, in_arrays=in_arrays, num_steps=len(codes))
-        find(self._begins, codes, stages, numbers, num_stages, num_microbatches, sends, recvs)
-        foreign = message_table(num_stages, in_arrays=in_arrays).other
-        self._messages = foreign, num_stages, num_microbatches, sends, recvs
+        sends, recvs = (machine_code.int32s(2 * num_stages * num_microbatches, -1) for _ in range(2))
+        machine_code.run_loop(
+            find_transfers, self._begins, codes, stages, numbers, num_stages, num_microbatches, sends, recvs,
+            num_steps=len(codes),
+        )  # fmt: skip
+        self._messages = message_table(num_stages).other, num_stages, num_microbatches, sends, recvs
         self._extent_s = timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s
         self._reduces, self._open = _reduces(spans.ops, stages)
-        self._reduce_of = self._filled(len(codes) if self._reduces else 0, -1)
+        self._reduce_of = machine_code.int32s(len(codes) if self._reduces else 0, -1)
         for step, reduce in self._reduces.items():
             self._reduce_of[step] = reduce
         self._own = self._hand_overs(timeline.hand_overs)
@@ -131,49 +131,43 @@ class _Charges:
         self._ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, device in enumerate(timeline.rank_to_device):
             self._ranks[device].append(rank)
-        self._charge: Callable[..., None] = charge_device
-        if in_arrays:
-            self._charge = machine_code.compiled(charge_device, CHARGE_PARTS)
 
     def of_device(self, device: int, *, has_parts: bool = False) -> tuple[list[float], tuple[IdlePart, ...]]:
         """Return the seconds of each cause and busy ones, and the parts of its idle time, if wanted."""
-        works: list[Any] = []
+        works: list[machine_code.Int64s] = []
         late: list[tuple[int, float]] = []
         ranks = self._ranks[device]
         for rank in ranks:
-            works.append(machine_code.converted(self._spans.busy_cells(rank), in_arrays=self._in_arrays))
+            works.append(self._spans.busy_cells(rank))
             late += self._behind(rank, int(works[-1][-1]) if len(works[-1]) else int(self._begins[rank]) - 1)
         late.sort(key=lambda item: float(self._times_s[0][item[0]]))
         cells, rank_of = self._in_order(ranks, works)
         num_cells = sum(int(self._begins[rank + 1] - self._begins[rank]) for rank in ranks)
         most = 6 * num_cells + 2 * len(self._own[1]) + 16 if has_parts else 0
-        sums, rests, starts_s, ends_s = (self._seconds([0.0] * count) for count in (BUSY + 1, BUSY + 1, most, most))
-        causes, count = self._filled(most), self._filled(1)
-        self._charge(
-            cells, rank_of, self._integers([cell for cell, _ in late]), self._seconds([end_s for _, end_s in late]),
+        sums, rests, starts_s, ends_s = (np.zeros(count) for count in (BUSY + 1, BUSY + 1, most, most))
+        causes, count = machine_code.int32s(most), machine_code.int32s(1)
+        machine_code.run_loop(
+            charge_device,
+            cells, rank_of, np.array([cell for cell, _ in late], np.int32), np.array([end_s for _, end_s in late]),
             *self._extent_s, *self._columns, *self._messages, self._reduce_of, self._left_s, *self._own,
             sums, rests, causes, starts_s, ends_s, count,
+            num_steps=num_cells, parts=CHARGE_PARTS,
         )  # fmt: skip
         seconds = [float(whole + rest) for whole, rest in zip(sums, rests, strict=True)]
         parts = zip(causes[: count[0]], starts_s[: count[0]], ends_s[: count[0]], strict=True)
         return seconds, tuple(IdlePart(CAUSES[cause], float(begin_s), float(end_s)) for cause, begin_s, end_s in parts)
 
-    def _in_order(self, ranks: Sequence[int], works: Sequence[Any]) -> tuple[Any, Any]:
+    def _in_order(
+        self, ranks: Sequence[int], works: Sequence[machine_code.Int64s]
+    ) -> tuple[machine_code.Int32s, machine_code.Int32s]:
         """Return the works of some ranks in order of their starts, and the rank of each."""
-        starts_s = self._times_s[1]
-        if self._in_arrays:
-            import numpy as np
-
-            cells = np.concatenate(works)
-            rank_of = np.repeat(np.array(ranks, np.int32), [len(own) for own in works])
-            begun_s = starts_s[cells]
-            if (begun_s[1:] >= begun_s[:-1]).all():
-                return cells, rank_of
-            order = np.argsort(begun_s, kind="stable")
-            return cells[order], rank_of[order]
-        pairs = [(cell, rank) for rank, own in zip(ranks, works, strict=True) for cell in own]
-        pairs.sort(key=lambda pair: starts_s[pair[0]])
-        return [cell for cell, _ in pairs], [rank for _, rank in pairs]
+        cells = np.concatenate(works).astype(np.int32)
+        rank_of = np.repeat(np.array(ranks, np.int32), [len(own) for own in works])
+        begun_s = self._times_s[1][cells]
+        if (begun_s[1:] >= begun_s[:-1]).all():
+            return cells, rank_of
+        order = np.argsort(begun_s, kind="stable")
+        return cells[order], rank_of[order]
 
     def _behind(self, rank: int, last: int) -> Iterator[tuple[int, float]]:
         """Yield the cells that a rank waits for behind its last work, and until when it does."""
@@ -193,49 +187,33 @@ class _Charges:
     def _hand_overs(self, hand_overs: Sequence[HandOver]) -> tuple[Any, Any, Any]:
         """Return where the hand-overs of each rank begin, when each begins and when it is over [s]; nothing of none."""
         if not hand_overs:
-            return self._integers([]), self._seconds([]), self._seconds([])
+            return machine_code.int32s(0), np.empty(0), np.empty(0)
         ordered = sorted(hand_overs, key=lambda hand_over: hand_over.rank)
         begins = [bisect_left(ordered, rank, key=lambda hand_over: hand_over.rank) for rank in range(len(self._begins))]
         starts_s, ends_s = [h.start_s for h in ordered], [h.end_s for h in ordered]
-        return self._integers(begins), self._seconds(starts_s), self._seconds(ends_s)
+        return np.array(begins, np.int32), np.array(starts_s), np.array(ends_s)
 
     def _left(self, hand_overs: Sequence[HandOver], ops: OpColumns) -> Any:
         """Return when each Send is off its rank's hands [s], where that takes time; nothing where it does for none."""
         if not hand_overs:
-            return self._seconds([])
+            return np.empty(0)
         left_s: dict[tuple[int, Op], float] = {(h.rank, h.op): h.end_s for h in hand_overs if isinstance(h.op, Send)}
-        result = self._seconds(list(self._times_s[0]))
+        result = self._times_s[0].copy()
         for rank, (begin, end) in enumerate(pairwise(map(int, self._begins))):
             for cell in range(begin, end):
                 if SEND_F <= self._codes[cell] <= SEND_B:
                     result[cell] = left_s.get((rank, ops.op_at(cell)), result[cell])
         return result
 
-    def _filled(self, count: int, number: int = 0) -> Any:
-        return machine_code.filled(count, number, in_arrays=self._in_arrays)
 
-    def _integers(self, numbers: list[int]) -> Any:
-        return machine_code.converted(numbers, in_arrays=self._in_arrays)
-
-    def _seconds(self, numbers: list[float]) -> Any:
-        return machine_code.converted(numbers, in_arrays=self._in_arrays, are_real=True)
-
-
-def _numbered(microbatches: Any) -> tuple[Any, int]:
+def _numbered(microbatches: machine_code.Int32s) -> tuple[machine_code.Int32s, int]:
     """Return micro-batches as numbers without large gaps, and their count."""
     count = 1 + machine_code.bounds(microbatches)[1]
     if count <= 4 * len(microbatches) + 1000:
         return microbatches, count
     number_of = {microbatch: number for number, microbatch in enumerate(sorted({*map(int, microbatches)}))}
     numbers = [number_of[int(microbatch)] for microbatch in microbatches]
-    return machine_code.converted(numbers, in_arrays=not isinstance(microbatches, list)), len(number_of)
-
-
-def _counted(count: int) -> Any:
-    """Return the first numbers, in an array of NumPy."""
-    import numpy as np
-
-    return np.arange(count)
+    return np.array(numbers, np.int32), len(number_of)
 
 
 def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, list[int]]]:
@@ -244,8 +222,7 @@ def _reduces(ops: OpColumns, stages: Any) -> tuple[dict[int, int], dict[int, lis
     left: dict[int, list[int]] = {}
     if not ops.counts[REDUCE]:
         return waits, left
-    all_cells = range(len(ops.codes)) if isinstance(ops.codes, list) else _counted(len(ops.codes))
-    reduces, steps = (machine_code.chosen(all_cells, ops.codes, code) for code in (REDUCE, STEP))
+    reduces, steps = (np.flatnonzero(ops.codes == code).tolist() for code in (REDUCE, STEP))
     cells, is_reduce = sorted(reduces + steps), {*reduces}
     for rank, (begin, end) in enumerate(pairwise(bisect_left(cells, begin) for begin in map(int, ops.begins))):
         posted: dict[int, int] = {}

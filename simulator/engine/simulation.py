@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from functools import partial
 from itertools import chain, repeat
 from typing import Any, assert_never, final
 
+import numpy as np
 from simpy import Environment, Event
 
 from pipesched.profiles.clusters import AllReduce, Cluster, all_reduce, flat
@@ -49,7 +49,6 @@ from pipesched.schedules import (
     Unshard,
     computes,
     gives,
-    machine_code,
     needs,
     paused_collector,
     spread,
@@ -325,9 +324,8 @@ class _Run:
 
     def _spans(self) -> SpanColumns:
         ops, times_s = self._schedule.columns, [*chain.from_iterable(done.all_times_s() for done in self._done)]
-        real = partial(machine_code.converted, in_arrays=not isinstance(ops.codes, list), are_real=True)
         columns = zip(*times_s, strict=True) if times_s else ((), (), ())
-        posted_s, starts_s, ends_s = (spread(ops.codes, real(column)) for column in columns)
+        posted_s, starts_s, ends_s = (spread(ops.codes, np.array(column, np.float64)) for column in columns)
         return SpanColumns(ops, posted_s, starts_s, ends_s, self._schedule.ops)
 
     def _wait(self, rank: int) -> str:

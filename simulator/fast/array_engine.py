@@ -16,7 +16,7 @@ from typing import Any, final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules import Schedule, ScheduleError, Timeline, machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError, engine
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable
@@ -180,8 +180,8 @@ def program_times(
     jitter: float = 0.0,
     seed: int = 0,
     num_pipelines: int = 1,
-) -> Any:
-    """Return the times of a program by number [s]: a list, or an array of NumPy where machine code made them.
+) -> machine_code.Float64s:
+    """Return the times of a program by number [s].
 
     Args:
         program: The program for `network` and for the cluster: hand-over takes time in both or in neither.

@@ -8,6 +8,8 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
+import numpy as np
+
 from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, message_table, op_cells
 from pipesched.schedules.semantics import Channel
 from pipesched.schedules.weights import stashing_steps
@@ -52,41 +54,38 @@ def compile_columns(schedule: Schedule, network: NetworkOptions) -> Program:
     if not columns.are_within(num_stages, num_microbatches):
         raise SimulationError(f"{schedule.name}: no such stage or micro-batch; check the schedule")
     is_blocking = network.sends == "blocking"
-    in_arrays = machine_code.is_hot(len(columns.codes), write_instructions, WRITER_PARTS)
-    cells, room = columns.in_form(in_arrays=in_arrays), _Room(columns, is_blocking)
-    copies = _copies(schedule, cells.codes, in_arrays=in_arrays)
+    room = _Room(columns, is_blocking)
+    copies: Any = _copies(schedule)  # the loop's own columns are lists in plain Python
     rules = WriterRules(copies, num_microbatches, is_blocking, has_latency=network.protocol == "eager")
-    table = message_table(num_stages, in_arrays=in_arrays)
-    program, *known = _columns(room, columns.num_ranks, num_stages, num_microbatches, in_arrays=in_arrays)
-    write = machine_code.loop_in(write_instructions, WRITER_PARTS, in_arrays=in_arrays, num_steps=len(columns.codes))
-    outcome = write(cells, table, rules, program, *known)
+    program, *known = _columns(room, columns.num_ranks, num_stages, num_microbatches)
+    outcome = machine_code.run_loop(
+        write_instructions, columns.cells, message_table(num_stages), rules, program, *known,
+        num_steps=len(columns.codes), parts=WRITER_PARTS,
+    )  # fmt: skip
     if outcome != WRITTEN:
         raise SimulationError(f"{schedule.name}: {_FAULTS[int(outcome)]}; check the schedule")
     return _program(schedule, program, is_blocking)
 
 
 def _columns(
-    room: _Room, num_ranks: int, num_stages: int, num_microbatches: int, *, in_arrays: bool
+    room: _Room, num_ranks: int, num_stages: int, num_microbatches: int
 ) -> tuple[WrittenProgram, KnownDurations, KnownTransfers, KnownReductions]:
     """Return the columns that `write_instructions` fills."""
-    full = partial(machine_code.filled, in_arrays=in_arrays)
-    small = partial(full, are_small=True)
-
-    def zeros(count: int) -> Any:
-        return full(count, 0)
+    zeros: Any = machine_code.int32s
+    small: Any = machine_code.int8s
 
     def none(count: int) -> Any:
-        return full(count, -1)
+        return machine_code.int32s(count, -1)
 
     num_messages, num_keys = 2 * num_stages * num_microbatches, KEYS * num_stages
     program = WrittenProgram(
         counts=zeros(6),
         begins=zeros(num_ranks + 1),
-        kinds=small(room.instructions, 0),
+        kinds=small(room.instructions),
         targets=zeros(room.instructions),
         takes=zeros(room.instructions),
         cells=zeros(room.durations),
-        pieces=small(room.durations, 0),
+        pieces=small(room.durations),
         channel_of=zeros(room.transfers),
         following=zeros(room.transfers),
         sizes=zeros(room.transfers),
@@ -115,25 +114,25 @@ def _columns(
 def _program(schedule: Schedule, written: WrittenProgram, is_blocking: bool) -> Program:
     """Return the program in columns that `write_instructions` has filled."""
     columns = schedule.columns
-    num_instructions, num_sent, num_reductions, num_durations, num_channels, num_sizes = map(int, written.counts)
-    senders, receivers = _first(written.senders, num_channels), _first(written.receivers, num_channels)
+    num_instructions, num_sent, num_reductions, num_durations, num_channels, num_sizes = _listed(written.counts)
+    senders, receivers = _listed(written.senders[:num_channels]), _listed(written.receivers[:num_channels])
     channels = tuple(zip(senders, receivers, strict=True))
     kinds, targets = written.kinds[:num_instructions], written.targets[:num_instructions]
     shape = ProgramShape(written.begins, kinds, targets, num_sent + num_reductions, is_blocking)
-    works = zip(_first(written.cells, num_durations), _first(written.pieces, num_durations), strict=True)
+    works = zip(_listed(written.cells[:num_durations]), _listed(written.pieces[:num_durations]), strict=True)
     return Program(
         schedule,
-        _first(written.begins, columns.num_ranks + 1),
-        kinds,
-        targets,
-        written.takes[:num_instructions],
+        np.asarray(written.begins),
+        np.asarray(kinds),
+        np.asarray(targets),
+        np.asarray(written.takes[:num_instructions]),
         tuple(_durations(schedule, channels, works)),
         channels,
-        written.channel_of[:num_sent],
-        written.following[:num_sent],
-        tuple(_messages(columns, _first(written.size_cells, num_sizes))),
-        written.sizes[:num_sent],
-        _first(written.reduced, num_reductions),
+        np.asarray(written.channel_of[:num_sent]),
+        np.asarray(written.following[:num_sent]),
+        tuple(_messages(columns, _listed(written.size_cells[:num_sizes]))),
+        np.asarray(written.sizes[:num_sent]),
+        _listed(written.reduced[:num_reductions]),
         partial(_spans, columns, shape),
         has_hand_over=False,
         hand_overs=[],
@@ -152,7 +151,7 @@ class _Room:
         counts, num_ranks, num_cells = columns.counts, columns.num_ranks, len(columns.codes)
         num_sends = counts[op_cells.SEND_F] + counts[op_cells.SEND_B]
         num_recvs = counts[op_cells.RECV_F] + counts[op_cells.RECV_B]
-        num_overlaps = machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1)
+        num_overlaps = columns.num_overlaps
         self.transfers = num_sends
         self.reductions = counts[op_cells.REDUCE]
         self.channels = min(num_sends + num_recvs, num_ranks * num_ranks)
@@ -163,24 +162,22 @@ class _Room:
 
 def _spans(columns: OpColumns, shape: ProgramShape, times: Any) -> SpanNumbers:
     """Return (posted, start, end) of the spans, as a Program has them."""
-    in_arrays = not isinstance(shape.kinds, list)
-    posted, starts, ends = (machine_code.filled_like(times, len(columns.codes)) for _ in range(3))
-    write = machine_code.loop_in(write_spans, in_arrays=in_arrays, num_steps=len(columns.codes))
-    count = write(columns.in_form(in_arrays=in_arrays), shape, times, posted, starts, ends)
+    posted, starts, ends = (np.zeros(len(columns.codes), times.dtype) for _ in range(3))
+    count = machine_code.run_loop(
+        write_spans, columns.cells, shape, times, posted, starts, ends, num_steps=len(columns.codes)
+    )
     return SpanNumbers(posted[:count], starts[:count], ends[:count])
 
 
-def _first(numbers: Any, count: int) -> list[int]:
-    """Return the first numbers of an array or a list, in a list."""
-    part: Any = numbers[:count]
-    return part if isinstance(part, list) else [*part.tolist()]
+def _listed(numbers: Any) -> list[int]:
+    return [*numbers.tolist()]
 
 
 def _durations(
     schedule: Schedule, channels: Sequence[Channel], works: Iterable[tuple[int, int]]
 ) -> Iterator[InstructionTime]:
     """Yield the meaning of each duration number, from its first cell and its piece; number 0 is zero seconds."""
-    columns, devices, begins = schedule.columns, schedule.rank_to_device, [*map(int, schedule.columns.begins)]
+    columns, devices, begins = schedule.columns, schedule.rank_to_device, schedule.columns.begins.tolist()
     yield 0.0
     for cell, piece in islice(works, 1, None):
         if cell < 0:
@@ -200,28 +197,24 @@ def _messages(columns: OpColumns, cells: Iterable[int]) -> Iterator[Message]:
         yield Message(payload, int(columns.stages[cell]), 0)
 
 
-def _copies(schedule: Schedule, codes: Any, *, in_arrays: bool) -> Any:
+def _copies(schedule: Schedule) -> machine_code.Int8s:
     """Return of each cell whether it is a Step that keeps a copy of the weights it replaces; nothing if none does."""
-    copies = machine_code.filled(0, 0, in_arrays=in_arrays, are_small=True)
-    for rank, (begin, end) in enumerate(pairwise(map(int, schedule.columns.begins))):
-        if not _computes_after_step(codes[begin:end]):
+    columns, copies = schedule.columns, machine_code.int8s(0)
+    for rank, (begin, end) in enumerate(pairwise(columns.begins.tolist())):
+        codes = columns.codes[begin:end]
+        if not _computes_after_step(codes):
             continue
         stashing = stashing_steps(schedule.ops[rank])
         if stashing and not len(copies):
-            copies = machine_code.filled(len(codes), 0, in_arrays=in_arrays, are_small=True)
+            copies = machine_code.int8s(len(columns.codes))
         op = 0
-        for cell in range(begin, end) if stashing else ():
+        for cell, code in enumerate(codes.tolist() if stashing else (), begin):
             copies[cell] = op in stashing
-            op += codes[cell] < op_cells.OVERLAPPED
+            op += code < op_cells.OVERLAPPED
     return copies
 
 
-def _computes_after_step(codes: Any) -> bool:
+def _computes_after_step(codes: machine_code.Int8s) -> bool:
     """Whether a computation comes after a Step, so that it may read weights of before that."""
-    if not isinstance(codes, list):
-        steps = (codes == op_cells.STEP).nonzero()[0]
-        return bool(len(steps)) and bool(((codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED))[steps[0] :].any())
-    if op_cells.STEP not in codes:
-        return False
-    behind = codes[codes.index(op_cells.STEP) :]
-    return any(code < op_cells.SEND_F or code >= op_cells.OVERLAPPED for code in behind)
+    steps = np.flatnonzero(codes == op_cells.STEP)
+    return bool(len(steps)) and bool(((codes < op_cells.SEND_F) | (codes >= op_cells.OVERLAPPED))[steps[0] :].any())

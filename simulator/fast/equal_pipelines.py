@@ -22,14 +22,14 @@ So all of them are run with ops that vary a little, for longer and longer: see `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Schedule
+from pipesched.schedules import Average, Schedule, machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import (
     USUAL_NETWORK,
@@ -46,7 +46,7 @@ from pipesched.simulator.fast.array_engine import program_times
 from pipesched.simulator.fast.drifting_pace import Pace, drifting_pace
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loop_arrays import OWN, WORK, LoopArrays, extent_s
-from pipesched.simulator.fast.loop_runner import Loop
+from pipesched.simulator.fast.loop_runner import loop_times
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_memory import HeldBytes, held_on_devices
 from pipesched.simulator.fast.program_network import network_of
@@ -121,7 +121,7 @@ class EqualPipelines:
             SimulationError: The lists deadlock.
             ProfileError: The costs lack the seconds of a phase of the lists.
         """
-        num_works = num_pipelines * self._program.in_lists.kinds.count(WORK)
+        num_works = num_pipelines * int((self._program.kinds == WORK).sum())
         least_s = self.least_s(num_pipelines)
         return drifting_pace(lambda count: self.ends_s(num_pipelines, count, _JITTER), num_works, least_s)
 
@@ -149,7 +149,7 @@ class EqualPipelines:
             is_work = instructions.kinds == WORK
             num_works = int(np.count_nonzero(is_work))
             instructions.seconds[is_work] *= np.random.default_rng(seed).lognormal(0.0, jitter, num_works)
-        times_s = Loop(arrays._replace(instructions=instructions)).times()
+        times_s = loop_times(arrays._replace(instructions=instructions))
         if not len(times_s):
             name = self._program.schedule.name
             raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
@@ -165,7 +165,7 @@ class EqualPipelines:
         return held_on_devices(self._program, self._costs)
 
     def _over_capacity(
-        self, times_s: Sequence[float], num_pipelines: int, peaks: Mapping[int, int]
+        self, times_s: machine_code.Float64s, num_pipelines: int, peaks: Mapping[int, int]
     ) -> OverCapacity | None:
         """Return the first moment at which a device holds more than its capacity; None when none does."""
         excesses = []
@@ -187,7 +187,7 @@ class EqualPipelines:
         """Return the arrays of one of `num_pipelines` pipelines."""
         is_several = num_pipelines > 1
         if is_several not in self._known:
-            program = self._program.in_numpy
+            program = self._program
             wiring = network_of(program, self._costs, self._cluster, self._network, num_pipelines)
             instructions = instructions_of(program, self._costs, self._cluster, wiring.sharers)
             self._known[is_several] = LoopArrays(instructions, wiring.transfers, wiring.reductions, wiring.rules)

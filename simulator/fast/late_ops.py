@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain, pairwise, starmap
 from typing import final
 
-from pipesched.schedules import OpColumns, Timeline, machine_code, op_cells
+from pipesched.schedules import OpColumns, Timeline, op_cells
 from pipesched.simulator import SAME, SteadyPace
 from pipesched.simulator.fast.timeline_extents import busy_s, idle_share
 
@@ -22,7 +22,7 @@ class LateOps:
     """
 
     def __init__(self, ops: OpColumns, microbatches: range) -> None:
-        begins, codes, stages, numbers, *_ = ops.in_form(in_arrays=False)
+        begins, codes, stages, numbers, _ = ops.in_lists
         ranks = chain.from_iterable(starmap(_repeated, enumerate(pairwise(begins))))
         self.ops = ops
         self._cells = {
@@ -43,7 +43,7 @@ class LateOps:
         Returns:
             The pace, or None if no lag gives one.
         """
-        ends_s = machine_code.converted(timeline.columns.ends_s, in_arrays=False)
+        ends_s = timeline.columns.ends_s.tolist()
         late = [(rank, ends_s[cell]) for (rank, *_), cell in self._late]
         for lag in lags:
             before = self._cells_before(lag)

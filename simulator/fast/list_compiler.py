@@ -17,6 +17,8 @@ from functools import partial
 from itertools import pairwise, repeat
 from typing import Any, TypeAlias, assert_never, final
 
+import numpy as np
+
 from pipesched.schedules import (
     Average,
     Compute,
@@ -34,6 +36,7 @@ from pipesched.schedules import (
     WorkOp,
     computes,
     gives,
+    machine_code,
     needs,
 )
 from pipesched.schedules.semantics import Channel, Meetings
@@ -120,8 +123,8 @@ class _Compiler:
             if not 0 <= stage < schedule.num_stages or sorted(ranks) != sorted(schedule.reducers[stage]):
                 raise SimulationError(f"{schedule.name}: a replica does not reduce; check the schedule")
         numbers = {key: number for number, key in enumerate(self._reductions, len(self._sides))}
-        for column, index, key in self._reduced:
-            column[index] = numbers[key] if column is self._targets else ~numbers[key]
+        for numbered, index, key in self._reduced:
+            numbered[index] = numbers[key] if numbered is self._targets else ~numbers[key]
         following = [-1] * len(self._sides)
         for _, transfers in self._channels.values():
             for transfer, next_transfer in pairwise(transfers):
@@ -130,9 +133,14 @@ class _Compiler:
         over = count + len(self._sides) + len(numbers)
         starts = [start if start >= 0 else count + ~start for start in self._starts]
         ends = [end if end >= 0 else over + ~end for end in self._ends]
+
+        def column(numbers: list[int]) -> machine_code.Int32s:
+            return np.array(numbers, np.int32)
+
         return Program(
-            schedule, begins, self._kinds, self._targets, self._takes, tuple(self._durations), tuple(self._channels),
-            self._channel_of, following, tuple(Message(*kind, 0) for kind in self._message_kinds), self._sizes,
+            schedule, column(begins), np.array(self._kinds, np.int8), column(self._targets), column(self._takes),
+            tuple(self._durations), tuple(self._channels), column(self._channel_of), column(following),
+            tuple(Message(*kind, 0) for kind in self._message_kinds), column(self._sizes),
             [stage for stage, _ in self._reductions],
             partial(_times_of, self._posted, starts, ends), self._has_hand_over, self._hand_overs,
         )  # fmt: skip
@@ -303,4 +311,4 @@ class _Compiler:
 
 def _times_of(posted: Sequence[int], starts: Sequence[int], ends: Sequence[int], times: Any) -> SpanNumbers:
     """Return the times of spans, given their numbers."""
-    return SpanNumbers(*([times[number] for number in numbers] for numbers in (posted, starts, ends)))
+    return SpanNumbers(*(times[np.array(numbers, np.int64)] for numbers in (posted, starts, ends)))

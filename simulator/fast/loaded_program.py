@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import machine_code
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.fast.loop_arrays import LoopArrays
-from pipesched.simulator.fast.loop_runner import Loop
+from pipesched.simulator.fast.loop_runner import loop_times
 from pipesched.simulator.fast.program import Program
 from pipesched.simulator.fast.program_costs import instructions_of
 from pipesched.simulator.fast.program_network import network_of
-from pipesched.simulator.fast.run_ahead import run_ahead
 
 
 @final
@@ -47,12 +46,12 @@ class LoadedProgram:
                 f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected "
                 "one where it does not; compile the lists with `has_hand_over`"
             )
-        self._program = program.in_numpy if machine_code.is_hot(0, run_ahead) else program
+        self._program = program
         self._costs, self._cluster, self._num_pipelines = costs, cluster, num_pipelines
         self._network = network_of(self._program, costs, cluster, network, num_equal=num_pipelines)
 
-    def times(self, jitter: float = 0.0, seed: int = 0) -> Any:
-        """Return the times of the program by number [s]: a list, or an array of NumPy where machine code made them.
+    def times(self, jitter: float = 0.0, seed: int = 0) -> machine_code.Float64s:
+        """Return the times of the program by number [s].
 
         Args:
             jitter: Same as in `simulate_lists`.
@@ -61,19 +60,19 @@ class LoadedProgram:
         Raises:
             SimulationError: A rank waits forever.
         """
-        times_s = (self._loop(jitter, seed) if jitter else self._usual).times()
+        times_s = loop_times(self._arrays(jitter, seed) if jitter else self._usual)
         if not len(times_s) and len(self._program.kinds):
             name = self._program.schedule.name
             raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
         return times_s
 
     @cached_property
-    def _usual(self) -> Loop:
-        return self._loop(0.0, 0)
+    def _usual(self) -> LoopArrays:
+        return self._arrays(0.0, 0)
 
-    def _loop(self, jitter: float, seed: int) -> Loop:
+    def _arrays(self, jitter: float, seed: int) -> LoopArrays:
         network = self._network
         instructions = instructions_of(
             self._program, self._costs, self._cluster, network.sharers, jitter, seed, self._num_pipelines
         )
-        return Loop(LoopArrays(instructions, network.transfers, network.reductions, network.rules))
+        return LoopArrays(instructions, network.transfers, network.reductions, network.rules)

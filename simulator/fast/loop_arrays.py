@@ -1,10 +1,13 @@
-"""The arrays that the event loop works on: lists of numbers for plain Python, NumPy's arrays for numba; or both."""
+"""The arrays that the event loop works on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+import numpy as np
+
+from pipesched.schedules import machine_code
 
 WORK, OWN, PAUSE, SEND, RECV, REDUCE, WAIT, MARK, END = range(9)
 """Kinds of instructions: see `simulator.fast.event_loop`."""
@@ -15,10 +18,7 @@ ALONE, SHARED, CHUNKED = range(3)
 UNKNOWN = -1.0
 """A time that is not known yet."""
 
-Integers: TypeAlias = list[int]
-Kinds: TypeAlias = Sequence[int]
-"""Small numbers: bytes in NumPy's arrays."""
-Reals: TypeAlias = list[float]
+_Group = TypeVar("_Group", bound=tuple[Any, ...])
 
 
 class Instructions(NamedTuple):
@@ -35,20 +35,20 @@ class Instructions(NamedTuple):
         sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
     """
 
-    begins: Integers
-    kinds: Kinds
-    targets: Integers
-    takes: Integers
-    seconds: Reals
-    utilisations: Reals
-    sharers: Integers
+    begins: machine_code.Int32s
+    kinds: machine_code.Int8s
+    targets: machine_code.Int32s
+    takes: machine_code.Int32s
+    seconds: machine_code.Float64s
+    utilisations: machine_code.Float64s
+    sharers: machine_code.Int32s
 
     def each_its_own(self) -> Instructions:
         """Return the same, but that each has a duration of its own: number i is of instruction i."""
         return self._replace(
-            takes=_indices_like(self.takes),
-            seconds=gathered(self.seconds, self.takes),
-            utilisations=gathered(self.utilisations, self.takes),
+            takes=np.arange(len(self.takes), dtype=np.int32),
+            seconds=self.seconds[self.takes],
+            utilisations=self.utilisations[self.takes],
         )
 
 
@@ -72,20 +72,20 @@ class Transfers(NamedTuple):
         slowed: Devices slowed by a transfer, as indices among the shared resources.
     """
 
-    channels: Integers
-    following: Integers
-    loads: Integers
-    load_bytes: Reals
-    load_seconds: Reals
-    lates: Reals
-    wires: Integers
-    modes: Integers
-    sharers: Integers
-    latencies: Reals
-    bandwidths: Reals
-    queues: Integers
-    slowed_begins: Integers
-    slowed: Integers
+    channels: machine_code.Int32s
+    following: machine_code.Int32s
+    loads: machine_code.Int32s
+    load_bytes: machine_code.Float64s
+    load_seconds: machine_code.Float64s
+    lates: machine_code.Float64s
+    wires: machine_code.Int32s
+    modes: machine_code.Int32s
+    sharers: machine_code.Int32s
+    latencies: machine_code.Float64s
+    bandwidths: machine_code.Float64s
+    queues: machine_code.Int32s
+    slowed_begins: machine_code.Int32s
+    slowed: machine_code.Int32s
 
 
 class Reductions(NamedTuple):
@@ -105,17 +105,17 @@ class Reductions(NamedTuple):
         round_queues: Links and NICs.
     """
 
-    members: Integers
-    begins: Integers
-    queues: Integers
-    untils: Reals
-    seconds: Reals
-    round_begins: Integers
-    round_counts: Integers
-    round_occupied: Reals
-    round_seconds: Reals
-    round_queue_begins: Integers
-    round_queues: Integers
+    members: machine_code.Int32s
+    begins: machine_code.Int32s
+    queues: machine_code.Int32s
+    untils: machine_code.Float64s
+    seconds: machine_code.Float64s
+    round_begins: machine_code.Int32s
+    round_counts: machine_code.Int32s
+    round_occupied: machine_code.Float64s
+    round_seconds: machine_code.Float64s
+    round_queue_begins: machine_code.Int32s
+    round_queues: machine_code.Int32s
 
 
 class Rules(NamedTuple):
@@ -168,29 +168,29 @@ class State(NamedTuple):
         run_shares: Share that a run asks for [1].
     """
 
-    at: Integers
-    at_s: Reals
-    start_s: Reals
-    end_s: Reals
-    late_s: Reals
-    posted: Integers
-    first_waiters: Integers
-    next_waiters: Integers
-    due: Integers
-    num_due: Integers
-    left_bytes: Reals
-    phases: Integers
-    rounds: Integers
-    free_s: Reals
-    virtual_s: Reals
-    read_s: Reals
-    rates: Reals
-    alarms: Integers
-    num_transfers: Integers
-    first_runs: Integers
-    next_runs: Integers
-    run_ends: Reals
-    run_shares: Reals
+    at: machine_code.Int32s
+    at_s: machine_code.Float64s
+    start_s: machine_code.Float64s
+    end_s: machine_code.Float64s
+    late_s: machine_code.Float64s
+    posted: machine_code.Int32s
+    first_waiters: machine_code.Int32s
+    next_waiters: machine_code.Int32s
+    due: machine_code.Int32s
+    num_due: machine_code.Int32s
+    left_bytes: machine_code.Float64s
+    phases: machine_code.Int32s
+    rounds: machine_code.Int32s
+    free_s: machine_code.Float64s
+    virtual_s: machine_code.Float64s
+    read_s: machine_code.Float64s
+    rates: machine_code.Float64s
+    alarms: machine_code.Int32s
+    num_transfers: machine_code.Int32s
+    first_runs: machine_code.Int32s
+    next_runs: machine_code.Int32s
+    run_ends: machine_code.Float64s
+    run_shares: machine_code.Float64s
 
 
 class LoopArrays(NamedTuple):
@@ -211,42 +211,55 @@ class LoopArrays(NamedTuple):
         """Number of times: one for each instruction, two for each transfer and reduction."""
         return len(self.instructions.kinds) + 2 * self.num_posted
 
-    def state(self, full: Callable[[int, float], Any]) -> State:
-        """Return the initial state of the event loop; `full(count, number)` makes an array."""
+    def state(self) -> State:
+        """Return the initial state of the event loop."""
         instructions, transfers, reductions, rules = self
         num_ranks, num_channels, num_posted = len(instructions.sharers), len(transfers.wires), self.num_posted
         num_reductions, num_shared, num_runs = len(reductions.members), rules.num_shared, num_ranks + num_channels
         start = len(instructions.kinds)
-        times = full(self.num_times, UNKNOWN)  # side by side where slices are views
+        times = np.full(self.num_times, UNKNOWN)  # side by side, as slices are views
         return State(
-            [*instructions.begins[:-1]],
-            *(times[:start], times[start : start + num_posted], times[start + num_posted :]),
-            *(full(num_posted, 0.0), full(num_posted, 0), full(num_posted, -1)),
-            full(num_ranks + (num_posted if rules.slowdown else 0), -1),
-            *(full(num_channels, 0), full(num_channels, 0), full(num_channels, 0.0)),
-            *(full(num_reductions, 0), full(num_reductions, 0)),
-            full(rules.num_queues, 0.0),
-            *(full(num_shared, 0.0), full(num_shared, 0.0), full(num_shared, 1.0)),
-            *(full(num_shared, 0), full(num_shared, 0), full(num_shared, -1)),
-            *(full(num_runs, -1), full(num_runs, 0.0), full(num_runs, 0.0)),
+            at=instructions.begins[:-1].copy(),
+            at_s=times[:start],
+            start_s=times[start : start + num_posted],
+            end_s=times[start + num_posted :],
+            late_s=np.zeros(num_posted),
+            posted=machine_code.int32s(num_posted),
+            first_waiters=machine_code.int32s(num_posted, -1),
+            next_waiters=machine_code.int32s(num_ranks + (num_posted if rules.slowdown else 0), -1),
+            due=machine_code.int32s(num_channels),
+            num_due=machine_code.int32s(num_channels),
+            left_bytes=np.zeros(num_channels),
+            phases=machine_code.int32s(num_reductions),
+            rounds=machine_code.int32s(num_reductions),
+            free_s=np.zeros(rules.num_queues),
+            virtual_s=np.zeros(num_shared),
+            read_s=np.zeros(num_shared),
+            rates=np.ones(num_shared),
+            alarms=machine_code.int32s(num_shared),
+            num_transfers=machine_code.int32s(num_shared),
+            first_runs=machine_code.int32s(num_shared, -1),
+            next_runs=machine_code.int32s(num_runs, -1),
+            run_ends=np.zeros(num_runs),
+            run_shares=np.zeros(num_runs),
         )
 
-    def ahead_state(self, empty: Callable[[int, Any], Any]) -> tuple[Any, ...]:
-        """Return the mutable arrays of `run_ahead` beside the times; `empty(count, type)` makes an array."""
+    def ahead_state(self) -> tuple[Any, ...]:
+        """Return the mutable arrays of `run_ahead` beside the times, which the loop initialises."""
         num_ranks, num_channels = len(self.instructions.sharers), len(self.transfers.wires)
-        return (
-            *(empty(num_ranks, int), empty(num_ranks, int), empty(num_channels, float)),
-            *(empty(len(self.reductions.members), int), empty(self.rules.num_queues, float)),
-        )
+        num_reductions = len(self.reductions.members)
+        at, behind, posted = (np.empty(count, np.int64) for count in (num_ranks, num_ranks, num_reductions))
+        return at, behind, np.empty(num_channels), posted, np.empty(self.rules.num_queues)
 
 
-def in_numpy(group: Any) -> tuple[Any, ...]:
-    """Return one of these tuples as NumPy's arrays."""
-    import numpy as np
-
-    kinds = {Integers: np.int32, Kinds: np.int8, Reals: np.float64}
-    group_type: Any = type(group)
-    return tuple(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(group, _hints(group_type), strict=True))
+def in_arrays(group: type[_Group], *columns: Any) -> _Group:
+    """Return one of these tuples with arrays of the annotated types, given sequences of numbers."""
+    kinds: dict[Any, Any] = {
+        machine_code.Int32s: np.int32,
+        machine_code.Int8s: np.int8,
+        machine_code.Float64s: np.float64,
+    }
+    return group(*(np.asarray(numbers, kinds[hint]) for numbers, hint in zip(columns, _hints(group), strict=True)))
 
 
 @cache
@@ -254,37 +267,9 @@ def _hints(group_type: Any) -> tuple[Any, ...]:
     return tuple(get_type_hints(group_type).values())
 
 
-def in_lists(group: Any) -> tuple[Any, ...]:
-    """Return one of these tuples as lists."""
-    return tuple(numbers if isinstance(numbers, list) else numbers.tolist() for numbers in group)
-
-
-def _indices_like(numbers: Any) -> Any:
-    """Return the indices of `numbers`, as a list or array like `numbers`."""
-    if isinstance(numbers, list):
-        return list(range(len(numbers)))
-    import numpy as np
-
-    return np.arange(len(numbers), dtype=np.int32)
-
-
-def gathered(numbers: list[float], indices: Any) -> Any:
-    """Return the number at each index, as a list or array like `indices`."""
-    if isinstance(indices, list):
-        return [numbers[index] for index in indices]
-    import numpy as np
-
-    return np.array(numbers, np.float64)[indices]
-
-
-def times_at(times_s: Any, numbers: Any) -> Any:
-    """Return the times with some numbers, as a list or array like `times_s`."""
-    if isinstance(times_s, Sequence):
-        return [times_s[number] for number in numbers]
-    return times_s.take(numbers)
-
-
-def extent_s(times_s: Any, starts: Any, ends: Any) -> tuple[float, float]:
+def extent_s(
+    times_s: machine_code.Float64s, starts: machine_code.Int32s, ends: machine_code.Int32s
+) -> tuple[float, float]:
     """Return the first of some times and the last of others [s]; zeros of none.
 
     Args:
@@ -292,9 +277,6 @@ def extent_s(times_s: Any, starts: Any, ends: Any) -> tuple[float, float]:
         starts: Numbers of the times for the first.
         ends: Numbers of the times for the last.
     """
-    firsts_s, lasts_s = times_at(times_s, starts), times_at(times_s, ends)
-    if not len(firsts_s):
+    if not len(starts):
         return 0.0, 0.0
-    if isinstance(firsts_s, list):
-        return float(min(firsts_s)), float(max(lasts_s))
-    return float(firsts_s.min()), float(lasts_s.max())
+    return float(times_s[starts].min()), float(times_s[ends].max())

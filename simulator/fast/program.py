@@ -9,11 +9,14 @@ single ops. Their durations depend on costs and cluster (`simulator.fast.program
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, compress, repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.profiles.clusters import Hop
 from pipesched.schedules import (
@@ -30,10 +33,7 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
-from pipesched.simulator.fast.loop_arrays import RECV, extent_s, in_lists
-
-_LONG = "kinds", "targets", "takes", "channel_of", "following", "sizes"
-"""Columns of a Program that are lists, or NumPy's arrays."""
+from pipesched.simulator.fast.loop_arrays import RECV, extent_s
 
 
 class WorkTime(NamedTuple):
@@ -63,14 +63,11 @@ InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime |
 
 
 class SpanNumbers(NamedTuple):
-    """Arrival, start and end of each op: times, or their numbers.
+    """Arrival, start and end of each op: times, or their numbers."""
 
-    As lists, or as NumPy's arrays.
-    """
-
-    posted: Any
-    starts: Any
-    ends: Any
+    posted: npt.NDArray[Any]
+    starts: npt.NDArray[Any]
+    ends: npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)  # without slots: the works are kept beside the fields
@@ -98,16 +95,16 @@ class Program:
     """
 
     schedule: Schedule
-    begins: list[int]
-    kinds: list[int]
-    targets: list[int]
-    takes: list[int]
+    begins: machine_code.Int32s
+    kinds: machine_code.Int8s
+    targets: machine_code.Int32s
+    takes: machine_code.Int32s
     durations: tuple[InstructionTime, ...]
     channels: tuple[Channel, ...]
-    channel_of: list[int]
-    following: list[int]
+    channel_of: machine_code.Int32s
+    following: machine_code.Int32s
     messages: tuple[Message, ...]
-    sizes: list[int]
+    sizes: machine_code.Int32s
     reductions: list[int]
     find_spans: Callable[[Any], SpanNumbers]
     has_hand_over: bool
@@ -119,116 +116,68 @@ class Program:
         return len(self.kinds) + 2 * (len(self.following) + len(self.reductions))
 
     @property
-    def time_numbers(self) -> Any:
-        """All numbers of times, as a range or array like the instructions."""
-        if isinstance(self.kinds, list):
-            return range(self.num_times)
-        import numpy as np
-
+    def time_numbers(self) -> machine_code.Int32s:
+        """All numbers of times."""
         return np.arange(self.num_times, dtype=np.int32)
 
     @cached_property
     def spans(self) -> SpanNumbers:
-        """The numbers of times of the spans in lists, found when they are first asked for."""
-        return SpanNumbers(*in_lists(self.find_spans(self.time_numbers)))
+        """The numbers of times of the spans, found when they are first asked for."""
+        return self.find_spans(self.time_numbers)
 
     @cached_property
-    def in_lists(self) -> Program:
-        """The program with long columns as lists, for plain Python."""
-        if isinstance(self.kinds, list):
-            return self
-        columns: dict[str, Any] = {name: getattr(self, name).tolist() for name in _LONG}
-        return replace(self, **columns)
-
-    @cached_property
-    def in_numpy(self) -> Program:
-        """The program with long columns as NumPy's arrays, for machine code."""
-        import numpy as np
-
-        columns: dict[str, Any] = {name: np.asarray(getattr(self, name), np.int32) for name in _LONG[1:]}
-        columns["kinds"] = np.asarray(self.kinds, np.int8)
-        if all(columns[name] is getattr(self, name) for name in _LONG):
-            return self
-        return replace(self, **columns)
-
-    @cached_property
-    def loads(self) -> tuple[list[int], list[tuple[int, int]]]:
+    def loads(self) -> tuple[machine_code.Int32s, list[tuple[int, int]]]:
         """The load of each transfer as a number, and the channel and size of each load."""
-        numbers: dict[tuple[int, int], int] = {}
-        if isinstance(self.sizes, list):
-            load_of = [numbers.setdefault(load, len(numbers)) for load in zip(self.channel_of, self.sizes, strict=True)]
-            return load_of, list(numbers)
-        import numpy as np
-
         num_sizes = max(1, len(self.messages))
         keys = self.channel_of * np.int64(num_sizes) + self.sizes
         is_there = np.zeros(len(self.channels) * num_sizes, np.bool_)
         is_there[keys] = True
-        array_of: Any = (np.cumsum(is_there, dtype=np.int32) - 1)[keys]
-        return array_of, [divmod(key, num_sizes) for key in is_there.nonzero()[0].tolist()]
+        load_of: machine_code.Int32s = (np.cumsum(is_there, dtype=np.int32) - 1)[keys]
+        return load_of, [divmod(key, num_sizes) for key in np.flatnonzero(is_there).tolist()]
 
     @cached_property
-    def lates(self) -> list[float]:
+    def lates(self) -> machine_code.Float64s:
         """Given delay of each transfer after its end on the network [s]; empty without delays."""
-        late_s = [duration if isinstance(duration, float) else 0.0 for duration in self.durations]
-        if not any(late_s):
-            return []
-        lates = [0.0] * len(self.following)
-        for kind, target, takes in zip(*in_lists((self.kinds, self.targets, self.takes)), strict=True):
-            if kind == RECV:
-                lates[target] = late_s[takes]
+        late_s = np.array([duration if isinstance(duration, float) else 0.0 for duration in self.durations])
+        if not late_s.any():
+            return np.empty(0)
+        lates, recvs = np.zeros(len(self.following)), self.kinds == RECV
+        lates[self.targets[recvs]] = late_s[self.takes[recvs]]
         return lates
 
     @cached_property
-    def works(self) -> tuple[Any, Any]:
-        """Start and end of all ops but messages, as numbers of times; lists, or NumPy's arrays."""
+    def works(self) -> tuple[machine_code.Int32s, machine_code.Int32s]:
+        """Start and end of all ops but messages, as numbers of times."""
         return self._where(self.schedule.columns.are_works)
 
     @cached_property
-    def works_of_one(self) -> tuple[Any, Any]:
+    def works_of_one(self) -> tuple[machine_code.Int32s, machine_code.Int32s]:
         """Start and end of all ops but messages and Averages; a pipeline that is alone has no Averages."""
         if not self.schedule.averagers:
             return self.works
-        kinds, are_works = self.schedule.columns.kinds, self.schedule.columns.are_works
-        if not isinstance(kinds, list):
-            return self._where(are_works & (kinds != op_cells.AVERAGE))
-        pairs = zip(kinds, are_works, strict=True)
-        return self._where([is_work and kind != op_cells.AVERAGE for kind, is_work in pairs])
+        return self._where(self.schedule.columns.are_works & (self.schedule.columns.kinds != op_cells.AVERAGE))
 
-    def _where(self, is_meant: Any) -> tuple[Any, Any]:
+    def _where(self, is_meant: npt.NDArray[np.bool_]) -> tuple[machine_code.Int32s, machine_code.Int32s]:
         """Return start and end of the selected ops, as numbers of times."""
-        _, starts, ends = self.find_spans(self.time_numbers)
-        if isinstance(starts, list):
-            return list(compress(starts, is_meant)), list(compress(ends, is_meant))
-        return starts[is_meant], ends[is_meant]
+        return self.spans.starts[is_meant], self.spans.ends[is_meant]
 
-    def makespan_s(self, times_s: Sequence[float]) -> float:
+    def makespan_s(self, times_s: machine_code.Float64s) -> float:
         """Return the makespan of the Timeline that has these times [s]."""
         first_s, last_s = extent_s(times_s, *self.works)
         return last_s - first_s
 
-    def timeline(self, times: Sequence[float]) -> Timeline:
+    def timeline(self, times: npt.NDArray[Any]) -> Timeline:
         """Return the Timeline that has these times, by number."""
         schedule = self.schedule
-        spans = SpanColumns(schedule.columns, *self._cell_times(times))
-        times = times if isinstance(times, Sequence) else times.tolist() if self.hand_overs else ()
+        columns = schedule.columns
+        posted_s, starts_s, ends_s = (spread(columns.codes, column) for column in self.find_spans(times))
+        spans = SpanColumns(columns, posted_s, starts_s, ends_s)
         hand_overs = tuple(
-            HandOver(rank, op, times[index], times[index + 1])
+            HandOver(rank, op, float(times[index]), float(times[index + 1]))
             for rank, op, index in self.hand_overs
             if times[index + 1] > times[index]
         )
         return Timeline(schedule.name, "predicted", spans, schedule.rank_to_device, hand_overs=hand_overs)
-
-    def _cell_times(self, times: Any) -> Iterator[Any]:
-        """Yield the arrival, start and end of the op of each cell, as lists or arrays like the columns' codes."""
-        codes = self.schedule.columns.codes
-        in_arrays = not isinstance(self.kinds, list)
-        times = machine_code.converted(times, in_arrays=in_arrays, are_real=True)
-        for column in self.find_spans(times):
-            are_alike = in_arrays == (not isinstance(codes, list))
-            yield spread(
-                codes, column if are_alike else machine_code.converted(column, in_arrays=not in_arrays, are_real=True)
-            )
 
     def ranks(self) -> Iterator[int]:
         """Yield the rank of each span."""

@@ -10,7 +10,7 @@ from pipesched.profiles.costs import StageCosts, WorkPiece, shared_slowdown
 from pipesched.schedules import Overlap
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.engine import first_factors
-from pipesched.simulator.fast.loop_arrays import Instructions
+from pipesched.simulator.fast.loop_arrays import Instructions, in_arrays
 from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, WorkTime
 
 
@@ -40,8 +40,9 @@ def instructions_of(
     pieces = [duration_piece(duration, costs, cluster) for duration in program.durations]
     seconds = [piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces]
     utilisations = [piece.utilisation for piece in pieces]
-    instructions = Instructions(
-        program.begins, program.kinds, program.targets, program.takes, seconds, utilisations, sharers
+    instructions = in_arrays(
+        Instructions,
+        *(program.begins, program.kinds, program.targets, program.takes, seconds, utilisations, sharers),
     )
     return _varied(instructions, program, costs, cluster, jitter, seed) if jitter else instructions
 
@@ -82,8 +83,8 @@ def _varied(
             ops = (duration.op.first, duration.op.second) if isinstance(duration.op, Overlap) else (duration.op,)
             copies = isinstance(duration, WorkTime) and duration.copies
             parts[number] = [costs.pieces(op, copies=copies)[0] for op in ops]
-    takes = program.takes
-    for rank, (begin, end) in enumerate(pairwise(program.begins)):
+    takes = program.takes.tolist()
+    for rank, (begin, end) in enumerate(pairwise(program.begins.tolist())):
         speed = cluster.devices[program.schedule.rank_to_device[rank]].speed
         varied = [index for index in range(begin, end) if takes[index] in parts]
         factors = iter(first_factors(jitter, seed, rank, 2 * len(varied)))

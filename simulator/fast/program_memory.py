@@ -14,9 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, compress, groupby, pairwise, zip_longest
+from itertools import accumulate, groupby, pairwise, zip_longest
 from operator import attrgetter, itemgetter
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Message, Payload, machine_code, message_table, op_cells
@@ -30,7 +33,7 @@ from pipesched.simulator.fast.held_changes import (
     KnownUses,
     write_changes,
 )
-from pipesched.simulator.fast.program import Program, SpanNumbers
+from pipesched.simulator.fast.program import Program
 from pipesched.simulator.memory import (
     NEVER,
     Instant,
@@ -55,12 +58,12 @@ _LARGEST = 2**62
 class HeldBytes:
     """The bytes that a device holds, on which one rank runs, or the same rank of several equal pipelines.
 
-    With one rank the numbers of times go up as the times do. Columns are lists, or NumPy's arrays.
+    With one rank the numbers of times go up as the times do.
 
     Attributes:
         device: The device.
         times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
-        totals: Memory of one pipeline from each time on [bytes].
+        totals: Memory of one pipeline from each time on [bytes], in 64 bits or, if larger, as Python's numbers.
         inside: Whether a total is inside an op: from its start on, or at its end with a predicted copy not dropped yet.
             Then it is held even if the next number has the same time.
         update_bytes: Bytes of the update of each pipeline for an Average, held always; 0 if there is one pipeline
@@ -69,13 +72,13 @@ class HeldBytes:
     """
 
     device: int
-    times: Any
-    totals: Any
-    inside: Any
+    times: machine_code.Int64s
+    totals: npt.NDArray[Any]
+    inside: npt.NDArray[np.bool_]
     update_bytes: int
     reference_bytes: int
 
-    def peak_bytes(self, times_s: Sequence[float], num_pipelines: int) -> int:
+    def peak_bytes(self, times_s: machine_code.Float64s, num_pipelines: int) -> int:
         """Return the peak of `num_pipelines` pipelines together."""
         most, doubtful = self._peaks
         for number, following, total in doubtful:
@@ -91,7 +94,9 @@ class HeldBytes:
         always = self._always_bytes(num_pipelines)
         return num_pipelines * certain + always, num_pipelines * most + always
 
-    def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
+    def first_over(
+        self, times_s: machine_code.Float64s, num_pipelines: int, capacity_bytes: int
+    ) -> tuple[float, int, bool]:
         """Return when the pipelines first exceed `capacity_bytes` [s], by which total, and whether only in passing.
 
         Raises:
@@ -113,27 +118,17 @@ class HeldBytes:
         nearest the middle of the list is first: in the steady state it is the likeliest to last.
         """
         times, totals = self.times, self.totals
-        if isinstance(totals, list):
-            certain = max([totals[-1], *compress(totals, self.inside)])
-            doubtful = [
-                (times[place], times[place + 1], total) for place, total in enumerate(totals) if total > certain
-            ]
-            middle = times[len(times) // 2]
-            return certain, sorted(doubtful, key=lambda held: (-held[2], abs(held[0] - middle)))
-        import numpy as np
-
         certain = int(totals[self.inside].max(initial=totals[-1]))
-        places = (totals > certain).nonzero()[0]
-        places = places[np.lexsort((abs(times[places] - times[len(times) // 2]), -totals[places]))]
+        places = np.flatnonzero(totals > certain)
         columns = times[places], times[places + 1], totals[places]
-        return certain, [*zip(*(column.tolist() for column in columns), strict=True)]
+        middle = int(times[len(times) // 2])
+        doubtful = zip(*(column.tolist() for column in columns), strict=True)
+        return certain, sorted(doubtful, key=lambda held: (-held[2], abs(held[0] - middle)))
 
-    def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
+    def _states(self, times_s: machine_code.Float64s) -> Iterator[tuple[float, int]]:
         """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""
-        times, totals, inside = (
-            machine_code.converted(column, in_arrays=False) for column in (self.times, self.totals, self.inside)
-        )
-        since_s = [times_s[number] for number in times]
+        totals, inside = self.totals.tolist(), self.inside.tolist()
+        since_s = times_s[self.times].tolist()
         for now_s, next_s, held_bytes, is_inside in zip(since_s, [*since_s[1:], math.inf], totals, inside, strict=True):
             if is_inside or differ(now_s, next_s):
                 yield now_s, held_bytes
@@ -164,40 +159,34 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
     if num_stages > costs.num_stages or num_ranks > _MOST_RANKS or columns.lookaheads is not None:
         return None
     num_cells, num_instructions = len(columns.codes), len(program.kinds)
-    in_arrays = machine_code.is_hot(8 * num_cells, write_changes)
-    numbered = program.find_spans(program.time_numbers)
-    spans = SpanNumbers(*(machine_code.converted(numbers, in_arrays=in_arrays) for numbers in numbered))
-    full = partial(machine_code.filled, in_arrays=in_arrays)
-    cells = columns.in_form(in_arrays=in_arrays)
-    if not len(cells.others):
-        cells = cells._replace(others=full(num_cells, 0))
+    full: Any = machine_code.int32s
+    cells = columns.cells if columns.others is not None else columns.cells._replace(others=full(num_cells))
     num_versions = 1 + _latest_version(cells.codes, cells.others)
     sizes = _sizes(costs, num_stages, has_buffers)
     if num_stages * num_versions > _MOST_VERSIONS or sum(map(sum, sizes)) * num_cells > _LARGEST:
         return None
-    numbers = partial(_bytes, in_arrays=in_arrays)
+    whole: Any = partial(np.zeros, dtype=np.int64)
     held_changes = HeldChanges(
-        numbers([0] * (num_instructions + 1)),
-        full(num_instructions + 1, 0),
-        numbers([0] * num_ranks),
-        numbers([0] * num_ranks),
+        whole(num_instructions + 1), full(num_instructions + 1), whole(num_ranks), whole(num_ranks)
     )
     num_states = num_stages * schedule.num_microbatches
-    is_written = machine_code.loop_in(write_changes, in_arrays=in_arrays)(
+    is_written = machine_code.run_loop(
+        write_changes,
         cells,
-        message_table(num_stages, in_arrays=in_arrays),
-        spans,
+        message_table(num_stages),
+        program.spans,
         HeldRules(schedule.num_microbatches, num_versions, costs.compression is not None),
-        BytesByStage(*map(numbers, sizes)),
-        _known_cells(num_cells, num_states, num_stages * num_versions, in_arrays=in_arrays),
-        _known_uses(2 * num_states, num_ranks * num_ranks, in_arrays=in_arrays),
-        KnownStages(full(num_stages, 0), full(num_stages, 0), full(num_stages, -1), full(num_stages, -1)),
+        BytesByStage(*map(_bytes, sizes)),
+        _known_cells(num_cells, num_states, num_stages * num_versions),
+        _known_uses(2 * num_states, num_ranks * num_ranks),
+        KnownStages(full(num_stages), full(num_stages), full(num_stages, -1), full(num_stages, -1)),
         held_changes,
+        num_steps=8 * num_cells,
     )
     if not is_written:
         return None
     held = []
-    for rank, (begin, end) in enumerate(pairwise(program.begins)):
+    for rank, (begin, end) in enumerate(pairwise(program.begins.tolist())):
         device, update_bytes = schedule.rank_to_device[rank], int(held_changes.updates[rank])
         if begin + 1 < end:
             changes, are_starts = held_changes.changes[begin:end], held_changes.are_starts[begin:end]
@@ -206,9 +195,9 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
     return tuple(sorted(held, key=attrgetter("device")))
 
 
-def _known_cells(num_cells: int, num_states: int, num_versions: int, *, in_arrays: bool) -> KnownCells:
+def _known_cells(num_cells: int, num_states: int, num_versions: int) -> KnownCells:
     def unknown(count: int) -> Any:
-        return machine_code.filled(count, -1, in_arrays=in_arrays)
+        return machine_code.int32s(count, -1)
 
     return KnownCells(
         ops=unknown(num_cells),
@@ -223,31 +212,26 @@ def _known_cells(num_cells: int, num_states: int, num_versions: int, *, in_array
     )
 
 
-def _known_uses(num_messages: int, num_pairs: int, *, in_arrays: bool) -> KnownUses:
-    full = partial(machine_code.filled, in_arrays=in_arrays)
+def _known_uses(num_messages: int, num_pairs: int) -> KnownUses:
+    full: Any = machine_code.int32s
     return KnownUses(
-        proven=full(num_messages, 0),
+        proven=full(num_messages),
         senders=full(num_messages, -1),
-        numbers=full(num_messages, 0),
+        numbers=full(num_messages),
         heads=full(num_pairs, -1),
         tails=full(num_pairs, -1),
-        used=full(num_pairs, 0),
-        freed=full(num_pairs, 0),
+        used=full(num_pairs),
+        freed=full(num_pairs),
     )
 
 
-def _states(changes: Any, are_starts: Any, begin: int, always: int) -> tuple[Any, Any, Any]:
+def _states(
+    changes: Any, are_starts: Any, begin: int, always: int
+) -> tuple[machine_code.Int64s, machine_code.Int64s, npt.NDArray[np.bool_]]:
     """Return the times at which a rank holds something else, its totals from them on, and whether they are inside."""
-    if not isinstance(changes, list):
-        import numpy as np
-
-        changed = ((changes != 0) | (are_starts != 0)).nonzero()[0]
-        sums = np.concatenate([[always], changes[changed]]).cumsum()
-        return np.concatenate([[0], begin + changed]), sums, np.concatenate([[False], are_starts[changed] != 0])
-    at_places = enumerate(zip(changes, are_starts, strict=True))
-    places = [place for place, (change, is_start) in at_places if change or is_start]
-    totals = [*accumulate((changes[place] for place in places), initial=always)]
-    return [0, *(begin + place for place in places)], totals, [False, *(bool(are_starts[place]) for place in places)]
+    changed = np.flatnonzero((changes != 0) | (are_starts != 0))
+    sums = np.concatenate([[always], changes[changed]]).cumsum()
+    return np.concatenate([[0], begin + changed]), sums, np.concatenate([[False], are_starts[changed] != 0])
 
 
 def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[int]]:
@@ -266,26 +250,18 @@ def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[i
     ]
 
 
-def _bytes(numbers: list[int], *, in_arrays: bool) -> Any:
-    if not in_arrays:
-        return numbers
-    import numpy as np
-
+def _bytes(numbers: list[int]) -> Any:
     return np.array(numbers, np.int64)
 
 
-def _latest_version(codes: Any, others: Any) -> int:
+def _latest_version(codes: machine_code.Int8s, others: machine_code.Int32s) -> int:
     """Return the highest version of weights that is read."""
-    if isinstance(codes, list):
-        cells = zip(codes, others, strict=True)
-        return max((other for code, other in cells if code % op_cells.OVERLAPPED < op_cells.SEND_F), default=0)
-    versions: Any = others[codes % op_cells.OVERLAPPED < op_cells.SEND_F]
-    return int(versions.max(initial=0))
+    return int(others[codes % op_cells.OVERLAPPED < op_cells.SEND_F].max(initial=0))
 
 
 def _of_lifetimes(program: Program, costs: StageCosts, has_buffers: bool = True) -> tuple[HeldBytes, ...]:
     """Return the memory of each device from lifetimes."""
-    numbers = program.timeline(range(program.num_times))  # in place of times
+    numbers = program.timeline(program.time_numbers)  # in place of times
     starts: defaultdict[int, list[int]] = defaultdict(list)
     for span in numbers.spans:
         if holds_inside(span.op):
@@ -311,11 +287,13 @@ def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[int]) -> 
     instants = sorted(changes)
     times = [int(instant.time_s) for instant in instants]
     are_starts = set(starts)
+    totals = [*accumulate(map(changes.__getitem__, instants))]
+    inside = [number in are_starts or number == following for number, following in zip_longest(times, times[1:])]
     return HeldBytes(
         device,
-        times,
-        [*accumulate(map(changes.__getitem__, instants))],
-        [number in are_starts or number == following for number, following in zip_longest(times, times[1:])],
+        np.array(times, np.int64),
+        np.array(totals, np.int64 if max(totals) < _LARGEST else object),
+        np.array(inside, np.bool_),
         always["updates"],
         always["reference"],
     )

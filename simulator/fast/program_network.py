@@ -12,7 +12,7 @@ from pipesched.profiles.clusters import AllReduce, Cluster, Hop, all_reduce
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import LinkQueue, Wire, Wires
-from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers
+from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers, in_arrays
 from pipesched.simulator.fast.program import Program
 
 
@@ -96,7 +96,8 @@ class _Network:
         bandwidths = [wire.link.bandwidth_bytes_per_s / self._num_equal for wire in wires]
         wire_numbers = [wire_of[hop] for hop in hops]
         ways = [len(hops) + way_of[stage] for stage in program.reductions]
-        transfers = Transfers(
+        transfers = in_arrays(
+            Transfers,
             [*program.channel_of, *ways] if ways else program.channel_of,
             program.following,
             loads,
@@ -122,16 +123,17 @@ class _Network:
         is_eager = options.protocol == "eager"
         runs_ahead = self._runs_ahead(num_shared, modes, [*queues, *reductions.queues], reductions)
         rules = Rules(is_eager, chunk_bytes, float(options.slowdown), len(self._queue_numbers), num_shared, runs_ahead)
-        return ProgramNetwork([self._sharers.get(device, -1) for device in self._devices], transfers, reductions, rules)
+        sharers = [self._sharers.get(device, -1) for device in self._devices]
+        return ProgramNetwork(sharers, transfers, reductions, rules)
 
     def _runs_ahead(self, num_shared: int, modes: list[int], queues: list[int], reductions: Reductions) -> bool:
         """Return whether each queue is of one channel or way, and no other resource is shared or timed by events."""
         is_told = self._options.protocol == "eager" and self._options.sends == "blocking"
-        is_given = reductions.members and any(
+        is_given = bool(len(reductions.members)) and any(
             isinstance(duration, float) and duration for duration in self._program.durations
         )
         used = [queue for queue in queues if queue >= 0]
-        is_alone = num_shared == 0 and modes.count(ALONE) == len(modes) and not reductions.round_counts
+        is_alone = num_shared == 0 and modes.count(ALONE) == len(modes) and not len(reductions.round_counts)
         return is_alone and not is_told and not is_given and len(used) == len(set(used))
 
     def _mode(self, wire: Wire) -> int:
@@ -162,7 +164,8 @@ class _Network:
         all_kept = [queue_until for group in kept for queue_until in group]
         all_phases = [phase for group in phases for phase in group]
         queues = [phase[3] for phase in all_phases]
-        return Reductions(
+        return in_arrays(
+            Reductions,
             members,
             _begins(kept),
             [queue for queue, _ in all_kept],

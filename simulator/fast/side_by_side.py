@@ -10,7 +10,9 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import Any
 
-from pipesched.simulator.fast.loop_arrays import Instructions, LoopArrays, Transfers
+import numpy as np
+
+from pipesched.simulator.fast.loop_arrays import Instructions, LoopArrays, Transfers, in_arrays
 
 
 def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> LoopArrays:
@@ -21,7 +23,7 @@ def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> Loo
         num_pipelines: N.
         iterations: K.
     """
-    assert not arrays.reductions.members, "nobody says who reduces with whom"
+    assert not len(arrays.reductions.members), "nobody says who reduces with whom"
     num_sent = len(arrays.transfers.following)
     return LoopArrays(
         _instructions(arrays.instructions, num_sent, num_pipelines, iterations),
@@ -32,12 +34,10 @@ def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> Loo
 
 
 def _instructions(alone: Instructions, num_sent: int, num_pipelines: int, iterations: int) -> Instructions:
-    import numpy as np
-
     places: list[Any] = []
     turns: list[Any] = []
     lengths: list[int] = []
-    for begin, end in pairwise(alone.begins):
+    for begin, end in pairwise(alone.begins.tolist()):
         places += [np.tile(np.arange(begin, end - 1), iterations), [end - 1]]
         turns += [np.repeat(np.arange(iterations), end - 1 - begin), [0]]
         lengths.append((end - 1 - begin) * iterations + 1)
@@ -47,18 +47,17 @@ def _instructions(alone: Instructions, num_sent: int, num_pipelines: int, iterat
         return np.tile(np.asarray(column)[place], num_pipelines)
 
     targets = np.asarray(alone.targets, np.int64)[place] + num_sent * num_pipelines * turn
-    return alone._replace(
-        begins=[*accumulate(lengths * num_pipelines, initial=0)],
+    longer = alone._replace(
+        begins=np.array([*accumulate(lengths * num_pipelines, initial=0)]),
         kinds=several(alone.kinds),
         targets=(targets + num_sent * np.arange(num_pipelines)[:, None]).ravel(),
         takes=several(alone.takes),
-        sharers=alone.sharers * num_pipelines,
+        sharers=np.tile(alone.sharers, num_pipelines),
     )
+    return in_arrays(type(alone), *longer)
 
 
 def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfers:
-    import numpy as np
-
     times, num_sent, num_channels = num_pipelines * iterations, len(alone.following), len(alone.wires)
     channels, following = np.asarray(alone.channels, np.int64), np.asarray(alone.following, np.int64)
     is_last, (_, firsts) = following < 0, np.unique(channels, return_index=True)
@@ -72,9 +71,10 @@ def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfe
         "loads": np.tile(np.asarray(alone.loads), times),
         "lates": np.tile(np.asarray(alone.lates, np.float64), times),
     }
-    return alone._replace(
-        wires=alone.wires * num_pipelines,
-        slowed_begins=[*accumulate([b - a for a, b in pairwise(alone.slowed_begins)] * num_pipelines, initial=0)],
-        slowed=alone.slowed * num_pipelines,
+    longer = alone._replace(
+        wires=np.tile(alone.wires, num_pipelines),
+        slowed_begins=np.append(0, np.cumsum(np.tile(np.diff(alone.slowed_begins), num_pipelines))),
+        slowed=np.tile(alone.slowed, num_pipelines),
         **columns,
     )
+    return in_arrays(type(alone), *longer)

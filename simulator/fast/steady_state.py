@@ -24,7 +24,7 @@ from functools import cached_property, partial
 from typing import final
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.schedules import Schedule, Timeline, machine_code, repeat_in_columns
+from pipesched.schedules import Schedule, Timeline, repeat_in_columns
 from pipesched.schedules.transforms import with_steps
 from pipesched.simulator import (
     SAME,
@@ -177,7 +177,7 @@ def shown_period_s(
 def _predicts_weights(schedule: Schedule) -> bool:
     """Whether ops look ahead, which takes time in every batch but the first, which has nothing to predict from."""
     lookaheads = schedule.columns.lookaheads
-    return lookaheads is not None and machine_code.num_above(lookaheads, 0) > 0
+    return lookaheads is not None and bool((lookaheads > 0).any())
 
 
 def repeated_pace(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> SteadyPace | None:

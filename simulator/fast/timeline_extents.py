@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipesched.schedules import Timeline, machine_code, op_cells
 from pipesched.simulator import SAME
 
@@ -31,19 +33,15 @@ class TimelineExtents(NamedTuple):
 def timeline_extents(timeline: Timeline) -> TimelineExtents:
     """Return when the ranks and channels of a Timeline begin and end."""
     ops, num_ranks = timeline.columns.ops, timeline.columns.ops.num_ranks
-    in_arrays = machine_code.is_hot(len(ops.codes), find_extents)
-    begins, codes, _, _, others, _ = ops.in_form(in_arrays=in_arrays)
-    _, starts_s, ends_s = timeline.columns.in_form(in_arrays=in_arrays)
-
-    def times(count: int, time_s: float) -> Any:
-        return machine_code.converted([time_s] * count, in_arrays=in_arrays, are_real=True)
-
+    begins, codes, _, _, others, _ = ops.cells
+    starts_s, ends_s = timeline.columns.starts_s, timeline.columns.ends_s
     most = min(ops.counts[SEND_F] + ops.counts[SEND_B], num_ranks * num_ranks)
-    of_ranks = times(num_ranks, math.inf), times(num_ranks, 0.0)
-    of_channels = times(most, math.inf), times(most, 0.0)
-    channel_of = machine_code.filled(num_ranks, -1, in_arrays=in_arrays)
-    find = machine_code.loop_in(find_extents, in_arrays=in_arrays, num_steps=len(codes))
-    count = find(begins, codes, others, starts_s, ends_s, *of_ranks, *of_channels, channel_of)
+    of_ranks = np.full(num_ranks, math.inf), np.zeros(num_ranks)
+    of_channels = np.full(most, math.inf), np.zeros(most)
+    count = machine_code.run_loop(
+        find_extents, begins, codes, others, starts_s, ends_s, *of_ranks, *of_channels,
+        machine_code.int32s(num_ranks, -1), num_steps=len(codes),
+    )  # fmt: skip
     ranks, channels = (
         [(float(begin_s), float(end_s)) for begin_s, end_s in zip(*extents, strict=True)]
         for extents in (of_ranks, (of_channels[0][:count], of_channels[1][:count]))
@@ -97,17 +95,19 @@ def busy_s(timeline: Timeline, windows: Mapping[int, tuple[float, float]] | None
         windows: Time window of each device [s], or None for the whole Timeline.
     """
     spans = timeline.columns
-    in_arrays = machine_code.is_hot(len(spans.ops.codes), add_lengths)
-    _, starts_s, ends_s = spans.in_form(in_arrays=in_arrays)
-    cells: defaultdict[int, list[Any]] = defaultdict(list)
+    starts_s, ends_s = spans.starts_s, spans.ends_s
+    cells: defaultdict[int, list[machine_code.Int64s]] = defaultdict(list)
     for rank, device in enumerate(timeline.rank_to_device):
         cells[device].append(spans.busy_cells(rank))
-    loop = machine_code.loop_in(add_lengths, in_arrays=in_arrays)
     lengths_s = []
     for device in timeline.devices:
         from_s, until_s = (-math.inf, math.inf) if windows is None else windows[device]
-        works = in_order([machine_code.converted(own, in_arrays=in_arrays) for own in cells[device]], starts_s)
-        lengths_s.append(loop(works, starts_s, ends_s, from_s, until_s, SAME * timeline.makespan_s))
+        works = in_order(cells[device], starts_s)
+        length_s = machine_code.run_loop(
+            add_lengths, starts_s[works], ends_s[works], from_s, until_s, SAME * timeline.makespan_s,
+            num_steps=len(works),
+        )  # fmt: skip
+        lengths_s.append(length_s)
     return math.fsum(lengths_s)
 
 
@@ -122,22 +122,18 @@ def idle_share(busy_s: float, num_devices: int, seconds: float) -> float:
     return max(0.0, 1 - busy_s / (num_devices * seconds)) if seconds else 0.0
 
 
-def in_order(works: list[Any], starts_s: Any) -> Any:
+def in_order(works: list[machine_code.Int64s], starts_s: machine_code.Float64s) -> machine_code.Int64s:
     """Return the cells of works of several ranks in order of their starts."""
-    if isinstance(starts_s, list):
-        return sorted((cell for own in works for cell in own), key=starts_s.__getitem__)
-    import numpy as np
-
     cells = np.concatenate(works)
     begun_s = starts_s[cells]
     return cells if (begun_s[1:] >= begun_s[:-1]).all() else cells[np.argsort(begun_s, kind="stable")]
 
 
-def add_lengths(works: Any, starts_s: Any, ends_s: Any, from_s: float, until_s: float, same_s: float) -> float:
+def add_lengths(starts_s: Any, ends_s: Any, from_s: float, until_s: float, same_s: float) -> float:
     """Return the length of the union of works, in order of their starts [s]; gaps up to `same_s` are ignored."""
     now_s, total_s, rest_s = from_s, 0.0, 0.0
-    for at in range(len(works)):
-        start_s, end_s = max(starts_s[works[at]], now_s), min(ends_s[works[at]], until_s)
+    for work in range(len(starts_s)):
+        start_s, end_s = max(starts_s[work], now_s), min(ends_s[work], until_s)
         if start_s - now_s <= same_s:
             start_s = now_s
         if end_s > start_s:

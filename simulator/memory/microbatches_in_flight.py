@@ -16,9 +16,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, groupby, starmap
+from itertools import groupby
 from math import lcm
-from typing import Any, final
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline, machine_code, stage_share
@@ -27,6 +30,10 @@ from pipesched.simulator.memory.flight_loop import add_changes, find_changes
 
 _MOST = 1 << 40
 """Largest common denominator of the shares counted by stages that machine code adds up in whole numbers."""
+
+
+_Changes: TypeAlias = tuple[machine_code.Float64s, machine_code.Int64s, npt.NDArray[Any]]
+"""Times of the changes on a rank [s], their places among simultaneous ones, and their sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ def peaks_in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -
     peaks = {}
     for device in timeline.devices:
         times_s, held = counts.samples(device)
-        first = held.index(max(held)) if isinstance(held, list) else int(held.argmax())
+        first = int(held.argmax())
         peaks[device] = InFlight(device, float(times_s[first]), int(held[first]) / counts.unit)
     return peaks
 
@@ -92,61 +99,43 @@ class _Counts:
             for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT)
         ]
         self.unit = lcm(*(count.denominator for row in shares for count in row))
-        in_arrays = machine_code.is_hot(len(spans.ops.codes), find_changes) and self.unit * len(spans.ops.codes) < _MOST
-        self._in_arrays = in_arrays
-        self._begins, *columns = spans.ops.in_form(in_arrays=in_arrays)
-        _, *times_s = spans.in_form(in_arrays=in_arrays)
-        counts = [self._whole([int(count * self.unit) for count in row]) for row in shares]
-        num_microbatches = 1 + machine_code.bounds(columns[2])[1]
-        seen = machine_code.filled(len(shares[0]) * num_microbatches, 0, in_arrays=in_arrays)
-        self._given = *columns, *times_s, num_microbatches, *counts, seen
+        self._kind: type = np.int64 if self.unit * len(spans.ops.codes) < _MOST else object
+        self._begins, *columns = spans.ops.cells
+        counts = [np.array([int(count * self.unit) for count in row], self._kind) for row in shares]
+        num_microbatches = 1 + machine_code.bounds(spans.ops.microbatches)[1]
+        seen = machine_code.int32s(len(shares[0]) * num_microbatches)
+        self._given = *columns, spans.starts_s, spans.ends_s, num_microbatches, *counts, seen
         self._begin_s = spans.begin_s
         self._ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, device in enumerate(timeline.rank_to_device):
             self._ranks[device].append(rank)
 
-    def samples(self, device: int) -> tuple[Any, Any]:
-        """Return when a device holds more or less [s], and how much then [units], in lists or in NumPy's arrays."""
-        begin = self._seconds([self._begin_s]), self._whole([0]), self._whole([0])
-        columns = self._in_order([begin, *(self._changes(rank, begin) for rank in self._ranks[device])])
-        sample_times_s, held = (machine_code.filled_like(numbers, len(columns[0])) for numbers in begin[:2])
-        num_samples = machine_code.loop_in(add_changes, in_arrays=self._in_arrays)(*columns, sample_times_s, held)
+    def samples(self, device: int) -> tuple[machine_code.Float64s, npt.NDArray[Any]]:
+        """Return when a device holds more or less [s], and how much then [units]."""
+        begin = np.array([self._begin_s]), np.zeros(1, np.int64), self._units(1)
+        columns = _in_order([begin, *(self._changes(rank) for rank in self._ranks[device])])
+        sample_times_s, held = np.zeros(len(columns[0])), self._units(len(columns[0]))
+        num_samples = machine_code.run_loop(add_changes, *columns, sample_times_s, held, num_steps=len(held))
         return sample_times_s[:num_samples], held[:num_samples]
 
-    def _changes(self, rank: int, columns: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Return the times of the changes on a rank [s], their places among simultaneous ones, and their sizes.
+    def _units(self, count: int) -> npt.NDArray[Any]:
+        numbers: npt.NDArray[Any] = np.zeros(count, self._kind)
+        return numbers
 
-        They are lists or arrays like `columns`.
-        """
+    def _changes(self, rank: int) -> _Changes:
         begin, end = int(self._begins[rank]), int(self._begins[rank + 1])
-        times_s, orders, counts = (machine_code.filled_like(numbers, end - begin) for numbers in columns)
-        find = machine_code.loop_in(find_changes, in_arrays=self._in_arrays)
-        count = find(begin, end, *self._given, rank + 1, times_s, orders, counts)
+        times_s, orders, counts = np.zeros(end - begin), np.zeros(end - begin, np.int64), self._units(end - begin)
+        count = machine_code.run_loop(
+            find_changes, begin, end, *self._given, rank + 1, times_s, orders, counts, num_steps=end - begin
+        )
         return times_s[:count], orders[:count], counts[:count]
 
-    def _in_order(self, changes: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, ...]:
-        """Return the changes of some ranks as columns, in order of time."""
-        if not self._in_arrays:
-            return tuple(map(list, zip(*sorted(chain(*starmap(zip, changes))), strict=True)))
-        import numpy as np
 
-        times_s, orders, counts = (np.concatenate(column) for column in zip(*changes, strict=True))
-        later, same = times_s[1:] > times_s[:-1], times_s[1:] == times_s[:-1]
-        if (later | (same & (orders[1:] >= orders[:-1]))).all():
-            return times_s, orders, counts
-        by_time = np.lexsort((orders, times_s))
-        return times_s[by_time], orders[by_time], counts[by_time]
-
-    def _seconds(self, numbers: list[float]) -> Any:
-        return machine_code.converted(numbers, in_arrays=self._in_arrays, are_real=True)
-
-    def _whole(self, numbers: list[int]) -> Any:
-        """Return whole numbers, which may be large."""
-        if not self._in_arrays:
-            return numbers
-        import numpy as np
-
-        return np.array(numbers, np.int64)
+def _in_order(changes: Sequence[_Changes]) -> _Changes:
+    """Return the changes of some ranks as columns, in order of time."""
+    times_s, orders, counts = (np.concatenate(column) for column in zip(*changes, strict=True))
+    by_time = np.lexsort((orders, times_s))
+    return times_s[by_time], orders[by_time], counts[by_time]
 
 
 def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:

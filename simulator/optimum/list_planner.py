@@ -15,15 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from random import Random
-from typing import Any, TypeAlias, final
+from typing import Any, TypeVar, final
+
+import numpy as np
 
 from pipesched.schedules import machine_code
 from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, message_arrays, message_state
 from pipesched.simulator.optimum.due_blocks import DueBlock, DueBlocks
-from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DUE_PARTS, DueArrays, DueState, schedule_by_due
-from pipesched.simulator.optimum.message_room import MESSAGE_PARTS, MessageArrays, MessageState, messages_fit
+from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DUE_PARTS, schedule_by_due
+from pipesched.simulator.optimum.message_room import MESSAGE_PARTS, messages_fit
 from pipesched.simulator.optimum.op_times import OpTimes
-from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, OrderState, anneal_order, order_state
+from pipesched.simulator.optimum.order_annealing import ANNEALING_PARTS, anneal_order, order_state
 from pipesched.simulator.optimum.order_bound import least_ticks_of_ranks
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
@@ -44,8 +46,7 @@ _PLAIN_OPS = 100_000
 """Ops to schedule for one problem where nothing compiles."""
 _UNSCREENED, _SCREENED = 3, 4
 """Blocks that are tried first on the whole of a long batch; the best of others, for a short one, that are, too."""
-_Lists: TypeAlias = tuple[list[DueArrays], DueState, MessageArrays, MessageState]
-"""A problem with three treatments of W (no due dates; due dates, but filling gaps; in turn), and its message data."""
+_Group = TypeVar("_Group", bound=tuple[Any, ...])
 
 
 def planned_times(problem: OrderProblem, *, is_quick: bool = False) -> OpTimes | None:
@@ -175,9 +176,11 @@ class _BlockSearch:
         self._num_ops, self._num_annealings = problem.num_microbatches * len(problem.kinds), 0
         arrays, messages = due_arrays(problem), message_arrays(problem)
         due = due_arrays(problem, is_w_due=True)
-        all_arrays = [arrays, due, due._replace(is_filling=[0] * len(problem.kinds))]
-        self._lists: _Lists = all_arrays, due_state(problem), messages, message_state(problem, messages)
-        self._state = self._lists[1]
+        self._numbers = arrays
+        by_treatment = (arrays, due, due._replace(is_filling=[0] * len(problem.kinds)))
+        self._arrays = [*map(_in_arrays, by_treatment)]  # of W: no due dates; due dates, but filling gaps; in turn
+        self._messages, self._state = _in_arrays(messages), _in_arrays(due_state(problem))
+        self._messages_state = _in_arrays(message_state(problem, messages))
         sizes = list(map(max, messages.sent, messages.received))
         self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
@@ -196,68 +199,46 @@ class _BlockSearch:
         """Return the length of a block's lists [ticks], and keep the block if no other is shorter."""
         ticks = self.ticks_of(block)
         if ticks < self.fewest:
-            self.best_starts = _in_list(self._state.starts)
+            self.best_starts = np.asarray(self._state.starts).tolist()
         if ticks <= self.fewest and ticks < DOES_NOT_FIT:
             self.best, self.fewest = block, ticks
         return ticks
 
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Try `num_moves` moves of single ops of the best lists; stop early at `least` ticks."""
-        in_arrays = machine_code.is_hot(_STEPS * num_moves * self._num_ops, anneal_order, ANNEALING_PARTS)
-        (arrays, *_), _, messages, messages_state = self._in_numpy() if in_arrays else self._lists
-        state = order_state(self._lists[0][0], self.best_starts, self._num_microbatches)
-        state = OrderState(*map(_in_numpy, state)) if in_arrays else state
-        loop: Any = machine_code.compiled(anneal_order, ANNEALING_PARTS) if in_arrays else anneal_order
-        loop = machine_code.interruptible(loop, num_moves * self._num_ops)
+        state = _in_arrays(order_state(self._numbers, self.best_starts, self._num_microbatches))
         self._num_annealings += 1
         options = num_moves, warmth * self.blocks.unit, critical_share, least, self._num_annealings
-        self.fewest = int(loop(arrays, messages, state, messages_state, self._num_microbatches, *options))
-        self.best_starts = _in_list(state.best)
+        fewest = machine_code.run_loop(
+            anneal_order, self._arrays[0], self._messages, state, self._messages_state, self._num_microbatches,
+            *options, num_steps=_STEPS * num_moves * self._num_ops, parts=ANNEALING_PARTS,
+        )  # fmt: skip
+        self.fewest, self.best_starts = int(fewest), np.asarray(state.best).tolist()
 
     def ticks_of(self, block: DueBlock) -> int:
         """Return the length of a block's lists [ticks], or `DOES_NOT_FIT`."""
-        in_arrays = machine_code.is_hot(_STEPS * self._num_ops, schedule_by_due, DUE_PARTS)
-        all_arrays, self._state, messages, messages_state = self._in_numpy() if in_arrays else self._lists
-        arrays = all_arrays[1 + block.is_w_in_turn if block.lags else 0]
-        limits: Any = arrays.limits
-        if any(self._largest_messages):
-            pairs = zip(self._lists[0][0].limits, self._largest_messages, strict=True)
-            limits = [limit - int(block.reserve * size) for limit, size in pairs]
+        arrays = self._arrays[1 + block.is_w_in_turn if block.lags else 0]
+        limits = arrays.limits - np.array([int(block.reserve * size) for size in self._largest_messages], np.int64)
         by_kind, by_microbatch, lags = self.blocks.dues(block)
-        dues: Any = None if in_arrays else [due + later for due in by_kind for later in by_microbatch]
-        schedule, fits = schedule_by_due, messages_fit
-        if in_arrays:
-            limits = _in_numpy(limits) if isinstance(limits, list) else limits
-            dues = (_in_numpy(by_kind, float)[:, None] + _in_numpy(by_microbatch, float)).ravel()
-            schedule = machine_code.compiled(schedule_by_due, DUE_PARTS)
-            fits = machine_code.compiled(messages_fit, MESSAGE_PARTS)
+        dues = (np.array(by_kind, np.float64)[:, None] + np.array(by_microbatch, np.float64)).ravel()
         for kind, lag in lags:
             dues[kind * self._num_microbatches] += lag
         options = block.is_patient, block.is_strict, self._is_repeated
-        ticks = int(schedule(arrays, self._state, self._num_microbatches, dues, limits, *options))
+        num_steps = _STEPS * self._num_ops
+        ticks = machine_code.run_loop(
+            schedule_by_due, arrays, self._state, self._num_microbatches, dues, limits, *options,
+            num_steps=num_steps, parts=DUE_PARTS,
+        )  # fmt: skip
         if ticks == DOES_NOT_FIT or not any(self._largest_messages):
-            return ticks
+            return int(ticks)
         orders = self._state.kinds, self._state.starts
-        has_room = fits(arrays, messages, messages_state, *orders, self._num_microbatches)
-        return ticks if has_room else DOES_NOT_FIT
-
-    def _in_numpy(self) -> _Lists:
-        if not hasattr(self, "_arrays"):
-            all_arrays, state, messages, messages_state = self._lists
-            self._arrays = (
-                [DueArrays(*map(_in_numpy, arrays)) for arrays in all_arrays],
-                DueState(*map(_in_numpy, state)),
-                MessageArrays(*map(_in_numpy, messages)),
-                MessageState(*map(_in_numpy, messages_state)),
-            )
-        return self._arrays
+        has_room = machine_code.run_loop(
+            messages_fit, self._arrays[0], self._messages, self._messages_state, *orders, self._num_microbatches,
+            num_steps=num_steps, parts=MESSAGE_PARTS,
+        )  # fmt: skip
+        return int(ticks) if has_room else DOES_NOT_FIT
 
 
-def _in_numpy(numbers: Sequence[float], kind: type[int] | type[float] = int) -> Any:
-    import numpy as np
-
-    return np.array(numbers, dtype=np.int64 if kind is int else np.float64)
-
-
-def _in_list(numbers: Any) -> list[int]:
-    return [*numbers] if isinstance(numbers, list) else numbers.tolist()
+def _in_arrays(group: _Group) -> _Group:
+    """Return the same tuple with its whole numbers in arrays."""
+    return type(group)(*(np.array(numbers, np.int64) for numbers in group))

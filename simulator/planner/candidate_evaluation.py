@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, Timeline, machine_code, op_cells
+from pipesched.schedules import Schedule, Timeline, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, replicate
 from pipesched.schedules.weights import staleness
@@ -245,9 +245,7 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
 def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> Costs:
     """Return the averages over the devices; idle time of a run without a flush is shared out as in its middle."""
     spans = timeline.columns
-    begun_s, over_s = (
-        machine_code.chosen(times_s, spans.ops.codes, op_cells.R) for times_s in (spans.starts_s, spans.ends_s)
-    )
+    begun_s, over_s = (times_s[spans.ops.codes == op_cells.R].tolist() for times_s in (spans.starts_s, spans.ends_s))
     again_s = math.fsum(end_s - start_s for start_s, end_s in zip(begun_s, over_s, strict=True))
     busy_s = math.fsum(use.busy_s for use in uses) / len(uses) / steps
     recompute_s = again_s / len(uses) / steps

@@ -10,12 +10,12 @@ buffers of messages come on top.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Op, Reduce, Schedule, op_cells
+from pipesched.schedules import Op, Reduce, Schedule, machine_code, op_cells
 from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
 from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds
@@ -77,7 +77,7 @@ def lists_of_copy(candidate: Candidate) -> Schedule:
 
 def _run(
     lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions
-) -> tuple[Program, Sequence[float]]:
+) -> tuple[Program, machine_code.Float64s]:
     """Return the program of lowered lists, and its times [s]."""
     try:
         program = compile_lists(lists, network, has_hand_over=cluster.has_hand_over)
@@ -87,14 +87,15 @@ def _run(
         raise
 
 
-def _ready_s(program: Program, times_s: Sequence[float]) -> dict[int, float]:
+def _ready_s(program: Program, times_s: machine_code.Float64s) -> dict[int, float]:
     """Return when the backwards of each stage are over [s]."""
     columns, op = program.schedule.columns, 0
-    _, codes, stages, *_ = columns.in_form(in_arrays=False)
+    _, codes, stages, *_ = columns.in_lists
+    ends_s = times_s[program.spans.ends].tolist()
     ready_s: dict[int, float] = {}
     for code, stage in zip(codes, stages, strict=True):
         if code % op_cells.OVERLAPPED in (op_cells.B, op_cells.W):
-            ready_s[stage] = max(ready_s.get(stage, 0.0), times_s[program.spans.ends[op]])
+            ready_s[stage] = max(ready_s.get(stage, 0.0), ends_s[op])
         op += code < op_cells.OVERLAPPED
     return ready_s
 

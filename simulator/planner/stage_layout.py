@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from pipesched.schedules import Phase, ScheduleError, cell_code, machine_code, op_cells
+from pipesched.schedules import Phase, ScheduleError, cell_code
 from pipesched.schedules.builders import InFlightRule, build_generated, find
 
 _WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
@@ -99,6 +99,6 @@ def stage_layout(
             f"schedule {name}: got ranks that share a device, or have no stage, expected a device and a stage for each"
         )
     homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
-    overlaps = machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) > 0
+    overlaps = columns.num_overlaps > 0
     backwards = tuple(way for way in (_WHOLE, _SPLIT) if columns.counts[cell_code(way[0])])
     return StageLayout(homes, stages, backwards, overlaps, entry.in_flight)

@@ -13,7 +13,7 @@ from typing import TypeAlias, final
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts, flushed_bytes
-from pipesched.schedules import Message, Payload, Schedule, ScheduleError, machine_code, op_cells
+from pipesched.schedules import Message, Payload, Schedule, ScheduleError, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import USUAL_NETWORK, Buffers, Estimate, Inexact, NetworkOptions, Scenario
@@ -122,7 +122,7 @@ def bounds_of_cuts(lists: Schedule, alone: StageCosts, cluster: Cluster) -> CutB
             [layer.step_s / min(speeds) for layer in alone.stages],
         )
     )
-    hidden = alone.overlap / 2 if machine_code.num_above(columns.codes, op_cells.OVERLAPPED - 1) else 0.0
+    hidden = alone.overlap / 2 if columns.num_overlaps else 0.0
     return CutBounds(work, there_s, back_s, steps_s, hops_s, hidden)
 
 
@@ -130,7 +130,7 @@ def _sums_of_ranks(
     lists: Schedule, layers: Sequence[StageCost], cluster: Cluster
 ) -> tuple[tuple[tuple[int, list[float]], ...], ...]:
     """Return (stage, running sums of the seconds of its layers) for each stage of each rank."""
-    begins, codes, stages, *_ = lists.columns.in_form(in_arrays=False)
+    begins, codes, stages, *_ = lists.columns.in_lists
     sums_of: dict[object, list[float]] = {}
     ranks = []
     for device, (begin, end) in zip(lists.rank_to_device, pairwise(begins), strict=True):
@@ -160,7 +160,7 @@ def _sums_of_channels(
         cluster: The links.
         has_way: Whether each micro-batch goes through all stages within the run.
     """
-    begins, codes, stages, _, peers, _ = lists.columns.in_form(in_arrays=False)
+    begins, codes, stages, _, peers = lists.columns.in_lists
     sent = Counter(
         (rank, peers[cell], stages[cell] - (codes[cell] == op_cells.SEND_B))
         for rank, (begin, end) in enumerate(pairwise(begins))
@@ -198,7 +198,7 @@ def _work_s(layer: StageCost, counts: Iterable[tuple[int, int]]) -> float:
 def _small_cuts(lists: Schedule, layers: Sequence[StageCost], starts: Sequence[Layers]) -> list[Layers]:
     """Return cuts that balance the bytes of the ranks: weights, states, and as many activations as are in flight."""
     columns, most = lists.columns, defaultdict[tuple[int, int], int](int)
-    begins, codes, stages, *_ = columns.in_form(in_arrays=False)
+    begins, codes, stages, *_ = columns.in_lists
     for rank, (begin, end) in enumerate(pairwise(begins)):
         held: defaultdict[int, int] = defaultdict(int)
         for code, stage in zip(codes[begin:end], stages[begin:end], strict=True):

@@ -57,8 +57,8 @@ def test_a_file_that_is_there_but_cannot_be_read_is_refused(pipesched, folder, m
         "profile-links --help",
     ],
 )
-def test_a_prediction_a_list_and_help_load_no_validators_no_simpy_and_no_numbers(line):
-    heavy = {"pydantic", "pydantic_core", "simpy", "numpy", "pandas", "numba", "scipy", "torch", "matplotlib"}
+def test_a_prediction_a_list_and_help_load_no_validators_no_simpy_and_no_machine_code(line):
+    heavy = {"pydantic", "pydantic_core", "simpy", "pandas", "numba", "scipy", "torch", "matplotlib"}
     heavy |= set() if line == "--version" else {"importlib.metadata"}
     assert heavy & modules_of(line) == set()
 

@@ -3,8 +3,28 @@
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+
+from pipesched.schedules import machine_code
+
+
+class Pair(NamedTuple):
+    sums: list[float]
+    rows: list[list[int]]
+
+
+def add_up(columns, nothing):
+    given, pair = columns
+    total = 0
+    for i in range(len(given)):
+        total += given[i]
+        pair.sums[i] = total
+    pair.rows[1][2] = total + len(nothing)
+    return total
+
 
 LOOP = """
 def add(numbers, factor):
@@ -90,13 +110,24 @@ def test_compiling_is_reported_once_and_needs_no_folder_for_machine_code(tmp_pat
     assert (anew.stdout, anew.stderr) == ("compiling False\n12.0 12\n", "")
 
 
+def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):
+    pytest.importorskip("numba")
+    for break_even in (10**12, 0):
+        monkeypatch.setattr(machine_code, "BREAK_EVEN", break_even)
+        given, sums, rows, nothing = np.arange(4), np.zeros(4), np.zeros((2, 3), np.int32), np.zeros((0, 3))
+        given.flags.writeable = False
+        assert machine_code.run_loop(add_up, (given, Pair(sums, rows)), nothing, num_steps=10) == 6
+        assert sums.tolist() == [0, 1, 3, 6]
+        assert rows.tolist() == [[0, 0, 0], [0, 0, 6]]
+
+
 HOT_FROM = """
 import numpy as np
 from pipesched.schedules import machine_code
 from loop import add
 
 machine_code.BREAK_EVEN = 10
-answers = [machine_code.is_hot(num_steps, add) for num_steps in (9, 1, 109, 1)]
+answers = [machine_code._is_hot(num_steps, add, ()) for num_steps in (9, 1, 109, 1)]
 machine_code.compiled(add)(np.arange(4.0), 2.0)
 print(*answers)
 """

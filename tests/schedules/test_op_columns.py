@@ -36,13 +36,16 @@ def test_columns_hold_the_very_ops_that_they_are_read_from(schedule: Schedule):
 
 
 @pytest.mark.parametrize("schedule", LISTS, ids=lambda schedule: schedule.name)
-def test_columns_of_numpy_make_the_same_ops(schedule: Schedule):
-    lists = OpColumns.of(schedule.ops)
-    columns = (lists.begins, lists.codes, lists.stages, lists.microbatches, lists.others, lists.lookaheads)
-    arrays = OpColumns(*(numbers and np.array(numbers, np.int32) for numbers in columns))
-    assert tuple(row.ops for row in arrays.rows()) == schedule.ops
-    assert [len(row) for row in arrays.rows()] == list(map(len, schedule.ops))
-    assert arrays.has_messages == lists.has_messages
+def test_columns_of_lists_and_of_wider_numbers_make_the_same_ops(schedule: Schedule):
+    own = OpColumns.of(schedule.ops)
+    columns = (own.begins, own.codes, own.stages, own.microbatches, own.others, own.lookaheads)
+    lists = OpColumns(*(numbers if numbers is None else numbers.tolist() for numbers in columns))
+    wider = OpColumns(*(numbers if numbers is None else numbers.astype(np.int64) for numbers in columns))
+    for same in (lists, wider):
+        assert tuple(row.ops for row in same.rows()) == schedule.ops
+        assert [len(row) for row in same.rows()] == list(map(len, schedule.ops))
+        assert same.has_messages == own.has_messages
+        assert (same.codes.dtype, same.stages.dtype) == (np.int8, np.int32)
 
 
 def test_a_schedule_made_of_columns_is_the_schedule_made_of_ops():

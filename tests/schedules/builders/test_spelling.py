@@ -1,7 +1,4 @@
-import pytest
-
 from pipesched.schedules import Phase, Step
-from pipesched.schedules.builders import _spelling
 from pipesched.schedules.builders._spelling import Letter, first_turns, spelled
 
 ROWS = ["FFGbfBiS", "fFBbS"]
@@ -20,12 +17,15 @@ MEANING = (
 )
 
 
-@pytest.mark.parametrize("form", ["lists", "numpy"])
-def test_the_nth_letter_is_its_nth_op_in_every_form(form, monkeypatch):
-    monkeypatch.setattr(_spelling, "_takes_numpy", lambda num_ops: form == "numpy")
+def test_the_nth_letter_is_its_nth_op():
     columns = spelled(ROWS, LETTERS)
     assert tuple(" ".join(map(str, columns.ops(rank))) for rank in range(2)) == MEANING
-    assert isinstance(columns.stages, list) is (form == "lists")
+
+
+def test_letters_need_not_be_bytes():
+    letters = {"\u4e00": Letter(Phase.FORWARD, (0, 1)), "\u4e01": Letter(Phase.BACKWARD, (0, 1), turns_of="\u4e00")}
+    columns = spelled(["\u4e00\u4e01", "\u4e01\u4e00"], letters)
+    assert tuple(" ".join(map(str, columns.ops(rank))) for rank in range(2)) == ("0F0 0B1", "1B0 1F1")
 
 
 def test_turns_beyond_the_first_are_left_out():

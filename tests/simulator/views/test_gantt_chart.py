@@ -265,7 +265,7 @@ def test_charts_for_the_terminal_load_no_heavy_package():
         "import sys\n"
         "from pipesched.simulator.analysis import compare_timelines\n"
         "from pipesched.simulator.views import text_gantt, to_trace\n"
-        "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numpy') if m in sys.modules])"
+        "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numba') if m in sys.modules])"
     )
     done = run([sys.executable, "-c", code])
     assert done.stdout.strip() == "[]"
