@@ -124,7 +124,7 @@ def estimated(shape: GptShape, samples: int, tensor_parallel: int = 1, **how: bo
 def iteration(profile: Profile, schedule: Schedule, partition: Sequence[int], num_ranks: int) -> pipesched.Simulation:
     """Predict an iteration; each rank is on a node of its own, where other GPUs share its layers."""
     cluster = of_nodes(ONE_OF_A_NODE, num_ranks)
-    return pipesched.simulate(schedule, profile, cluster, partition=list(partition))
+    return pipesched.simulate(schedule, pipesched.Setup(profile, cluster, partition=list(partition)))
 
 
 def blocks_per_stage(num_blocks: int, num_stages: int) -> list[int]:

@@ -36,7 +36,9 @@ class Case:
 
     def simulated(self, m: int, n: int) -> pipesched.Simulation:
         """Return an iteration of N pipelines with M micro-batches each."""
-        return pipesched.simulate(lists(m, n), self.profile, microbatch_size=self.batch // m, partition="uniform")
+        return pipesched.simulate(
+            lists(m, n), pipesched.Setup(self.profile, microbatch_size=self.batch // m, partition="uniform")
+        )
 
     def measured(self, m: int, n: int, iterations: int) -> Metrics:
         """Return what a run of so many iterations, one behind the other, comes to."""

@@ -83,7 +83,7 @@ class Case:
     def optimum(self, **options: Any) -> pipesched.Optimum:
         is_uniform = isinstance(self.costs, pipesched.DeviceCost)
         options.setdefault("seconds", PROFILE_SECONDS if not is_uniform else SECONDS if self.p <= 4 else LARGE_SECONDS)
-        return pipesched.optimize(self.name, self.costs, **self.counts, num_workers=WORKERS, **options)
+        return pipesched.optimize(pipesched.build(self.name, **self.counts), self.costs, num_workers=WORKERS, **options)
 
 
 def table(cases: Iterator[Case], better: list[str]) -> Iterator[str]:
@@ -109,7 +109,7 @@ def table(cases: Iterator[Case], better: list[str]) -> Iterator[str]:
 
 def chart(case: Case, result: pipesched.Optimum, own_s: float) -> Iterator[str]:
     """Yield the schedule's own order above the better one."""
-    own = pipesched.simulate(case.name, case.costs, **case.counts)
+    own = pipesched.simulate(pipesched.build(case.name, **case.counts), case.costs)
     yield f"### {case.label}{case.name}, p = {case.p}, m = {case.m}: {own_s:.4g} s, or {result.makespan_s:.4g} s"
     yield from ("", "```text")
     yield pipesched.gantt(own, result.simulation).to_text(COLUMNS)
@@ -162,7 +162,7 @@ def unordered() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for name, (p, m) in product(UNORDERED, ((4, 8), (8, 32))):
         case = Case(name, p, m, None, replace(SPLIT, backward_s=2.0))
-        result = pipesched.simulate(name, case.costs, **case.counts, bound_seconds=0)
+        result = pipesched.simulate(pipesched.build(name, **case.counts), case.costs, bound_seconds=0)
         least = result.least
         assert least is not None
         yield (

@@ -63,7 +63,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     costs = pipesched.DeviceCost(0.001, 0.002, weight_bytes=10**6, saved_bytes=10**6, output_bytes=10**6)
     counts = {"num_ranks": arguments.ranks, "num_microbatches": arguments.microbatches}
-    result = pipesched.simulate("1f1b", costs, **counts)
+    result = pipesched.simulate(pipesched.build("1f1b", **counts), costs)
     with TemporaryDirectory() as folder:
         path = Path(folder, "page.html")
         begun_s = time.perf_counter()

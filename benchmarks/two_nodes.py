@@ -71,7 +71,7 @@ def report(runs: int) -> Iterator[str]:
             schedule = build(name, *COUNTS)
             costs = uneven_stages(schedule, OP_S, MESSAGE_BYTES)
             predicted_s, free_s = (
-                pipesched.simulate(schedule, costs, machines).makespan_s
+                pipesched.simulate(schedule, pipesched.Setup(costs, machines)).makespan_s
                 for machines in (replace(cluster, nics=SHARED), cluster)
             )
             measured_s = json.loads(torchrun(nodes, 2, [__file__, "--rank", name, "--runs", str(runs)]))

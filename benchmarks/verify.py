@@ -44,7 +44,7 @@ def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float =
         costs = uneven_stages(schedule, op_s, MESSAGE_BYTES, WEIGHT_BYTES)
         yield (
             f"{schedule.name}, p = {schedule.num_ranks}, m = {schedule.num_microbatches}",
-            pipesched.simulate(schedule, costs, flat(schedule.num_ranks, link)).makespan_s,
+            pipesched.simulate(schedule, pipesched.Setup(costs, flat(schedule.num_ranks, link))).makespan_s,
             pipesched.run(schedule, emulate=costs, iterations=runs).makespans_s,
         )
 

@@ -212,7 +212,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     p, m = DRAWN
     for name in CATALOGUE:
-        draw(pipesched.simulate(name, COST, num_ranks=p, num_microbatches=m), folder / f"{name}.png")
+        draw(pipesched.simulate(pipesched.build(name, p, m), COST), folder / f"{name}.png")
     (DOCS / "schedules.md").write_text(text)
     print(f"wrote docs/schedules.md and {len(CATALOGUE)} pictures")
 

@@ -19,7 +19,6 @@ from .errors import waiting_for as waiting_for
 from .errors import waits_told_to as waits_told_to
 from .errors import writing as writing
 from .run_settings import RunSettings as RunSettings
-from .run_settings import setting_choices as setting_choices
 from .run_settings import stream_fault as stream_fault
 from .run_settings import uses_streams as uses_streams
 from .settings import LAST_STACKS as LAST_STACKS

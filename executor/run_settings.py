@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from pipesched.executor.settings import Averaging, TransportKind
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
-from pipesched.schedules import PredictionRule
+from pipesched.schedules import LONGEST_S, Description, PredictionRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The settings of a run; the text beside a type is also its help on the command line."""
+    """The settings of a run."""
 
-    optimizer: Annotated[OptimizerName, "Optimizer from torch.optim."] = "adamw"
-    lr: Annotated[float, "Learning rate."] = 1e-3
-    seed: Annotated[int, "Seed for weights, data and dropout."] = 0
+    optimizer: Annotated[OptimizerName, Description("Optimizer from torch.optim.")] = "adamw"
+    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e6)] = 1e-3
+    seed: Annotated[int, Description("Seed for weights, data and dropout.", least=0, most=2**63 - 1)] = 0
     prediction: Annotated[
-        PredictionRule | None, "Rule for predicting weights where a schedule looks ahead; none: the schedule's own."
+        PredictionRule | None,
+        Description("Rule for predicting weights where a schedule looks ahead; none: the schedule's own."),
     ] = None
-    dtype: Annotated[Dtype, "Type of weights and activations, by its name in torch."] = "float32"
-    device: Annotated[DeviceKind, "Device of every rank."] = "cpu"
+    dtype: Annotated[Dtype, Description("Type of weights and activations, by its name in torch.")] = "float32"
+    device: Annotated[DeviceKind, Description("Device of every rank.")] = "cpu"
     transport: Annotated[
-        TransportKind, "A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."
+        TransportKind,
+        Description("A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."),
     ] = "auto"
-    has_green_contexts: Annotated[bool, "Give each rank on streams of a GPU multiprocessors of its own."] = False
-    backend: Annotated[Backend, "Backend of the messages; auto: nccl if every rank has a GPU, else gloo."] = "auto"
+    has_green_contexts: Annotated[
+        bool, Description("Give each rank on streams of a GPU multiprocessors of its own.")
+    ] = False
+    backend: Annotated[
+        Backend, Description("Backend of the messages; auto: nccl if every rank has a GPU, else gloo.")
+    ] = "auto"
     compression: Annotated[
-        MessagePrecision | None, "Send activations and gradients in half precision if their values fit."
+        MessagePrecision | None, Description("Send activations and gradients in half precision if their values fit.")
     ] = None
     averaging: Annotated[
-        Averaging, "Elastic averaging: against the last iteration's reference, or wait for this one's."
+        Averaging, Description("Elastic averaging: against the last iteration's reference, or wait for this one's.")
     ] = "asynchronous"
-    threads: Annotated[int, "CPU threads per rank."] = 1
-    timeout_s: Annotated[float, "Longest wait of a rank for one message [s]."] = 60.0
-    is_pinned: Annotated[bool, "Whether every rank on CPUs gets cores of its own, if there are enough."] = True
+    threads: Annotated[int, Description("CPU threads per rank.", least=1, most=1024)] = 1
+    timeout_s: Annotated[
+        float, Description("Longest wait of a rank for one message [s].", least=0.1, most=LONGEST_S)
+    ] = 60.0
+    is_pinned: Annotated[
+        bool,
+        Description(
+            "Whether every rank on CPUs gets cores of its own, if there are enough.",
+            option="--no-pin",
+            turned_off="Let the operating system choose the cores of every rank.",
+        ),
+    ] = True
     save: Annotated[
-        str | None, "Folder for the parameters of every stage after the last run; none: nothing is saved."
+        str | None, Description("Folder for the parameters of every stage after the last run; none: nothing is saved.")
     ] = None
 
     def values(self) -> dict[str, Any]:
@@ -66,15 +80,3 @@ def stream_fault(settings: RunSettings) -> str | None:
             "compressed message is known only when the device is done; try `transport=processes`"
         )
     return None
-
-
-@cache
-def setting_choices() -> dict[str, tuple[object, ...]]:
-    """Return the accepted words, and None, of each setting whose values are words."""
-    choices: dict[str, tuple[object, ...]] = {}
-    for name, hint in get_type_hints(RunSettings).items():
-        alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint)
-        words = [word for part in alternatives if get_origin(part) is Literal for word in get_args(part)]
-        if words:
-            choices[name] = (None, *words) if type(None) in alternatives else tuple(words)
-    return choices

@@ -1,6 +1,7 @@
 from . import cli as cli
 from . import executor as executor
 from . import profiles as profiles
+from . import questions as questions
 from . import schedules as schedules
 from . import simulator as simulator
 from . import workflows as workflows
@@ -44,6 +45,8 @@ from .workflows import ArgumentError as ArgumentError
 from .workflows import close as close
 from .workflows import session as session
 from .workflows.arguments import RunKeywords as RunKeywords
+from .workflows.arguments import ScheduleSource as ScheduleSource
+from .workflows.arguments import build_own as build_own
 from .workflows.checking import CheckReport as CheckReport
 from .workflows.checking import VersionReport as VersionReport
 from .workflows.checking import check as check
@@ -71,6 +74,7 @@ from .workflows.planning import partition as partition
 from .workflows.planning import plan as plan
 from .workflows.simulating import Goodput as Goodput
 from .workflows.simulating import ScheduleComparison as ScheduleComparison
+from .workflows.simulating import Setup as Setup
 from .workflows.simulating import Simulation as Simulation
 from .workflows.simulating import compare as compare
 from .workflows.simulating import goodput as goodput

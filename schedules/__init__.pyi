@@ -78,6 +78,13 @@ from .schedule import routes as routes
 from .schedule import shows_messages as shows_messages
 from .schedule import stage_share as stage_share
 from .schedule import stages_of as stages_of
+from .settings import Declared as Declared
+from .settings import Description as Description
+from .settings import declaration as declaration
+from .settings import declared as declared
+from .settings import faults as faults
+from .settings import option_name as option_name
+from .settings import values_of as values_of
 from .span import Span as Span
 from .span import is_work as is_work
 from .span_columns import SpanColumns as SpanColumns

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pipesched.schedules import integer, shown
+from pipesched.schedules import Description
 
 Protocol: TypeAlias = Literal["rendezvous", "eager"]
 Sends: TypeAlias = Literal["posted", "blocking"]
@@ -19,33 +18,25 @@ does, one per micro-batch."""
 class NetworkOptions:
     """How messages go, and their effect on senders.
 
-    Attributes:
-        protocol: Whether a transfer waits for the receiver's buffer (``"rendezvous"``) or not (``"eager"``).
-        sends: Whether a Send only posts (``"posted"``), or keeps its rank until the message has left, and under
-            rendezvous until it is there (``"blocking"``).
-        chunk_bytes: Messages pass shared NICs in pieces of this size, interleaved with other messages, and reductions
-            round by round; None for messages in one piece.
-        slowdown: A device's computations run 1 + this times as long while a message or a reduction of its is in flight.
+    Under ``rendezvous`` a transfer waits for the receiver's buffer; a blocking Send then keeps its rank until the
+    message is there. In chunks, messages on shared NICs are interleaved, and reductions go round by round.
     """
 
-    protocol: Protocol = "rendezvous"
-    sends: Sends = "posted"
-    chunk_bytes: int | None = None
-    slowdown: float = 0.0
-
-    def faults(self) -> Iterator[str]:
-        """Say which of them are out of their range."""
-        for name, words in (("protocol", get_args(Protocol)), ("sends", get_args(Sends))):
-            word = getattr(self, name)
-            if not isinstance(word, str) or word not in words:
-                yield f"{name}: got {shown(word)}, expected {' or '.join(words)}"
-        if self.chunk_bytes is not None and (integer(self.chunk_bytes) or 0) < 1:
-            yield f"chunk_bytes: got {shown(self.chunk_bytes)}, expected at least 1; None sends whole messages"
-        if not (isinstance(self.slowdown, int | float) and 0 <= self.slowdown <= _MOST_SLOWDOWN):
-            yield f"slowdown: got {shown(self.slowdown)}, expected 0 to {_MOST_SLOWDOWN:g}; 0.1 is a tenth longer"
-
-
-_MOST_SLOWDOWN = 100.0
+    panel: ClassVar[str] = "Network"
+    protocol: Annotated[
+        Protocol, Description("Start of a transfer: when both sides have posted, or only the sender.")
+    ] = "rendezvous"
+    sends: Annotated[Sends, Description("Return of a Send: at once, or after the message has left.")] = "posted"
+    chunk_bytes: Annotated[
+        int | None,
+        Description("Size of the pieces in which messages pass shared NICs: 64KiB (default: whole messages).", least=1),
+    ] = None
+    slowdown: Annotated[
+        float,
+        Description(
+            "Slowdown X of ops beside a message in flight: they take 1 + X times as long.", least=0.0, most=100.0
+        ),
+    ] = 0.0
 
 
 USUAL_NETWORK = NetworkOptions()

@@ -17,7 +17,7 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-ver
 OUR_NAMES = ("executor.py", "profiles.py", "profiles/__init__.py", "simulator.py")
 CELL = """
 import pipesched
-result = pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_microbatches=4)
+result = pipesched.simulate(pipesched.build("1f1b", 2, 4), pipesched.DeviceCost(1.0, 2.0))
 print(pipesched.__file__, result.makespan_s)
 """
 

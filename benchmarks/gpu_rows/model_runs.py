@@ -24,7 +24,7 @@ from pipesched.simulator.fidelity import ErrorSplit
 from pipesched.simulator.memory import peak_memory
 from pipesched.workflows.arguments import read_schedule_argument
 from pipesched.workflows.measuring import modelled_spec
-from pipesched.workflows.simulating import Conditions, predict_source
+from pipesched.workflows.simulating import Setup, predict_source
 from pipesched.workflows.timelines import explain_error
 from pipesched.workflows.verifying.schedule_verification import with_buffers_of
 
@@ -169,10 +169,10 @@ def _verified(card: Card, case: Case) -> Verified:
         card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares,
         splits=source.schedule.columns.splits_backward,
     )  # fmt: skip
-    conditions = Conditions(costs=profile, microbatch_size=case.size, partition="balanced")
-    conditions = with_buffers_of(settings, conditions)
-    prediction = predict_source(source, conditions)
-    bounds = conditions.bounds_of(source)
+    setup = Setup(costs=profile, microbatch_size=case.size, partition="balanced")
+    setup = with_buffers_of(settings, setup)
+    prediction = predict_source(source, setup)
+    bounds = setup.bounds_of(source)
     assert bounds is not None, "the model is measured"
     counts = {"iterations": card.pick(3, 2), "warmup": card.pick(2, 1)}
     measured = streamed(modelled_spec(source.schedule, case.model, bounds, case.size, settings, **counts))

@@ -96,7 +96,7 @@ def large() -> Iterator[Figure]:
 def optimum() -> Iterator[Figure]:
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
     begun_s = time.perf_counter()
-    result = pipesched.optimize("zb_h1", costs, num_ranks=8, num_microbatches=32, in_flight=8, seconds=50.0)
+    result = pipesched.optimize(pipesched.build("zb_h1", 8, 32), costs, in_flight=8, seconds=50.0)
     took_s = time.perf_counter() - begun_s
     figure = f"{result.least.gap:.2%}, {took_s:.1f} s"
     is_proven = result.least.gap <= 1e-9 and took_s <= 60

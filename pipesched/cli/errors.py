@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from pipesched.profiles.io import TRUST_ADVICE
+from pipesched.schedules import option_name
 from pipesched.workflows import ArgumentError
 
 FINE = 0
@@ -19,23 +20,7 @@ STOPPED = 130
 """Exit code if the user stopped the command: 128 + SIGINT, as in shells."""
 
 _FLAGS = {
-    "is_repeated": "--repeated",
-    "num_ranks": "--ranks",
-    "num_microbatches": "--microbatches",
-    "num_chunks": "--chunks",
-    "num_devices": "--devices",
-    "num_runs": "--runs",
-    "num_steps": "--steps",
-    "is_distributed": "--distributed",
     "limit_bytes": "--memory-limit",
-    "timeout_s": "--timeout",
-    "has_green_contexts": "--green-contexts",
-    "from_s": "--from",
-    "to_s": "--to",
-    "budget_s": "--budget",
-    "fail_every_s": "--fail-every",
-    "restart_s": "--restart",
-    "checkpoint_s": "--checkpoint",
     "parameters": "--set",
     "patterns": "--pattern",
     "has_one_clock": "--same-clock",
@@ -43,10 +28,9 @@ _FLAGS = {
     "latency_factor": "--link latency",
     "slow_devices": "--slow",
     "slow_links": "--slow",
-    "is_split": "--split",
     "bound_seconds": "--bound",
 }
-"""Options whose names differ from the arguments of the library."""
+"""Options with names of their own; `option_name` gives the others."""
 
 
 _SAID = {
@@ -113,4 +97,4 @@ def in_flags(error: BaseException | str) -> str:
 
 
 def _flag(argument: str) -> str:
-    return _FLAGS.get(argument, "--" + argument.replace("_", "-"))
+    return _FLAGS.get(argument) or option_name(argument)

@@ -12,6 +12,7 @@ from . import training as training
 from . import tuning as tuning
 from . import verifying as verifying
 from . import what_if as what_if
+from .asking import asks as asks
 from .choices import AccountingChoice as AccountingChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import FormatName as FormatName
@@ -36,6 +37,7 @@ from .errors import require_numbers as require_numbers
 from .errors import require_optional as require_optional
 from .errors import require_path as require_path
 from .errors import require_rate as require_rate
+from .errors import require_settings as require_settings
 from .errors import require_share as require_share
 from .errors import require_some as require_some
 from .notes import NOT_ONE_SPEED as NOT_ONE_SPEED

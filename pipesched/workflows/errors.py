@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from pipesched.schedules import MAX_NUMBER, OneLineError, integer, shown
+from pipesched.schedules import MAX_NUMBER, OneLineError, declared, faults, integer, shown
 
 MAX_INT64 = 2**63 - 1
 """Most bytes, and the largest seed."""
@@ -22,6 +22,21 @@ MAX_PROCESSES = 1024
 
 class ArgumentError(OneLineError):
     """An argument, or a combination of arguments, is invalid: ``name: got .., expected ..; try ..``."""
+
+
+def require_settings(record: Any) -> None:
+    """Refuse a dataclass with an invalid declared setting; integers of numpy become Python integers.
+
+    Raises:
+        ArgumentError: A setting is invalid.
+    """
+    for fault in faults(record):
+        raise ArgumentError(fault)
+    for name in declared(record.__class__):
+        value = getattr(record, name)
+        number = integer(value)
+        if number is not None and type(value) is not int:
+            object.__setattr__(record, name, number)  # it is frozen
 
 
 def require_choice(name: str, value: object, choices: Collection[object]) -> None:

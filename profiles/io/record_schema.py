@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -9,6 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pipesched.profiles.costs import StageCost
 from pipesched.profiles.io.cost_columns import BACKWARDS, COST_COLUMNS, cell_limits
 from pipesched.profiles.io.validation import record_adapter
+from pipesched.schedules import declared
 from pipesched.schedules.formats import attribute_docs, first_sentence
 
 _HEAD = {
@@ -69,6 +71,7 @@ def _filled(*columns: str) -> dict[str, Any]:
 def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
     value = getattr(kind, "becomes", kind)
     docs = _HEAD | attribute_docs(value) | attribute_docs(kind)
+    settings = declared(value) if is_dataclass(value) else {}
     schema |= {"title": value.__name__.strip("_"), "description": first_sentence(value), "additionalProperties": False}
     for name, field in schema["properties"].items():
         field.pop("title", None)
@@ -76,6 +79,8 @@ def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
             field["additionalProperties"] = False
         if name in docs:
             field["description"] = docs[name]
+        elif name in settings:
+            field["description"] = settings[name].description.text
     tags = [name for name, field in schema["properties"].items() if "const" in field]
     if tags:  # they tell the alternatives of a union apart, so they have to be there
         schema["required"] = list(dict.fromkeys((*tags, *schema.get("required", ()))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule
+from pipesched.schedules import Schedule, faults
 from pipesched.simulator import NetworkOptions, SimulationError
 
 _MAX_JITTER = 10.0
@@ -19,24 +19,24 @@ def require_simulable(
     Raises:
         SimulationError: Costs or devices are missing, or an option is out of its range.
     """
-    options = [*network.faults()]
+    options = [*faults(network)]
     if not 0 <= jitter <= _MAX_JITTER:
         options.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
     if options:  # they do not depend on the schedule
         raise SimulationError("; ".join(options))
-    faults = []
+    problems = []
     if schedule.num_stages > costs.num_stages:
-        faults.append(
+        problems.append(
             f"got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}; "
             "partition the model into as many stages as the schedule has"
         )
     num_devices = max(schedule.rank_to_device, default=-1) + 1
     if num_devices > len(cluster.devices):
-        faults.append(
+        problems.append(
             f"got a cluster ({cluster.origin}) of {len(cluster.devices)} devices, expected {num_devices}; "
             "add devices or use fewer ranks"
         )
     if not 0 <= costs.overlap <= 1:
-        faults.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
-    if faults:
-        raise SimulationError(f"{schedule.name}: " + "; ".join(faults))
+        problems.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
+    if problems:
+        raise SimulationError(f"{schedule.name}: " + "; ".join(problems))

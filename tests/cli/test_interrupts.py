@@ -24,32 +24,32 @@ def begin():
     time.sleep(60)
 """
 SWALLOWED = """
-import pipesched.workflows.simulating as room
+import pipesched as room
 class Library:
     def __del__(self):
         begin()
 def simulate(*given, **named):
     Library()
     time.sleep(60)
-room.simulate_source = simulate
+room.simulate = simulate
 """
 TRANSLATED = """
-import pipesched.workflows.simulating as room
+import pipesched as room
 def simulate(*given, **named):
     try:
         begin()
     except BaseException as error:
         raise ValueError("a library was surprised") from error
-room.simulate_source = simulate
+room.simulate = simulate
 """
 STUCK = """
-import pipesched.workflows.simulating as room
+import pipesched as room
 def simulate(*given, **named):
     try:
         begin()
     finally:
         time.sleep(60)
-room.simulate_source = simulate
+room.simulate = simulate
 """
 PRINTING = """
 import pipesched.cli.commands.simulate as command

@@ -1,7 +1,7 @@
 """The options of a run are made of its settings: name, default, and what the help says."""
 
 import inspect
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 
@@ -13,9 +13,10 @@ from pipesched.cli.options.setting_options import setting_option, setting_words
 from pipesched.cli.options.train_options import TrainOptions
 from pipesched.executor import RunSettings
 from pipesched.executor.launch import Measure, job_from_json
+from pipesched.schedules import declared
 
 GROUPS = [RunOptions, TrainOptions, ModelOptions, LayerOptions]
-MEANINGS = {name: hint.__metadata__[0] for name, hint in get_type_hints(RunSettings, include_extras=True).items()}
+SETTINGS = declared(RunSettings)
 
 
 def options_of(group):
@@ -34,9 +35,9 @@ def test_an_option_that_is_not_given_leaves_a_setting_as_it_is_in_the_library(gr
         assert getattr(group(), name) == default
         if name in parameters and name != "is_pinned":
             assert parameters[name].default == default
-    told = {name for name in parameters if name in MEANINGS and group.shown[name] is None and name != "is_pinned"}
+    told = {name for name in parameters if name in SETTINGS and group.shown[name] is None and name != "is_pinned"}
     for name in told:
-        assert get_args(parameters[name].annotation)[1].help == MEANINGS[name]
+        assert get_args(parameters[name].annotation)[1].help == SETTINGS[name].description.text
 
 
 def test_a_command_may_word_the_help_of_a_setting_itself():
@@ -46,7 +47,7 @@ def test_a_command_may_word_the_help_of_a_setting_itself():
 
 
 def test_a_flag_turns_off_what_is_on(pipesched, folder):
-    assert setting_option("is_pinned")[1] is False
+    assert setting_option(SETTINGS["is_pinned"])[1] is False
     for flag, is_pinned in (("", True), ("--no-pin", False)):
         assert pipesched(f"run -s gpipe -p 2 -m 2 --uniform f=1,b=2 --job job.json {flag}").code == 0
         assert job_from_json((folder / "job.json").read_text(), "job.json").is_pinned is is_pinned

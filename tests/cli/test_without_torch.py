@@ -107,7 +107,7 @@ def test_the_library_is_imported_and_simulates_without_torch():
             sys.executable,
             "-c",
             f"{HIDE_TORCH}\nimport pipesched; costs = pipesched.DeviceCost(1.0, 2.0)\n"
-            "print(pipesched.simulate('1f1b', costs, num_ranks=2, num_microbatches=4).makespan_s)",
+            "print(pipesched.simulate(pipesched.build('1f1b', 2, 4), costs).makespan_s)",
         ],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )

@@ -34,7 +34,7 @@ def test_every_name_of_the_library_is_there_and_documented():
 def test_simulating_loads_no_torch_and_no_terminal():
     code = """
 import sys, pipesched
-pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_microbatches=2)
+pipesched.simulate(pipesched.build("1f1b", 2, 2), pipesched.DeviceCost(1.0, 2.0))
 print([name for name in ("torch", "typer", "rich", "pandas", "matplotlib") if name in sys.modules])
 """
     assert in_child(code).strip() == "[]"
@@ -43,13 +43,10 @@ print([name for name in ("torch", "typer", "rich", "pandas", "matplotlib") if na
 def test_an_argument_that_several_functions_take_is_the_same_in_each():
     """A function shows all its arguments with their defaults; here they are held to each other."""
     functions = [
-        pipesched.simulate, pipesched.compare, pipesched.check, pipesched.versions, pipesched.run, pipesched.train,
-        pipesched.verify, pipesched.verify_rounds, pipesched.what_if, pipesched.replay, pipesched.optimize,
+        pipesched.compare, pipesched.check, pipesched.versions, pipesched.run, pipesched.train, pipesched.verify,
+        pipesched.verify_rounds, pipesched.what_if, pipesched.tune, pipesched.plan,
     ]  # fmt: skip
-    names = [
-        "num_ranks", "num_microbatches", "num_chunks", "parameters", "partition", "network", "compression",
-        "convert_bytes_per_s", "buffers", "jitter", "engine",
-    ]  # fmt: skip
+    names = ["num_ranks", "num_microbatches", "num_chunks", "parameters", "partition", "network"]
     signatures = [inspect.signature(function).parameters for function in functions]
     for name in names:
         shared = [parameters[name] for parameters in signatures if name in parameters]

@@ -171,7 +171,7 @@ def test_bytes_that_nobody_knows_are_named(cost, missing):
 )
 def test_a_schedule_of_side_by_side_ops_says_that_costs_hide_nothing_of_them(name, overlap, is_said):
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, overlap=overlap)
-    notes = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8).notes
+    notes = pipesched.simulate(pipesched.build(name, 4, 8), costs).notes
     assert ["dualpipe: forwards run beside backwards" in note for note in notes] == [True] * is_said
 
 

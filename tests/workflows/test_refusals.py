@@ -14,11 +14,10 @@ GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
 COST = pipesched.DeviceCost(1.0, 2.0)
 FAST = pipesched.Link(0.0, 10**400)
 
-simulate: Any = partial(pipesched.simulate, num_ranks=2, num_microbatches=2)
-simulate_profile: Any = partial(simulate, "1f1b", GPT)
-simulate_cost: Any = partial(simulate, "1f1b", COST)
-simulate_lists: Any = pipesched.simulate
-simulate_half: Any = partial(simulate_profile, compression="half")
+LISTS = pipesched.build("1f1b", 2, 2)
+
+setup: Any = pipesched.Setup
+simulate: Any = pipesched.simulate
 versions: Any = partial(pipesched.versions, "pipedream", num_ranks=2, num_microbatches=8)
 check: Any = partial(pipesched.check, "1f1b", num_ranks=2, num_microbatches=2)
 check_lists: Any = pipesched.check
@@ -31,9 +30,9 @@ tune: Any = partial(pipesched.tune, GPT, 8, num_devices=2)
 goodput_of: Any = partial(pipesched.goodput, step_s=1.0, num_steps=9, fail_every_s=9.0, restart_s=1.0, checkpoint_s=1.0)
 
 WORDS = [
-    ("buffers: got 'foo', expected one of pooled, at_use, per_microbatch", lambda: simulate_cost(buffers="foo")),
-    ("engine: got 'foo', expected one of fast, simpy", lambda: simulate_cost(engine="foo")),
-    ("compression: got 'foo', expected one of half", lambda: simulate_cost(compression="foo")),
+    ("buffers: got 'foo', expected one of pooled, at_use, per_microbatch", lambda: setup(COST, buffers="foo")),
+    ("engine: got 'foo', expected one of fast, simpy", lambda: setup(COST, engine="foo")),
+    ("compression: got 'foo', expected one of half", lambda: setup(COST, compression="foo")),
     ("by: got 'tme', expected one of replicas, time, memory", lambda: partition(GPT, 2, by="tme")),
     ("form: got 'foo', expected one of paper, published", lambda: partition(GPT, 2, form="foo")),
     ("evaluator: got 'foo', expected one of simulate, avgpipe", lambda: tune(evaluator="foo")),
@@ -46,14 +45,14 @@ NUMBERS = [
     ("step_s: got inf, expected a finite number of at least 0", lambda: goodput_of(step_s=float("inf"))),
     ("restart_s: got .120s., expected a finite number", lambda: goodput_of(restart_s="120s")),
     ("checkpoint_every: got 10, expected at most 9", lambda: goodput_of(checkpoint_every=10)),
-    ("microbatch_size: got 0, expected at least 1", lambda: simulate_profile(microbatch_size=0)),
+    ("microbatch_size: got 0, expected at least 1", lambda: setup(GPT, microbatch_size=0)),
     ("microbatch_size: got 0, expected at least 1", lambda: partition(GPT, 2, microbatch_size=0)),
     ("microbatch_size: got True, expected an integer", lambda: partition(GPT, 2, microbatch_size=True)),
     ("num_devices: got 0, expected at least 1", lambda: partition(GPT, 0)),
     ("num_devices: got 0, expected at least 1", lambda: plan(8, num_devices=0)),
     ("num_devices: got -4, expected at least 1", lambda: plan(8, num_devices=-4)),
     ("num_devices: got 0, expected at least 1", lambda: tune(num_devices=0)),
-    ("num_runs: got 0, expected at least 1", lambda: simulate_cost(num_runs=0, jitter=0.1)),
+    ("num_runs: got 0, expected at least 1", lambda: simulate(LISTS, COST, num_runs=0)),
     ("top: got 0, expected at least 1", lambda: plan(8, top=0)),
     ("batch_size: got 0, expected at least 1", lambda: plan(0)),
     ("pipelines: got 0, expected at least 1", lambda: tune(pipelines=[0])),
@@ -61,31 +60,31 @@ NUMBERS = [
     ("advances: got -1, expected at least 0", lambda: tune(advances=[-1])),
     ("num_workers: got -1, expected at least 1", lambda: tune(num_workers=-1)),
     ("num_workers: got 0, expected at least 1", lambda: plan(8, num_workers=0)),
-    ("costs: forward_s: got -1.0, expected a finite number", lambda: simulate("1f1b", pipesched.DeviceCost(-1.0, 2.0))),
-    ("costs: backward_s: got -2.0, expected a finite", lambda: simulate("1f1b", pipesched.uniform(2, 1.0, -2.0))),
-    ("convert_bytes_per_s: got 0, expected a number above 0", lambda: simulate_half(convert_bytes_per_s=0)),
+    ("costs: forward_s: got -1.0, expected a finite number", lambda: setup(pipesched.DeviceCost(-1.0, 2.0))),
+    ("costs: backward_s: got -2.0, expected a finite", lambda: setup(pipesched.uniform(2, 1.0, -2.0))),
+    ("convert_bytes_per_s: got 0, expected a finite number of", lambda: setup(COST, convert_bytes_per_s=0)),
     ("convert_bytes_per_s: got -1, expected a number above 0", lambda: plan(8, convert_bytes_per_s=-1)),
-    ("costs: forward_s: got 1000.*, expected a finite", lambda: simulate("1f1b", pipesched.DeviceCost(10**400, 2.0))),
-    ("costs: saved_bytes: got 1000", lambda: simulate("1f1b", pipesched.DeviceCost(1, 2, saved_bytes=10**400))),
-    ("cluster: intra: bandwidth_bytes_per_s: got 10", lambda: simulate_cost(pipesched.flat(2, FAST))),
-    ("convert_bytes_per_s: got 1000.*, expected a number above 0", lambda: simulate_half(convert_bytes_per_s=10**400)),
+    ("costs: forward_s: got 1000.*, expected a finite", lambda: setup(pipesched.DeviceCost(10**400, 2.0))),
+    ("costs: saved_bytes: got 1000", lambda: setup(pipesched.DeviceCost(1, 2, saved_bytes=10**400))),
+    ("cluster: intra: bandwidth_bytes_per_s: got 10", lambda: simulate(LISTS, setup(COST, pipesched.flat(2, FAST)))),
+    ("convert_bytes_per_s: got 1000.*, expected a finite", lambda: setup(COST, convert_bytes_per_s=10**400)),
     ("depths: got an empty list, expected at least one", lambda: plan(8, depths=[])),
     ("microbatches: got an empty list, expected at least one", lambda: tune(microbatches=[])),
-    ("partition: got 0, expected at least 1", lambda: simulate_profile(partition=[0, 2])),
+    ("partition: got 0, expected at least 1", lambda: setup(GPT, partition=[0, 2])),
 ]
 KINDS = [
-    ("schedule: got None, expected a Schedule", lambda: simulate_lists(None, COST)),
+    ("schedule: got None, expected a Schedule", lambda: simulate(None, COST)),
     ("schedule: got 5, expected a Schedule", lambda: simulate(5, COST)),
     ("schedule: got 7, expected a Schedule", lambda: check_lists(7)),
-    ("costs: got None, expected StageCosts", lambda: simulate("1f1b", None)),
-    ("costs: got 3, expected StageCosts", lambda: simulate("1f1b", 3)),
-    ("parameters: got 3, expected names with their values", lambda: simulate_cost(parameters=3)),
+    ("costs: got None, expected StageCosts", lambda: simulate(LISTS, None)),
+    ("costs: got 3, expected StageCosts", lambda: simulate(LISTS, 3)),
+    ("parameters: got 3, expected names with their values", lambda: compare(["1f1b"], COST, parameters=3)),
     ("weights: got 3, expected a list", lambda: versions(weights=3)),
-    ("cluster: got 7, expected a Cluster", lambda: simulate_cost(7)),
-    ("network: got 'eager', expected NetworkOptions", lambda: simulate_cost(network="eager")),
+    ("cluster: got 7, expected a Cluster", lambda: simulate(LISTS, setup(COST, 7))),
+    ("network: got 'eager', expected NetworkOptions", lambda: setup(COST, network="eager")),
     ("network: got 'eager', expected NetworkOptions", lambda: tune(network="eager")),
     ("profile: got 3, expected a Profile", lambda: partition(3, 2)),
-    ("partition: got 3, expected balanced", lambda: simulate_profile(partition=3)),
+    ("partition: got 3, expected balanced", lambda: setup(GPT, partition=3)),
     (r"schedules: got 'gpipe', expected a list; try \['gpipe'\]", lambda: compare("gpipe", COST)),
     ("schedules: got '1f1b', expected a list", lambda: plan(8, schedules="1f1b")),
     ("schedules: got '1f1b', expected a list", lambda: tune(schedules="1f1b")),
@@ -106,10 +105,10 @@ def test_what_makes_no_sense_is_refused_by_name(message, call):
 
 def test_a_partition_may_be_a_list_of_layers_per_stage():
     num_layers = len(pipesched.load_profile(GPT).layers)
-    expected = simulate_profile(partition=f"3,{num_layers - 3}").makespan_s
+    expected = simulate(LISTS, setup(GPT, partition=f"3,{num_layers - 3}")).makespan_s
 
     for given in ([3, num_layers - 3], (3, num_layers - 3)):
-        assert simulate_profile(partition=given).makespan_s == expected
+        assert simulate(LISTS, setup(GPT, partition=given)).makespan_s == expected
     tuned = pipesched.tune(GPT, 8, num_devices=2, partition=[3, num_layers - 3], microbatches=[4], pipelines=[1])
     assert tuned.problem.partition == f"3,{num_layers - 3}"
 

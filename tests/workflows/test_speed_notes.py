@@ -28,7 +28,7 @@ def timed(yardstick):
 
 
 PROFILE = timed(BEFORE)
-PREDICTED = pipesched.simulate("1f1b", PROFILE, **COUNTS).timeline
+PREDICTED = pipesched.simulate(pipesched.build("1f1b", **COUNTS), PROFILE).timeline
 RUN = replace(PREDICTED, source="measured", yardstick=SLOW)
 
 
@@ -63,7 +63,7 @@ def test_costs_from_runs_and_profiles_fitted_to_them_are_of_the_speed_of_the_run
     assert pipesched.profile_from_runs(RUN, PROFILE).profile.provenance.yardstick == SLOW
     costs = pipesched.costs_from_runs([RUN, replace(RUN, yardstick=BEFORE)]).costs
     assert costs.yardstick == Yardstick("cpu", 2, 1.25)
-    assert pipesched.simulate("1f1b", costs, **COUNTS).timeline.yardstick == costs.yardstick
+    assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), costs).timeline.yardstick == costs.yardstick
     assert median_profile(PROFILE, timed(SLOW)).provenance.yardstick == Yardstick("cpu", 2, 1.25)
 
 

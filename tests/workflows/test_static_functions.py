@@ -30,7 +30,7 @@ def test_the_picture_of_a_cut_has_the_time_of_each_stage_and_its_memory(profile)
 
 def test_what_partition_finds_is_what_simulate_takes(profile):
     cut = pipesched.partition(profile, 4, by="time")
-    by_layers = pipesched.simulate("1f1b", profile, num_ranks=4, num_microbatches=8, partition=cut.layers)
+    by_layers = pipesched.simulate(pipesched.build("1f1b", 4, 8), pipesched.Setup(profile, partition=cut.layers))
 
     assert cut.fits
     assert sum(map(int, cut.layers.split(","))) == len(profile.layers)
@@ -50,7 +50,7 @@ def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_
     assert len(search.to_frame()) == len(search.table().rows) == 3
     assert isinstance(search.plot(), Figure)
     with pytest.raises(ArgumentError, match=r"^plan: got `partition` too"):
-        pipesched.simulate(search.plan, profile, partition="uniform")
+        pipesched.simulate(search.plan, pipesched.Setup(profile, partition="uniform"))
     with pytest.raises(ArgumentError, match=r"^costs: got a profile of other, expected one of gpt"):
         pipesched.simulate(search.plan, replace(profile, model="other"))
 
@@ -101,7 +101,7 @@ def test_staleness_of_pipedream_falls_by_one_from_rank_to_rank():
 
 
 def test_pictures_and_traces_are_of_timelines_simulations_and_files(tmp_path):
-    simulation = pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_microbatches=2)
+    simulation = pipesched.simulate(pipesched.build("1f1b", 2, 2), pipesched.DeviceCost(1.0, 2.0))
     chart = pipesched.gantt(simulation, simulation.timeline, title="<b>")
     pipesched.trace(simulation).save(tmp_path / "trace.json")
     chart.save(tmp_path / "chart.svg")

@@ -14,13 +14,14 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_list import options_of_each
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import BuffersOption, RunsOption, SimulationOptions
+from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.shown_timelines import require_no_simulation
 from pipesched.cli.terminal import comparing, json_answer, print_result, progress_bar
+from pipesched.questions import RunCount
 from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import merged_notes
 
@@ -49,8 +50,7 @@ def compare(
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008
-    runs: RunsOption = 1,
-    buffers: BuffersOption = "pooled",
+    runs: RunCount = RunCount(),  # noqa: B008
     gantt: Annotated[
         Path | None,
         typer.Option(help="Draw the Timelines one under another on one time axis: .png, .svg, .pdf or .html."),
@@ -81,8 +81,8 @@ def compare(
         require_no_simulation(Path(names[0]), schedule, costs, simulation)
         _compare_timelines([Path(name) for name in names], form, gantt, out or ())
         return
-    num_runs = require_runs(runs, simulation.jitter)
-    compared = _compared(names, schedule, costs, simulation, buffers, num_runs, keep_going=all_schedules)
+    num_runs = require_runs(runs.num_runs, simulation.jitter)
+    compared = _compared(names, schedule, costs, simulation, num_runs, keep_going=all_schedules)
     rows = compared.to_rows()
     details = [prediction.details for prediction in compared.predictions]
     notes = merged_notes(
@@ -203,7 +203,6 @@ def _compared(
     options: ScheduleOptions,
     costs: CostOptions,
     simulation: SimulationOptions,
-    buffers: BuffersOption,
     num_runs: int,
     *,
     keep_going: bool,
@@ -221,7 +220,7 @@ def _compared(
     with progress_bar("comparing") as tick:
         return compare_sources(
             sources,
-            lambda source: costs.conditions(source, simulation, buffers),
+            lambda source: costs.setup(source, simulation),
             num_runs=num_runs,
             keep_going=REFUSED if keep_going else (ProfileError,),
             say=in_flags,

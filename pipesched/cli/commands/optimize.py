@@ -7,63 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import MessageOptions, SimulationOptions
+from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs
 from pipesched.cli.terminal import percent, print_json, print_result, progress_bar
 from pipesched.cli.terminal import seconds as in_seconds
-from pipesched.workflows import MAX_PROCESSES
+from pipesched.questions import OptimizeSettings
+from pipesched.schedules import values_of
+from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
-
-_SEARCH = "Search"
 
 
 @grouped
 def optimize(
     schedule: ScheduleOptions,
     costs: CostOptions,
-    messages: MessageOptions = MessageOptions(),  # noqa: B008 -- frozen
-    in_flight: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_SEARCH,
-            help="Most micro-batches in flight on a rank (default: by the memory of the devices, or the most of "
-            "the schedule).",
-        ),
-    ] = None,
-    split: Annotated[
-        bool, typer.Option("--split", rich_help_panel=_SEARCH, help="Split whole backwards into I and W.")
-    ] = False,
-    repeated: Annotated[
-        bool,
-        typer.Option(
-            "--repeated",
-            rich_help_panel=_SEARCH,
-            help="Repeat the batch without a pause, and minimise the time from one batch to the next.",
-        ),
-    ] = False,
-    may_recompute: Annotated[
-        bool,
-        typer.Option(
-            "--may-recompute",
-            rich_help_panel=_SEARCH,
-            help="Let stages keep only their input and recompute the rest, if that is faster overall.",
-        ),
-    ] = False,
-    seconds: Annotated[
-        float, typer.Option(rich_help_panel=_SEARCH, help="Time limit of the search [s]; 0: only simple bounds.", min=0)
-    ] = 20.0,
-    workers: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_SEARCH, help="Threads (default: one per core).", min=1, max=MAX_PROCESSES),
-    ] = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    asked: OptimizeSettings = OptimizeSettings(),  # noqa: B008
     gantt: Annotated[Path | None, typer.Option(help="Draw the result: .png, .svg, .pdf or a page, .html.")] = None,
     json: Json = False,
     out: Annotated[list[Path] | None, out_option("Write the lists: .json, or PyTorch's .csv; repeatable.")] = None,
@@ -76,25 +44,19 @@ def optimize(
     """
     from pipesched.schedules.formats import suffix_of, write_csv
     from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
-    from pipesched.workflows.optimizing import optimize_source
 
     outputs = out or []
     check_outputs(*((path, (*JSON, *CSV)) for path in outputs), (gantt, GANTT_SUFFIXES))
     source = schedule.source()
     if any(suffix_of(path) in CSV for path in outputs):
         write_csv(source.schedule)  # refuses lists that the CSV cannot express before the search
-    conditions = costs.conditions(source, SimulationOptions(messages=messages))
+    setup = costs.setup(source, SimulationOptions(network=network))
     with progress_bar(f"ordering {source.schedule.name}") as tick:
         tick(0.0, "orders that are known")
-        result = optimize_source(
+        result = pipesched.optimize(
             source,
-            conditions,
-            in_flight=in_flight,
-            is_split=split or None,
-            is_repeated=repeated,
-            may_recompute=may_recompute,
-            seconds=seconds,
-            num_workers=workers,
+            setup,
+            **values_of(asked),
             progress=lambda share, best_s, bound_s: tick(share, _state(best_s, bound_s)),
         )
     for path in outputs:

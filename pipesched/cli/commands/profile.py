@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import InputShare, Json, out_option
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of, require_device
@@ -18,6 +18,7 @@ from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles.processes import LoadMeter
+from pipesched.questions import InputShare
 from pipesched.workflows import busy_machine
 
 if TYPE_CHECKING:

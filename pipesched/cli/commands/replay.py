@@ -39,11 +39,11 @@ def replay(
 
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     measured = read_timeline(file)
-    schedule, conditions = schedule_of(measured), None
+    schedule, setup = schedule_of(measured), None
     if costs != CostOptions():
-        conditions = costs.conditions(ScheduleSource(schedule), SimulationOptions())
+        setup = costs.setup(ScheduleSource(schedule), SimulationOptions())
     with simulating(schedule):
-        result = replay_timeline(measured, conditions)
+        result = replay_timeline(measured, setup)
     said = result.table().noted(result.notes)
     if gantt is not None:
         caption = result.explanation.sentence

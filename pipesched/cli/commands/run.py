@@ -126,7 +126,7 @@ def _spec(
 ) -> RunSpec:
     """Return the run of a model, or of its emulation."""
     from pipesched.workflows.measuring import prepare_emulation, prepare_run
-    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.simulating import Setup
 
     if model is None and not costs.are_given:
         raise InputError(
@@ -135,7 +135,7 @@ def _spec(
     if model is None:
         is_given = costs.machines.are_given or slow
         cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None
-        conditions = Conditions(
+        setup = Setup(
             costs=costs.source(source.schedule, source.plan),
             cluster=cluster,
             microbatch_size=costs.microbatch_size,
@@ -143,7 +143,7 @@ def _spec(
             input_share=costs.input_share,
             compression=options.compression,
         )
-        return prepare_emulation(source, conditions, options, how=how, **options.counts())
+        return prepare_emulation(source, setup, options, how=how, **options.counts())
     by_hand = costs.sources.keys() - {"--profile"}
     if by_hand:
         raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected one or the other; leave one out")

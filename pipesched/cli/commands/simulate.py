@@ -7,16 +7,19 @@ from typing import Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.failure_options import FailureOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.simulation_options import BuffersOption, RunsOption, SimulationOptions
+from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
+from pipesched.questions import SimulateSettings
+from pipesched.schedules import values_of
 from pipesched.schedules.formats import suffix_of
 
 
@@ -26,23 +29,7 @@ def simulate(
     costs: CostOptions,
     failures: FailureOptions,
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
-    runs: RunsOption = 1,
-    spread: Annotated[
-        int,
-        typer.Option(
-            help="Draws of the seconds, with --profile or costs from runs, for a range of the makespan.",
-            min=0,
-        ),
-    ] = 0,
-    bound: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds of a search for a lower bound on the time of the ops in any order, under the same "
-            "memory; 0: simple bounds alone.",
-            min=0,
-        ),
-    ] = None,
-    buffers: BuffersOption = "pooled",
+    asked: SimulateSettings = SimulateSettings(),  # noqa: B008
     timeline: Annotated[
         Path | None, typer.Option(help="Write the Timeline, .json, .csv, .parquet or .html, as --out.")
     ] = None,
@@ -61,22 +48,14 @@ def simulate(
     Exits with 1 if a device runs out of memory.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES, draw_goodput
-    from pipesched.workflows.simulating import simulate_source
 
     failures.require_whole()
     pictures = () if failures.fail_every is None else FIGURE_SUFFIXES
     check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*TIMELINE, *pictures)) for path in out or ()))
     source = schedule.source()
-    conditions = costs.conditions(source, simulation, buffers)
-    with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
-        result = simulate_source(
-            source,
-            conditions,
-            runs,
-            tick or (lambda fraction: None),  # noqa: ARG005
-            spread=spread,
-            bound_seconds=bound,
-        )
+    setup = costs.setup(source, simulation)
+    with simulating(source.schedule) if asked.num_runs == 1 else progress_bar("simulating") as tick:
+        result = pipesched.simulate(source, setup, **values_of(asked), progress=tick or (lambda share: None))  # noqa: ARG005
         data = result.to_dict()  # which works out memory and pace
         goodput = failures.goodput(result.step_s, len(result.timeline.devices), simulation.seed)
     if goodput is not None:

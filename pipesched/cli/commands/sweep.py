@@ -11,13 +11,14 @@ from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.common_options import OUTPUT, Json
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.simulation_options import JitterOption, MessageOptions, RunsOption, SeedOption
 from pipesched.cli.options.sweep_options import SweepOptions, sweep_conditions
 from pipesched.cli.options.tune_options import ray_runner
 from pipesched.cli.output.doubts import doubts_of_costs
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.sweep_output import SWEEP, write_sweep
 from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
+from pipesched.questions import Jitter, JitterSeed, RunCount
+from pipesched.simulator import NetworkOptions
 from pipesched.workflows import MAX_PROCESSES, given_stages
 
 
@@ -25,10 +26,10 @@ from pipesched.workflows import MAX_PROCESSES, given_stages
 def sweep(
     options: SweepOptions,
     costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
-    messages: MessageOptions = MessageOptions(),  # noqa: B008
-    jitter: JitterOption = 0.0,
-    seed: SeedOption = 0,
-    runs: RunsOption = 1,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008
+    jitter: Jitter = 0.0,
+    seed: JitterSeed = 0,
+    runs: RunCount = RunCount(),  # noqa: B008
     by: Annotated[
         str | None,
         typer.Option(help="Column for the order (default: s_per_sample with a profile, else s_per_microbatch)."),
@@ -73,16 +74,16 @@ def sweep(
     check_outputs(*((path, SWEEP) for path in outputs), journal=resume)
     if workers is not None and ray is not None:
         raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
-    conditions = sweep_conditions(costs, messages, jitter, seed)
-    settings = options.space(costs, conditions).settings()
-    num_runs = require_runs(runs, jitter)
-    judge = SweepJudge(conditions, costs.machines.limit_bytes(), not no_steady, in_flags, num_runs)
+    setup = sweep_conditions(costs, network, jitter, seed)
+    settings = options.space(costs, setup).settings()
+    num_runs = require_runs(runs.num_runs, jitter)
+    judge = SweepJudge(setup, costs.machines.limit_bytes(), not no_steady, in_flags, num_runs)
     with progress_bar(f"predicting {len(settings)} settings") as tick:
         result = sweep_settings(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
         )
-    notes = doubts_of_costs(conditions.costs, costs.machines)
-    notes += given_stages(conditions.costs) if conditions.partition is None else []
+    notes = doubts_of_costs(setup.loaded_costs, costs.machines)
+    notes += given_stages(setup.loaded_costs) if setup.partition is None else []
     limit = costs.machines.limit_text()
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
     if num_runs > 1:

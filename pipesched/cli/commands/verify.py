@@ -64,7 +64,7 @@ def verify(
     """
     from pipesched.simulator.analysis import metrics
     from pipesched.workflows.arguments import ScheduleSource
-    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.simulating import Setup
     from pipesched.workflows.verifying import Verification, profile_for_runs, verify_source
 
     model = model_of(given, model)
@@ -88,12 +88,12 @@ def verify(
     verified: list[VerifiedSchedule] = []
     try:
         for lists in schedules:
-            conditions = Conditions(
-                costs=profile, cluster=costs.load_cluster(lists), microbatch_size=size, partition=costs.partition
+            setup = Setup(
+                costs=profile, cluster=costs.load_cluster(lists), microbatch_size=size, partition=costs.partition_text
             )
             with _named(lists.name), progress_bar(f"running {lists.name}") as tick:
                 source = ScheduleSource(lists)
-                verified.append(verify_source(source, model, conditions, options, tick, **options.counts()))
+                verified.append(verify_source(source, model, setup, options, tick, **options.counts()))
     finally:
         if verified:
             notes += Verification(tuple(verified), profile).notes
@@ -120,18 +120,18 @@ def _verify_rounds(
     """Do the same as `verify`, in rounds."""
     from pipesched.simulator.analysis import metrics
     from pipesched.workflows.arguments import ScheduleSource
-    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.simulating import Setup
     from pipesched.workflows.verifying import PRECISION, verify_in_rounds
 
     size = costs.microbatch_size or 1
 
-    def conditions(profile: Profile, source: ScheduleSource) -> Conditions:
+    def setup(profile: Profile, source: ScheduleSource) -> Setup:
         cluster = costs.load_cluster(source.schedule)
-        return Conditions(costs=profile, cluster=cluster, microbatch_size=size, partition=costs.partition)
+        return Setup(costs=profile, cluster=cluster, microbatch_size=size, partition=costs.partition_text)
 
     with progress_bar(f"{rounds} rounds of {model.name}") as tick:
         verification = verify_in_rounds(
-            [ScheduleSource(schedule) for schedule in schedules], model, name, size, conditions, options,
+            [ScheduleSource(schedule) for schedule in schedules], model, name, size, setup, options,
             rounds, tick, precision=PRECISION if precision is None else precision, **options.counts(),
         )  # fmt: skip
     notes = [*notes, *verification.notes]
@@ -230,7 +230,7 @@ def _require_possible(
     require_epsilon([schedule.traits for schedule in schedules], options)
     built = load_model(model)
     for schedule in schedules:
-        require_verifiable([schedule], built, costs.partition, costs.load_cluster(schedule))
+        require_verifiable([schedule], built, costs.partition_text, costs.load_cluster(schedule))
     return built
 
 

@@ -18,15 +18,6 @@ Wide = Annotated[
     bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Print tables with all their columns, however wide.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the draws.", min=0, max=2**32 - 1)]
-InputShare = Annotated[
-    float | None,
-    typer.Option(
-        rich_help_panel="Costs",
-        help="Share of B spent on I where the costs have B alone; W gets the rest, and all B of stage 0.",
-        min=0,
-        max=1,
-    ),
-]
 
 
 def out_option(text: str) -> Any:

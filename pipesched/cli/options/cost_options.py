@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import InputShare
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.questions import CostSettings
+from pipesched.schedules import values_of
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
@@ -19,28 +20,16 @@ if TYPE_CHECKING:
     from pipesched.profiles.costs import StageCosts
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
-    from pipesched.simulator import Buffers
     from pipesched.workflows.arguments import AnyCosts, ScheduleSource
-    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.simulating import Setup
 
 
-@dataclass(frozen=True, slots=True)
-class CostOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostOptions(CostSettings):
     """Costs of ops from a profile, a table, or equal for all stages; and the machines."""
 
-    panel: ClassVar[str] = "Costs"
     profile: Annotated[
         Path | None, typer.Option(help="Measured profile of a model (JSON), or a graph of PipeDream's profiler (.txt).")
-    ] = None
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="Cut of the layers into stages: balanced (the fastest cut found that fits; default), uniform, counts "
-            "as 3,3,4, or Megatron-LM's layout, Ettt|ttt|tttL."
-        ),
-    ] = None
-    microbatch_size: Annotated[
-        int | None, typer.Option(help="Samples per micro-batch of a model.", min=1, max=2**31 - 1)
     ] = None
     stage_costs: Annotated[
         Path | None, typer.Option(help="Table of the stages' costs (CSV), or costs from runs (JSON).")
@@ -56,8 +45,11 @@ class CostOptions:
             "optimizer_bytes, overlap."
         ),
     ] = None
-    input_share: InputShare = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
+
+    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
+        ("profile", "partition", "microbatch_size", "stage_costs", "layer_costs", "uniform", "input_share", "machines")
+    )
 
     @property
     def are_given(self) -> bool:
@@ -92,7 +84,7 @@ class CostOptions:
             self.source(schedule),
             schedule,
             microbatch_size=self.microbatch_size,
-            partition=self.partition,
+            partition=self.partition_text,
             input_share=self.input_share,
         )
 
@@ -140,10 +132,8 @@ class CostOptions:
         assert self.profile is not None
         return load_costs(self.profile)
 
-    def conditions(
-        self, source: ScheduleSource, simulation: SimulationOptions, buffers: Buffers = "pooled"
-    ) -> Conditions:
-        """Return the conditions of a prediction: everything but the schedule.
+    def setup(self, source: ScheduleSource, simulation: SimulationOptions) -> Setup:
+        """Return the setup of a prediction: everything but the schedule.
 
         Raises:
             InputError: The options do not name exactly one source of costs, or one cluster; or there is a memory limit
@@ -151,26 +141,19 @@ class CostOptions:
             ProfileError: A file is bad, or does not fit the schedule.
         """
         from pipesched.workflows.arguments import machines_of
-        from pipesched.workflows.simulating import Conditions
+        from pipesched.workflows.simulating import Setup
 
         costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule, source.plan)
-        conditions = Conditions(
-            costs=costs,
-            cluster=simulation.on(cluster if self.machines.are_given else machines_of(costs, cluster)),
-            microbatch_size=self.microbatch_size,
-            partition=self.partition,
-            input_share=self.input_share,
-            network=simulation.network_options(),
-            compression=simulation.compression,
-            convert_bytes_per_s=simulation.convert_bytes_per_s,
-            buffers=buffers,
-            jitter=simulation.jitter,
-            seed=simulation.seed,
-            engine=simulation.engine,
+        setup = Setup(
+            costs,
+            simulation.on(cluster if self.machines.are_given else machines_of(costs, cluster)),
+            simulation.network,
+            **values_of(self),
+            **values_of(simulation),
         )
         if self.machines.memory_limit is not None:
-            self.machines.require_judged(conditions.costs_of(source).has_bytes)
-        return conditions
+            self.machines.require_judged(setup.costs_of(source).has_bytes)
+        return setup
 
     def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
         """Return a line for each share of a device's costs that equal stages of `schedules` have, except 1.

@@ -42,7 +42,7 @@ def make_forecasts(
     for run_lists in lists:
         if not options.distributed:
             require_few(run_lists)
-        named = None if costs.partition == "balanced" else costs.partition
+        named = None if costs.partition == "balanced" else costs.partition_text
         cut_model(model, run_lists.num_stages, named)  # it cannot be cut by a profile before there is one
         costs.load_cluster(run_lists)
     profile = _profile(runs, model, costs, options)
@@ -70,7 +70,7 @@ def training_bounds(
 
     profile = None if costs.profile is None else read_profile_of(costs.profile, model)
     size = run.microbatch_size(options.batch_size)
-    return _bounds(run, model, costs, costs.partition, profile, size, options)
+    return _bounds(run, model, costs, costs.partition_text, profile, size, options)
 
 
 def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: TrainOptions) -> None:
@@ -103,7 +103,7 @@ def _forecast(
 
     evenly = "uniform" if costs.profile is None else None  # a cut by a new measurement would differ each time
     size = run.microbatch_size(options.batch_size)
-    bounds = _bounds(run, model, costs, costs.partition or evenly, profile, size, options)
+    bounds = _bounds(run, model, costs, costs.partition_text or evenly, profile, size, options)
     share = costs.input_share  # without --uniform a profile is read or measured
     given = profile or uniform_costs(costs.uniform or "", lists if share is None else None)
     stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options)

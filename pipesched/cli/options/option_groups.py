@@ -1,7 +1,8 @@
 """Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
 
-A group of run settings lists its options in ``shown``, in the order of the help, with its own help texts. Any other
-group shows all of its fields. ``panel`` is their heading in the help.
+A field with a `Description` becomes the option that the meaning declares. A group may list its options in ``shown``, in
+the order of the help, with its own help texts; any other group shows all of its fields. ``panel`` is their heading in
+the help.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any, get_args, get_type_hints
 from typer.models import OptionInfo
 
 from pipesched.cli.options.common_options import OUTPUT, Wide
-from pipesched.cli.options.setting_options import SETTINGS, setting_option
+from pipesched.cli.options.setting_options import read_setting, setting_option
 from pipesched.cli.terminal import all_columns
+from pipesched.schedules import declaration, declared
 
 _WIDE = "wide"
 _OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}
@@ -32,7 +34,9 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
         if name in groups:
             parameters += _spread(groups[name])
         else:
-            annotation = _in_panel(hints[name], OUTPUT if name in _OUTPUTS else None)
+            declared_here = declaration(name, hints[name], parameter.default)
+            annotation = hints[name] if declared_here is None else setting_option(declared_here)[0]
+            annotation = _in_panel(annotation, OUTPUT if name in _OUTPUTS else None)
             parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
     if "json" in hints:  # commands that print data print tables too
         parameters.append(inspect.Parameter(_WIDE, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
@@ -56,15 +60,15 @@ def _shown(group: Any) -> Mapping[str, str | None]:
 
 
 def _spread(group: Any) -> Iterator[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)
+    types, settings = get_type_hints(group, include_extras=True), declared(group)
     defaults = {field.name: field.default for field in fields(group)}
     for name, help_text in _shown(group).items():
         if is_dataclass(types[name]):
             yield from _spread(types[name])
         else:
             default, annotation = defaults[name], types[name]
-            if annotation == SETTINGS.get(name):
-                annotation, default = setting_option(name, help_text)
+            if name in settings:
+                annotation, default = setting_option(settings[name], help_text)
             default = inspect.Parameter.empty if default is MISSING else default
             annotation = _in_panel(annotation, getattr(group, "panel", None))
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -80,9 +84,12 @@ def _in_panel(annotation: Any, panel: str | None) -> Any:
 
 def _gathered(group: Any, values: dict[str, Any]) -> Any:
     """Return `group` made of its fields in `values`, which are taken out."""
-    types = get_type_hints(group, include_extras=True)
-    made = {
-        name: _gathered(types[name], values) if is_dataclass(types[name]) else values.pop(name)
-        for name in _shown(group)
-    }
+    types, settings = get_type_hints(group, include_extras=True), declared(group)
+    made = {}
+    for name in _shown(group):
+        if is_dataclass(types[name]):
+            made[name] = _gathered(types[name], values)
+        else:
+            value = values.pop(name)
+            made[name] = read_setting(settings[name], value) if name in settings else value
     return group(**made)

@@ -9,7 +9,7 @@ from pipesched.cli.options.key_values import in_si
 
 _ALSO_CALLED = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 """Synonyms of choices."""
-_KEYS = dict.fromkeys(("time_limit", "budget", "bound", "seconds"), "_s") | {"convert": "_bytes_per_s"}
+_KEYS = dict.fromkeys(("time_limit", "budget", "bound_seconds", "seconds"), "_s") | {"convert": "_bytes_per_s"}
 """Units that the names of options lack."""
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import InputShare
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
-from pipesched.cli.options.simulation_options import MessageOptions
 from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles import MessagePrecision
+from pipesched.questions import InputShare
 from pipesched.schedules import MAX_NUMBER
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -137,7 +137,7 @@ class RequestOptions:
     ] = None
     fewer: Annotated[bool, typer.Option("--fewer", help="Try layouts that leave devices idle too.")] = False
     input_share: InputShare = None
-    messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
 
     def load(self, profile: str, model: ModelOptions) -> Request:
         """Return the request.
@@ -171,7 +171,7 @@ class RequestOptions:
             compressions=_COMPRESSIONS[self.compression],
             fewer=self.fewer,
             convert_bytes_per_s=self.convert,
-            network=self.messages.network_options(),
+            network=self.network,
         )
 
     def untried(self) -> list[str]:

@@ -1,44 +1,68 @@
-"""Options for the settings of a run, with the name, type, default and help of the fields of `RunSettings`."""
+"""Options made of declared settings, with their names, types, limits, defaults and meanings."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args, get_type_hints
+import re
+from dataclasses import MISSING
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.executor import RunSettings
-from pipesched.schedules import LONGEST_S
-
-SETTINGS = get_type_hints(RunSettings, include_extras=True)
-_NAMES = {"timeout_s": "--timeout", "has_green_contexts": "--green-contexts"}
-_LIMITS = {"lr": (0.0, 1e6), "seed": (0, 2**32 - 1), "threads": (1, 1024), "timeout_s": (0.1, LONGEST_S)}
-_OFF = {"is_pinned": ("--no-pin", "Let the operating system choose the cores of every rank.")}
-"""Flags, with their help, that turn off settings."""
+from pipesched.schedules import Declared, declared, option_name
 
 
-def setting_option(name: str, help_text: str | None = None) -> tuple[Any, object]:
-    """Return the type of a setting, annotated as typer takes it, and the option's default.
+def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any, object]:
+    """Return the type of a setting, annotated as typer takes it, and the default of its option.
 
     Args:
-        name: Name of the setting.
-        help_text: The option's help, in place of the setting's own sentence.
+        setting: The setting.
+        help_text: Help of the option, in place of the meaning of the setting.
     """
-    hint, meaning = get_args(SETTINGS[name])
-    if name in _OFF:
-        flag, flag_help = _OFF[name]
-        return Annotated[hint, typer.Option(flag, help=flag_help, callback=_is_on)], False
-    least, most = _LIMITS.get(name, (None, None))
-    names = [_NAMES[name]] if name in _NAMES else []
-    option = typer.Option(*names, help=help_text or meaning, min=least, max=most)
-    return Annotated[hint, option], getattr(RunSettings(), name)
+    meaning = setting.description
+    default = None if setting.default is MISSING else setting.default
+    if meaning.turned_off is not None:
+        return Annotated[bool, typer.Option(setting.option, help=meaning.turned_off, callback=_is_on)], False
+    least, most = (None, None) if is_size(setting) else (meaning.least, meaning.most)
+    option = typer.Option(setting.option, help=in_options(help_text or meaning.text), min=least, max=most)
+    return Annotated[_option_kind(setting), option], default
 
 
-def setting_words(name: str, value: object) -> list[str]:
-    """Return the words of a command line for a setting, or another option, whose value is not the default."""
-    if name in _OFF:
-        return [_OFF[name][0]]
-    flag = _NAMES.get(name, "--" + name.replace("_", "-"))
-    return [flag] if value is True else [flag, str(value)]
+def is_size(setting: Declared) -> bool:
+    """Whether the option of a setting takes a size in bytes with a unit, as ``64KiB``."""
+    return setting.name.endswith("_bytes")
+
+
+def read_setting(setting: Declared, value: Any) -> Any:
+    """Return the value of a setting from the value of its option.
+
+    Raises:
+        InputError: The text is no size.
+    """
+    return parse_bytes(value, setting.option) if is_size(setting) and isinstance(value, str) else value
+
+
+def setting_words(name: str, value: object, record: type = RunSettings) -> list[str]:
+    """Return the words of a command line for a setting of `record`, or another option, that is not the default."""
+    setting = declared(record).get(name)
+    option = option_name(name) if setting is None else setting.option
+    return [option] if isinstance(value, bool) else [option, str(value)]
+
+
+def in_options(text: str) -> str:
+    """Return a meaning with the names of settings between backticks as options."""
+    return re.sub(r"`([a-z_]+)`", lambda match: option_name(match[1]), text)
+
+
+def _option_kind(setting: Declared) -> Any:
+    """Return the type that typer reads: of several types a text, and for a size in bytes a text too."""
+    kinds = get_args(setting.kind) if get_origin(setting.kind) in (Union, UnionType) else (setting.kind,)
+    kind: Any = str if is_size(setting) or str in kinds else next(kind for kind in kinds if kind is not NoneType)
+    if any(get_origin(other) is Literal for other in kinds):
+        return setting.kind
+    return kind | None if NoneType in kinds else kind
 
 
 def _is_on(is_turned_off: bool) -> bool:

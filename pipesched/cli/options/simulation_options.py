@@ -9,24 +9,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import number, pairs, read_integer
-from pipesched.profiles import MessagePrecision
-from pipesched.simulator import Buffers, Engine, NetworkOptions, Protocol, Sends
+from pipesched.questions import PredictionSettings
+from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
 
-
-BuffersOption = Annotated[
-    Buffers,
-    typer.Option(
-        rich_help_panel="Network",
-        help="Receive buffers: as in our executor (pooled; at_use on the streams of a GPU), or as in PyTorch, one per "
-        "micro-batch all the time.",
-    ),
-]
 
 SlowOption = Annotated[
     list[str] | None,
@@ -35,68 +25,17 @@ SlowOption = Annotated[
     ),
 ]
 
-JitterOption = Annotated[
-    float,
-    typer.Option(
-        rich_help_panel="Network",
-        help="Sigma of a log-normal factor on the seconds of every op.",
-        min=0.0,
-        max=10.0,
-    ),
-]
-RunsOption = Annotated[int, typer.Option(rich_help_panel="Network", help="Runs with --jitter, for percentiles.", min=1)]
-SeedOption = Annotated[int, typer.Option(rich_help_panel="Network", help="Seed of the jitter.", min=0)]
 
-
-@dataclass(frozen=True, slots=True)
-class MessageOptions:
-    """Options for the transfer of messages."""
-
-    panel: ClassVar[str] = "Network"
-    protocol: Annotated[
-        Protocol, typer.Option(help="Start of a transfer: when both sides have posted, or only the sender.")
-    ] = "rendezvous"
-    sends: Annotated[
-        Sends,
-        typer.Option(help="Return of a Send: at once, or after the message has left."),
-    ] = "posted"
-    chunk_bytes: Annotated[
-        str | None,
-        typer.Option(help="Size of the pieces in which messages pass shared NICs: 64KiB (default: whole messages)."),
-    ] = None
-    slowdown: Annotated[
-        float,
-        typer.Option(
-            help="Slowdown X of ops beside a message in flight: they take 1 + X times as long.", min=0.0, max=100.0
-        ),
-    ] = 0.0
-
-    def network_options(self) -> NetworkOptions:
-        """Return the network options of the simulator."""
-        chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
-        return NetworkOptions(self.protocol, self.sends, chunk_bytes, self.slowdown)
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions(PredictionSettings):
     """Options of a simulation for messages, stragglers and jitter."""
 
-    panel: ClassVar[str] = "Network"
-    messages: MessageOptions = MessageOptions()
-    compression: Annotated[MessagePrecision | None, typer.Option(help="Send messages in half precision.")] = None
-    convert_bytes_per_s: Annotated[
-        float | None, typer.Option(help="Throughput of --compression on a device in bytes/s (default: free).", min=1.0)
-    ] = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
     slow: SlowOption = None
-    jitter: JitterOption = 0.0
-    seed: SeedOption = 0
-    engine: Annotated[
-        Engine, typer.Option(help="fast: array engine. simpy: reference engine, same results, slower.")
-    ] = "fast"
 
-    def network_options(self) -> NetworkOptions:
-        """Return the network options of the simulator."""
-        return self.messages.network_options()
+    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
+        ("network", "compression", "convert_bytes_per_s", "slow", "jitter", "seed", "engine", "buffers")
+    )
 
     def on(self, cluster: Cluster) -> Cluster:
         """Return the machines with their slow parts.

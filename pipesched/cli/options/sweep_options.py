@@ -13,11 +13,11 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.count_list import amounts, counts
 from pipesched.cli.options.key_values import integers, long_key, read_integer, unknown_key
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.simulation_options import MessageOptions
+from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.schedules.builders import Parameter
-    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.simulating import Setup
     from pipesched.workflows.sweeping import ParameterNumber, SweepSpace
 
 
@@ -49,7 +49,7 @@ class SweepOptions:
     ] = None
     where: Annotated[str | None, typer.Option(help="Condition on settings: 'm % p == 0 and p * v in (8, 16)'.")] = None
 
-    def space(self, costs: CostOptions, conditions: Conditions) -> SweepSpace:
+    def space(self, costs: CostOptions, setup: Setup) -> SweepSpace:
         """Return the space of all settings.
 
         Raises:
@@ -67,7 +67,7 @@ class SweepOptions:
             raise InputError(f"--schedule: got {self.schedule!r}, expected names; try 1f1b,zbv")
         return make_sweep_space(
             names,
-            conditions.costs,
+            setup.loaded_costs,
             num_ranks=counts(self.ranks, "--ranks", 1),
             num_microbatches=counts(self.microbatches, "--microbatches", 1),
             num_chunks=None if self.chunks is None else counts(self.chunks, "--chunks", 1),
@@ -139,22 +139,22 @@ def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None
     return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}
 
 
-def sweep_conditions(costs: CostOptions, messages: MessageOptions, jitter: float, seed: int) -> Conditions:
-    """Return the common conditions of all settings of a sweep.
+def sweep_conditions(costs: CostOptions, network: NetworkOptions, jitter: float, seed: int) -> Setup:
+    """Return the common setup of all settings of a sweep.
 
     Raises:
         InputError: The options do not name exactly one source of costs, or one cluster.
         ProfileError: A file is bad.
     """
-    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.simulating import Setup
 
     machines = replace(costs.machines, link=None, memory_limit=None)
-    return Conditions(
+    return Setup(
         costs=costs.source(None),
         cluster=machines.load(1, "a sweep") if machines.are_given else None,
         partition=costs.partition,
         input_share=costs.input_share,
-        network=messages.network_options(),
+        network=network,
         jitter=jitter,
         seed=seed,
     )

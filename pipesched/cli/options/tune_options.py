@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from pipesched.cli.errors import InputError, NotThereError
-from pipesched.cli.options.common_options import InputShare
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
-from pipesched.cli.options.simulation_options import MessageOptions
 from pipesched.cli.options.torch_options import load_model
+from pipesched.questions import InputShare
 from pipesched.schedules import MAX_NUMBER
+from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -50,7 +50,7 @@ class ProblemOptions:
         ),
     ] = None
     input_share: InputShare = None
-    messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
 
     @property
     def is_file(self) -> bool:
@@ -76,7 +76,7 @@ class ProblemOptions:
         machines.require_judged_profile(profile)
         machines.require_gpus(profile)
         parse_partition(self.partition or "balanced", (1.0,) * len(profile.layers), self.devices)
-        return Problem(profile, self.batch_size, cluster, self.partition, self.messages.network_options())
+        return Problem(profile, self.batch_size, cluster, self.partition, self.network)
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
         """Measure the micro-batch sizes of the space, or a few from the smallest to the largest."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
     """Return the notes on a prediction, and on the device of its profile."""
-    return [*map(in_flags, prediction.notes), *doubts_of_costs(prediction.conditions.costs, machines)]
+    return [*map(in_flags, prediction.notes), *doubts_of_costs(prediction.setup.loaded_costs, machines)]
 
 
 def doubts_of_costs(costs: AnyCosts, machines: MachineOptions) -> list[str]:

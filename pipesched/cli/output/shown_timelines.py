@@ -60,9 +60,9 @@ def read_shown(
     from pipesched.workflows.simulating import predict_source
 
     source = schedule.source()
-    conditions = costs.conditions(source, simulation)
+    setup = costs.setup(source, simulation)
     with simulating(source.schedule):
-        prediction = predict_source(source, conditions)
+        prediction = predict_source(source, setup)
     over = None if costs.machines.memory_limit is None else prediction.over
     notes = [*limit_lines(costs.machines, prediction), *costs.shares(source.schedule)]
     doubts = doubts_of_prediction(prediction, costs.machines)

@@ -31,14 +31,17 @@ from .own_builder import require_one_step as require_one_step
 from .own_builder import workers_for as workers_for
 from .plan_arguments import is_same_model as is_same_model
 from .plan_arguments import require_as_planned as require_as_planned
+from .schedule_arguments import ListsArgument as ListsArgument
 from .schedule_arguments import NamedSchedule as NamedSchedule
 from .schedule_arguments import ScheduleArgument as ScheduleArgument
 from .schedule_arguments import ScheduleSource as ScheduleSource
+from .schedule_arguments import build_own as build_own
 from .schedule_arguments import entry_of as entry_of
 from .schedule_arguments import given_plan as given_plan
 from .schedule_arguments import known_entry as known_entry
 from .schedule_arguments import label_of as label_of
 from .schedule_arguments import named_schedule as named_schedule
+from .schedule_arguments import read_lists_argument as read_lists_argument
 from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_counts as require_counts

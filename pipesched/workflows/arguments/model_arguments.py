@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
-from pipesched.executor import Averaging, RunSettings, TransportKind, epsilon_fault, setting_choices, stream_fault
+from pipesched.executor import Averaging, RunSettings, TransportKind, epsilon_fault, stream_fault
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
@@ -18,7 +16,7 @@ from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import PredictionRule, ScheduleTraits, shown
 from pipesched.schedules.formats import require_folder
-from pipesched.workflows import MAX_INT64, ArgumentError, is_rank, require_at_least, require_choice, require_kind
+from pipesched.workflows import ArgumentError, is_rank, require_kind, require_settings
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
 ModelArgument: TypeAlias = Model | str | Callable[[], Any]
@@ -51,32 +49,11 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
     Raises:
         ArgumentError: A keyword is unknown, or its value is invalid or out of range.
     """
-    words = setting_choices()
     for name, value in keywords.items():
         if name not in RunKeywords.__annotations__:
             raise ArgumentError(f"{name}: got {shown(value)}, but there is no such argument; see RunSettings")
-        if name in words:
-            require_choice(name, value, words[name])
     settings = RunSettings(**keywords)
-    if not isinstance(settings.prediction, PredictionRule | None):
-        rules = ", ".join(f"PredictionRule.{rule.name}" for rule in PredictionRule)
-        raise ArgumentError(f"prediction: got {shown(settings.prediction)}, expected None or one of {rules}")
-    settings = replace(
-        settings,
-        threads=require_at_least("threads", settings.threads, 1),
-        seed=require_at_least("seed", settings.seed, -MAX_INT64 - 1, MAX_INT64),
-    )
-    for name in ("is_pinned", "has_green_contexts"):
-        require_kind(name, getattr(settings, name), bool, "True or False")
-    require_kind("save", settings.save, str | None, "the name of a folder, or None")
-    if isinstance(settings.lr, bool) or not (
-        isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0
-    ):
-        raise ArgumentError(f"lr: got {shown(settings.lr)}, expected a finite number, 0 or more; try 0.001")
-    if isinstance(settings.timeout_s, bool) or not (
-        isinstance(settings.timeout_s, int | float) and settings.timeout_s > 0
-    ):
-        raise ArgumentError(f"timeout_s: got {shown(settings.timeout_s)}, expected seconds above 0; try 60")
+    require_settings(settings)
     return settings
 
 

@@ -45,6 +45,8 @@ NamedSchedule: TypeAlias = str | Builder
 """A schedule that is built from counts: a name of the catalogue, or a builder of the user's own, or its name."""
 _OtherSchedule: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
 ScheduleArgument: TypeAlias = _OtherSchedule | Builder
+ListsArgument: TypeAlias = _OtherSchedule
+"""Lists of ops: a Schedule, a Plan, a source, or a file."""
 
 
 def read_schedule_argument(
@@ -92,6 +94,48 @@ def read_schedule_argument(
             assert isinstance(schedule, str | Path), "it is not called"
             plan = given_plan(schedule)
             return ScheduleSource(read_schedule(schedule)) if plan is None else _planned(plan)
+
+
+def read_lists_argument(schedule: ListsArgument) -> ScheduleSource:
+    """Return the lists of a Schedule, a Plan, or a file of either.
+
+    Raises:
+        ArgumentError: None of these; a name, or a builder, needs its counts.
+        ScheduleError: A bad file.
+        ProfileError: The file of a plan is bad, or its parts do not fit together.
+    """
+    named = named_schedule(schedule)
+    if named is not None:
+        is_own = callable(named) or names_builder(named)
+        call = "build_own(builder," if is_own else f"build({named!r},"
+        raise ArgumentError(
+            f"schedule: got {label_of(schedule)}, expected a Schedule with its counts; try "
+            f"pipesched.{call} num_ranks=4, num_microbatches=8)"
+        )
+    return read_schedule_argument(schedule)
+
+
+def build_own(
+    builder: NamedSchedule,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None = None,
+    **parameters: ParameterValue,
+) -> ScheduleSource:
+    """Return the lists of a builder of your own, and how to make a longer run; `build` has the catalogue.
+
+    Args:
+        builder: A function of (num_ranks, num_microbatches, ...), or its name, ``package.module:builder`` or
+            ``path.py:builder``.
+        num_ranks: Ranks of the pipeline.
+        num_microbatches: Micro-batches.
+        num_chunks: Stages per rank, where the builder takes them.
+        parameters: Further arguments of the builder.
+
+    Raises:
+        ScheduleError: No such builder or parameter, or the builder returns no lists.
+    """
+    return source_of_entry(entry_of(builder), num_ranks, num_microbatches, num_chunks, parameters)
 
 
 def named_schedule(schedule: object) -> NamedSchedule | None:
@@ -158,8 +202,10 @@ def label_of(schedule: ScheduleArgument) -> str:
             return schedule.name
         case ScheduleSource():
             return schedule.schedule.name
-        case _:
+        case Plan():
             return "a plan"
+        case _:
+            return "a builder"
 
 
 def require_counts(

@@ -39,7 +39,7 @@ from pipesched.workflows.arguments import (
     read_microbatch_size,
     read_profile_argument,
 )
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import Setup
 from pipesched.workflows.timelines import TimelineArgument, read_timeline_argument
 
 if TYPE_CHECKING:
@@ -260,9 +260,9 @@ def cut_of_runs(
     """
     loaded = read_profile_argument(profile)
     size = read_microbatch_size(microbatch_size, loaded)
-    conditions = Conditions(costs=loaded, microbatch_size=size, partition=partition_text(run_partition))
-    cut = conditions.cut(ScheduleSource(lists))
-    return *cut_profile(loaded, cut.partition, size, lists.num_stages), size
+    setup = Setup(costs=loaded, microbatch_size=size, partition=partition_text(run_partition))
+    cut = setup.cut(ScheduleSource(lists))
+    return *cut_profile(loaded, cut.partition_text, size, lists.num_stages), size
 
 
 def lists_of_runs(runs: RunsArgument) -> Schedule:

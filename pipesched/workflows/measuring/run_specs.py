@@ -27,7 +27,7 @@ from pipesched.workflows.arguments import (
     require_epsilon,
     require_followed,
 )
-from pipesched.workflows.simulating import Conditions, cut_of_model
+from pipesched.workflows.simulating import Setup, cut_of_model
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -87,7 +87,7 @@ def prepare_run(
 
 def prepare_emulation(
     source: ScheduleSource,
-    conditions: Conditions,
+    setup: Setup,
     settings: RunSettings,
     *,
     is_checked: bool = True,
@@ -97,9 +97,9 @@ def prepare_emulation(
 
     Args:
         source: The schedule to run.
-        conditions: Costs of the stages, and machines whose links delay messages; without machines, messages take their
+        setup: Costs of the stages, and machines whose links delay messages; without machines, messages take their
             real time.
-        settings: Settings of the run; the conditions alone set the compression.
+        settings: Settings of the run; the setup alone sets the compression.
         is_checked: Whether lists that cannot finish, or would take too long, are refused.
         measured_how: Fields of `Measure`.
 
@@ -111,8 +111,8 @@ def prepare_emulation(
     """
     lists = source.schedule
     _require_lists(lists, settings, is_checked=is_checked)
-    costs, machines = conditions.costs_of(source), conditions.cluster_of(lists)
-    cluster = None if conditions.cluster is None else machines
+    costs, machines = setup.costs_of(source), setup.cluster_of(lists)
+    cluster = None if setup.cluster is None else machines
     spec = _emulating_spec(lists, costs, cluster, settings, is_checked=is_checked, **measured_how)
     if is_checked:
         _require_patience(lists, costs, machines, spec.timeout_s)

@@ -43,7 +43,7 @@ from pipesched.workflows.arguments import (
 )
 from pipesched.workflows.measuring.planned_run import PlannedRun, hold_against_plan
 from pipesched.workflows.measuring.run_specs import prepare_emulation, prepare_run
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import Setup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,14 +218,14 @@ def run(
     if model is None:
         if emulate is None:
             raise ArgumentError("model: got none, expected one, or `emulate`; try model='mlp'")
-        conditions = Conditions(
+        setup = Setup(
             costs=load_costs(emulate),
             cluster=cluster,
             microbatch_size=microbatch_size,
             partition=partition,
             compression=settings.compression,
         )
-        spec = prepare_emulation(source, conditions, settings, how=how, **measured_how)
+        spec = prepare_emulation(source, setup, settings, how=how, **measured_how)
     else:
         if emulate is not None or cluster is not None:
             raise ArgumentError(

@@ -17,11 +17,11 @@ from pipesched.simulator.optimum import (
 )
 from pipesched.workflows.arguments import ScheduleSource
 from pipesched.workflows.optimizing.optimum_result import BEST_KNOWN, OPTIMUM, Optimum, OrderedSchedule
-from pipesched.workflows.simulating import Conditions, LeastTime, Prediction, predict_source, simulate_source
+from pipesched.workflows.simulating import LeastTime, Prediction, Setup, predict_source, simulate
 
 
-def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight: float | None) -> Optimum:
-    """Do the same as `optimize_source` for a run without a flush; the objective is the period of a micro-batch.
+def optimize_unflushed(source: ScheduleSource, setup: Setup, in_flight: float | None) -> Optimum:
+    """Do the same as `optimize` for a run without a flush; the objective is the period of a micro-batch.
 
     If every rank does one F and one B in a period, the best order is found without a search. The bound holds for all
     orders.
@@ -34,8 +34,8 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
             f"{schedule.name}: got {schedule.num_microbatches} micro-batches on {schedule.num_ranks} ranks, expected "
             f"as many as fill the pipeline; try {schedule.num_ranks}"
         )
-    given = predict_source(source, conditions)
-    _require_unshared(given, conditions)
+    given = predict_source(source, setup)
+    _require_unshared(given, setup)
     _require_even_steps(given, rule)
     run = unflushed_run(schedule, given.costs, given.cluster)
     in_bytes = in_flight is None and _limits(given) is not None
@@ -49,7 +49,7 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
         if max(numbers) > rule.most_in_flight:
             return False
         if in_bytes:
-            return predict_source(source_of(numbers, OPTIMUM), conditions).over is None
+            return predict_source(source_of(numbers, OPTIMUM), setup).over is None
         return max(numbers) <= most
 
     numbers = least_period(run, fits)
@@ -59,7 +59,7 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
             "or smaller micro-batches"
         )
     known = _ordered(given, own)
-    best = _ordered(predict_source(source_of(numbers, OPTIMUM), conditions), numbers)
+    best = _ordered(predict_source(source_of(numbers, OPTIMUM), setup), numbers)
     limits = (_limits(given) if in_bytes else None) or [most] * schedule.num_ranks
     fits_itself = fits(own)
     if fits_itself and known.time_s <= best.time_s:
@@ -67,14 +67,14 @@ def optimize_unflushed(source: ScheduleSource, conditions: Conditions, in_flight
     bound_s = run.bound_s(limits)
     least = LeastTime(bound_s, None if in_bytes else most, None, best.time_s, is_repeated=True, repeated="micro-batch")
     result = source_of(numbers, BEST_KNOWN if least.gap else OPTIMUM)
-    simulation = simulate_source(result, conditions)
+    simulation = simulate(result, setup)
     orders, over = ((known,), None) if fits_itself else ((), known)
     return Optimum(simulation, least, orders, schedule.name, over)
 
 
-def _require_unshared(given: Prediction, conditions: Conditions) -> None:
+def _require_unshared(given: Prediction, setup: Setup) -> None:
     """Refuse machines and messages that the proof does not cover."""
-    devices, network = given.schedule.rank_to_device, conditions.network
+    devices, network = given.schedule.rank_to_device, setup.network
     obstacles = {
         "ranks that share a device": len(set(devices)) < len(devices),
         "shared network interfaces": bool(given.cluster.nics),

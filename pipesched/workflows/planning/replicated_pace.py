@@ -10,9 +10,10 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, costs_of_stages
 from pipesched.profiles.partitioning import PartitionedStages
 from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import build
 from pipesched.simulator import SimulationError
 from pipesched.simulator.planner import Candidate, predict_candidate
-from pipesched.workflows.simulating import simulate
+from pipesched.workflows.simulating import Setup, simulate
 
 _MOST_OPS = 4096
 """Most devices times micro-batches of a round for a simulated partition; more would take longer than some seconds."""
@@ -42,13 +43,8 @@ def simulated_times(
     plain = Candidate("gpipe", 1, num_devices, 1, size, (len(profile.layers),))
     own_s = plain_s = None
     with suppress(ProfileError, ScheduleError, SimulationError):
-        own_s = simulate(
-            "1f1b_rr",
-            costs_of_stages(ordered, bounds, size),
-            cluster,
-            num_ranks=num_devices,
-            num_microbatches=round_size * math.ceil(2 * num_devices / round_size),
-            parameters={"replicas": replicas},
-        ).steady_s_per_microbatch
+        num_microbatches = round_size * math.ceil(2 * num_devices / round_size)
+        lists = build("1f1b_rr", num_devices, num_microbatches, replicas=replicas)
+        own_s = simulate(lists, Setup(costs_of_stages(ordered, bounds, size), cluster)).steady_s_per_microbatch
         plain_s = predict_candidate(plain, costs_of_stages(ordered, plain.bounds, size), cluster).seconds / num_devices
     return own_s, plain_s

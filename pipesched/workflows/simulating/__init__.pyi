@@ -4,7 +4,6 @@ from .least_time import OrderSearch as OrderSearch
 from .least_time import order_search as order_search
 from .model_cut import cut_of_model as cut_of_model
 from .model_cut import source_of_training as source_of_training
-from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import cut_text as cut_text
 from .prediction import predict_source as predict_source
@@ -13,10 +12,12 @@ from .schedule_comparison import ComparedSchedule as ComparedSchedule
 from .schedule_comparison import ScheduleComparison as ScheduleComparison
 from .schedule_comparison import compare as compare
 from .schedule_comparison import compare_sources as compare_sources
+from .setup import Setup as Setup
+from .setup import SetupArgument as SetupArgument
+from .setup import read_setup_argument as read_setup_argument
 from .simulation import makespans_of_runs as makespans_of_runs
 from .simulation import require_runs as require_runs
 from .simulation import simulate as simulate
-from .simulation import simulate_source as simulate_source
 from .simulation_result import ReducedStage as ReducedStage
 from .simulation_result import Simulation as Simulation
 from .training_goodput import Goodput as Goodput

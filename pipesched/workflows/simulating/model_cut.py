@@ -9,7 +9,7 @@ from pipesched.profiles.costs import Profile
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
 from pipesched.workflows.arguments import ClusterArgument, ScheduleSource, cut_model
-from pipesched.workflows.simulating.prediction import Conditions
+from pipesched.workflows.simulating.setup import Setup
 
 if TYPE_CHECKING:
     from pipesched.profiles.models import Model
@@ -45,14 +45,14 @@ def cut_of_model(
     """
     if profile is None:
         return cut_model(model, source.schedule.num_stages, partition)
-    conditions = Conditions(
+    setup = Setup(
         costs=profile,
         cluster=cluster,
         microbatch_size=microbatch_size,
         partition=partition,
         compression=compression,
     )
-    bounds = conditions.bounds_of(ScheduleSource(source.schedule, source.longer))
+    bounds = setup.bounds_of(ScheduleSource(source.schedule, source.longer))
     assert bounds is not None, "a profile has layers"
     return bounds
 

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipesched.profiles import MessagePrecision, ProfileError
+from pipesched.profiles import ProfileError
+from pipesched.questions import RunCount
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Buffers, Engine, NetworkOptions, SimulationError
+from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.simulator.fast import distribution
-from pipesched.workflows import ArgumentError, Table, merged_notes, require_flag, require_names, with_nan
+from pipesched.workflows import (
+    ArgumentError,
+    Table,
+    asks,
+    merged_notes,
+    require_flag,
+    require_names,
+    require_settings,
+    with_nan,
+)
 from pipesched.workflows.arguments import (
-    ClusterArgument,
-    CostsArgument,
-    PartitionArgument,
     ScheduleArgument,
     ScheduleSource,
     known_entry,
     label_of,
-    load_costs,
-    partition_text,
     read_schedule_argument,
     require_counts,
     require_taken,
 )
-from pipesched.workflows.simulating.prediction import (
-    Conditions,
-    Prediction,
-    predict_source,
-)
+from pipesched.workflows.simulating.prediction import Prediction, predict_source
+from pipesched.workflows.simulating.setup import Setup, SetupArgument, read_setup_argument
 from pipesched.workflows.simulating.simulation import makespans_of_runs, require_runs
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class ComparedSchedule:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScheduleComparison:
-    """Several schedules under the same conditions, in the given order."""
+    """Several schedules under the same setup, in the given order."""
 
     schedules: tuple[ComparedSchedule, ...]
 
@@ -154,7 +156,7 @@ def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
     for prediction in predictions:
         if prediction.cut:
             names.setdefault(prediction.cut, []).append(prediction.schedule.name)
-    given = [p for p in predictions if p.costs.microbatch_size is not None and p.conditions.microbatch_size is None]
+    given = [p for p in predictions if p.costs.microbatch_size is not None and p.setup.microbatch_size is None]
     sizes = dict.fromkeys(
         f"micro-batches of {size} sample{'s' * (size != 1)}, where no microbatch_size is given"
         for size in dict.fromkeys(prediction.costs.microbatch_size for prediction in given)
@@ -228,39 +230,38 @@ def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) ->
     return "-" if None in values else " / ".join(dict.fromkeys(map(show, values)))
 
 
-def compare(
-    schedules: Sequence[ScheduleArgument],
-    costs: CostsArgument,
-    cluster: ClusterArgument = None,
-    *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-    microbatch_size: int | None = None,
-    partition: PartitionArgument | None = None,
-    input_share: float | None = None,
-    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
-    compression: MessagePrecision | None = None,
-    convert_bytes_per_s: float | None = None,
-    buffers: Buffers = "pooled",
-    jitter: float = 0.0,
-    seed: int = 0,
-    engine: Engine = "fast",
-    num_runs: int = 1,
-    keep_going: bool = False,
-) -> ScheduleComparison:
+@dataclass(frozen=True, slots=True)
+class CompareQuestion(RunCount):
+    """The question of `compare`; its fields are the arguments of that function."""
+
+    schedules: Sequence[ScheduleArgument]
+    setup: SetupArgument
+    _: KW_ONLY
+    num_ranks: int | None = None
+    num_microbatches: int | None = None
+    num_chunks: int | None = None
+    parameters: Mapping[str, ParameterValue] | None = None
+    keep_going: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        require_settings(self)
+        require_flag("keep_going", self.keep_going)
+
+
+@asks(CompareQuestion)
+def compare(question: CompareQuestion) -> ScheduleComparison:
     """Predict several schedules under the same conditions, each as `simulate` does.
 
     Args:
-        schedules: Each as `simulate` takes one. Schedules by name get the `num_chunks` and `parameters` that they take.
-        costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
-        cluster: Machines as `simulate` takes them; the arguments not listed here are as in `simulate` too.
+        schedules: Lists as `simulate` takes them, and names of the catalogue or builders of your own, as `build` takes
+            them, which get the counts below.
+        setup: Costs, machines and other conditions, a `Setup`; or the costs alone. Layers are cut, and a DeviceCost
+            shared, as each schedule needs it.
         num_ranks: Ranks of the schedules given by name.
         num_microbatches: Micro-batches of the schedules given by name.
         num_chunks: Stages per rank of the schedules given by name that take chunks.
         parameters: Parameters of the schedules given by name that have them.
-        num_runs: Runs with `jitter`, as `simulate` makes them; each row has percentiles of their makespans.
         keep_going: Whether a schedule without a prediction gets a row with the reason. If no schedule can be predicted,
             the error is raised.
 
@@ -270,11 +271,13 @@ def compare(
         ProfileError: A file is bad, or does not fit a schedule.
         SimulationError: A schedule cannot be simulated.
     """
-    schedules = require_names("schedules", schedules)
-    num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
-    require_flag("keep_going", keep_going)
+    schedules = require_names("schedules", question.schedules)
+    num_ranks, num_microbatches, num_chunks = require_counts(
+        question.num_ranks, question.num_microbatches, question.num_chunks, question.parameters
+    )
+    parameters = question.parameters or {}
     entries = [known_entry(schedule) for schedule in schedules]
-    require_taken([entry for entry in entries if entry is not None], num_chunks, parameters or {})
+    require_taken([entry for entry in entries if entry is not None], num_chunks, parameters)
     sources: list[tuple[str, Callable[[], ScheduleSource]]] = []
     for schedule, entry in zip(schedules, entries, strict=True):
         if entry is None:
@@ -287,34 +290,21 @@ def compare(
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=num_chunks if entry.traits.takes_chunks else None,
-            parameters={name: value for name, value in (parameters or {}).items() if name in known},
+            parameters={name: value for name, value in parameters.items() if name in known},
         )
         sources.append((entry.name, build))
-    conditions = Conditions(
-        costs=load_costs(costs),
-        cluster=cluster,
-        microbatch_size=microbatch_size,
-        partition=partition_text(partition),
-        input_share=input_share,
-        network=network,
-        compression=compression,
-        convert_bytes_per_s=convert_bytes_per_s,
-        buffers=buffers,
-        jitter=jitter,
-        seed=seed,
-        engine=engine,
-    )
+    setup = read_setup_argument(question.setup)
     return compare_sources(
         sources,
-        lambda source: conditions,  # noqa: ARG005
-        num_runs=require_runs(num_runs, jitter),
-        keep_going=REFUSED if keep_going else (),
+        lambda source: setup,  # noqa: ARG005
+        num_runs=require_runs(question.num_runs, setup.jitter),
+        keep_going=REFUSED if question.keep_going else (),
     )
 
 
 def compare_sources(
     sources: Sequence[tuple[str, Callable[[], ScheduleSource]]],
-    conditions: Callable[[ScheduleSource], Conditions],
+    setup: Callable[[ScheduleSource], Setup],
     *,
     num_runs: int,
     keep_going: tuple[type[Exception], ...],
@@ -325,7 +315,7 @@ def compare_sources(
 
     Args:
         sources: The name of each schedule, and a function that builds or reads it.
-        conditions: Returns the conditions of each prediction.
+        setup: Returns the setup of each prediction.
         num_runs: Runs of each; several with jitter.
         keep_going: Errors that become a row, unless no schedule can be predicted; others are raised.
         say: Makes the reason of an error.
@@ -339,7 +329,7 @@ def compare_sources(
         progress(index / len(sources))
         try:
             source = read()
-            compared.append(_compared(source, conditions(source), num_runs))
+            compared.append(_compared(source, setup(source), num_runs))
         except REFUSED as error:
             refused.append(error)
             if not isinstance(error, keep_going) or len(refused) == len(sources):
@@ -348,8 +338,8 @@ def compare_sources(
     return ScheduleComparison(tuple(compared))
 
 
-def _compared(source: ScheduleSource, conditions: Conditions, num_runs: int) -> ComparedSchedule:
-    prediction = predict_source(source, conditions)
+def _compared(source: ScheduleSource, setup: Setup, num_runs: int) -> ComparedSchedule:
+    prediction = predict_source(source, setup)
     summary = summarize(
         lower(prediction.schedule),
         prediction.timeline,

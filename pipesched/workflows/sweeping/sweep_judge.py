@@ -31,7 +31,7 @@ from pipesched.simulator.fast import (
 )
 from pipesched.simulator.search import SweptOutcome, SweptSetting, memory_excess, over_memory_reason
 from pipesched.workflows.arguments import ScheduleSource, layer_bounds, partition_text, source_of_entry
-from pipesched.workflows.simulating import REFUSED, Conditions, cut_text
+from pipesched.workflows.simulating import REFUSED, Setup, cut_text
 from pipesched.workflows.sweeping.link_cuts import best_of_cuts, contenders, has_many_links, sampled_cuts
 
 _STEPS = 10
@@ -63,7 +63,7 @@ class SweepJudge:
         num_runs: Runs of each setting with jitter; the run of median makespan counts.
     """
 
-    conditions: Conditions
+    conditions: Setup
     limit_bytes: int | None = None
     is_steady: bool = True
     say: Callable[[Exception], str] = str
@@ -94,9 +94,9 @@ class SweepJudge:
         if not conditions.cuts_layers or not has_many_links(settings):
             return None
         try:
-            cuts = sampled_cuts(settings, lambda setting: self._cut(source, setting).partition)
+            cuts = sampled_cuts(settings, lambda setting: self._cut(source, setting).partition_text)
             own = {setting: cut for setting, cut in cuts.items() if cut is not None}
-            bounds = layer_bounds(conditions.costs, source.schedule, settings[0].microbatch_size, "balanced")
+            bounds = layer_bounds(conditions.loaded_costs, source.schedule, settings[0].microbatch_size, "balanced")
         except REFUSED:  # each setting finds the reason again
             return None
         if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
@@ -120,7 +120,7 @@ class SweepJudge:
         """Return the outcomes of settings under one cut of the layers."""
         return replace(self, conditions=replace(self.conditions, partition=cut))(settings)
 
-    def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Conditions:
+    def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Setup:
         """Return the conditions of a setting, with its machines and the layers of its stages."""
         cluster = self._cluster(source.schedule, dict(setting.link))
         return replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)

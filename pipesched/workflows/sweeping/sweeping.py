@@ -52,7 +52,7 @@ from pipesched.workflows.arguments import (
     searched_entries,
     workers_for,
 )
-from pipesched.workflows.simulating import REFUSED, Conditions, require_runs
+from pipesched.workflows.simulating import REFUSED, Setup, require_runs
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
@@ -130,7 +130,7 @@ def sweep(
         ProfileError: A file is bad.
         ScheduleError: A schedule does not exist.
     """
-    conditions = Conditions(
+    conditions = Setup(
         costs=load_costs(costs),
         cluster=None if cluster is None else read_cluster_argument(cluster, 1, "a sweep"),
         partition=partition_text(partition),
@@ -145,7 +145,7 @@ def sweep(
         raise ArgumentError("link: got a cluster too, expected one of them; leave one out")
     space = make_sweep_space(
         schedules,
-        conditions.costs,
+        conditions.loaded_costs,
         num_ranks=num_ranks,
         num_microbatches=num_microbatches,
         num_chunks=num_chunks,

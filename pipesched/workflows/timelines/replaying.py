@@ -20,7 +20,7 @@ from pipesched.workflows.arguments import (
     load_costs,
     partition_text,
 )
-from pipesched.workflows.simulating import Conditions, predict_source
+from pipesched.workflows.simulating import Setup, predict_source
 from pipesched.workflows.timelines.explanation import Explanation, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
 
@@ -114,7 +114,7 @@ def replay(
         return replay_timeline(measured)
     return replay_timeline(
         measured,
-        Conditions(
+        Setup(
             costs=load_costs(costs),
             cluster=cluster,
             microbatch_size=microbatch_size,
@@ -123,8 +123,8 @@ def replay(
     )
 
 
-def replay_timeline(measured: Timeline, conditions: Conditions | None = None) -> Replay:
-    """Do the same as `replay`; without conditions nothing is predicted."""
+def replay_timeline(measured: Timeline, setup: Setup | None = None) -> Replay:
+    """Do the same as `replay`; without a setup nothing is predicted."""
     if not measured.is_measured:
         raise SimulationError(
             f"{measured.name}: got a Timeline that was {measured.source}, expected a measured one; "
@@ -138,8 +138,8 @@ def replay_timeline(measured: Timeline, conditions: Conditions | None = None) ->
             f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected them: hand-over is "
             "told from when they were posted; try the Timeline of a run"
         )
-    if conditions is None:
+    if setup is None:
         return Replay(measured, None, split_error(measured))
-    prediction = predict_source(ScheduleSource(schedule), conditions)
-    network = NetworkModel(prediction.costs, prediction.cluster, conditions.network)
+    prediction = predict_source(ScheduleSource(schedule), setup)
+    network = NetworkModel(prediction.costs, prediction.cluster, setup.network)
     return Replay(measured, prediction.timeline, split_error(measured, prediction.timeline, network))

@@ -19,7 +19,7 @@ from pipesched.profiles.costs import Profile, median_profile
 from pipesched.profiles.models import Model
 from pipesched.profiles.processes import num_cores
 from pipesched.workflows.arguments import ScheduleSource
-from pipesched.workflows.simulating import Conditions, predict_source
+from pipesched.workflows.simulating import Setup, predict_source
 from pipesched.workflows.verifying.schedule_verification import (
     ScheduleRun,
     bounds_of,
@@ -40,7 +40,7 @@ def verify_in_rounds(
     model: Model,
     name: str,
     size: int,
-    conditions: Callable[[Profile, ScheduleSource], Conditions],
+    setup: Callable[[Profile, ScheduleSource], Setup],
     settings: RunSettings,
     rounds: int,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
@@ -55,7 +55,7 @@ def verify_in_rounds(
         model: The model to profile and run.
         name: Name of the model, by which the ranks know it.
         size: Samples of a micro-batch.
-        conditions: Conditions of the prediction of a schedule from a profile. The first profile determines the cut of
+        setup: Setup of the prediction of a schedule from a profile. The first profile determines the cut of
             the model.
         settings: Settings of the runs.
         rounds: At least 2.
@@ -77,7 +77,7 @@ def verify_in_rounds(
     yardsticks_s, profiles = [look()], [measure()]
     runs: list[list[ScheduleRun]] = []
     yardsticks_s.append(look())
-    cuts = [_cut(source, with_buffers_of(settings, conditions(profiles[0], source))) for source in sources]
+    cuts = [_cut(source, with_buffers_of(settings, setup(profiles[0], source))) for source in sources]
     for _ in range(rounds):
         tick = next(steps)
         runs.append(
@@ -102,14 +102,14 @@ def verify_in_rounds(
     return RoundsVerification(tuple(schedules), MachineDrift(tuple(yardsticks_s)), precision)
 
 
-def _held(run: ScheduleRun, conditions: Conditions) -> VerifiedSchedule:
-    return held_against(run, predict_source(run.source, conditions), conditions)
+def _held(run: ScheduleRun, setup: Setup) -> VerifiedSchedule:
+    return held_against(run, predict_source(run.source, setup), setup)
 
 
-def _cut(source: ScheduleSource, conditions: Conditions) -> Conditions:
-    """Return the conditions with the present layers of each stage, so that later profiles do not change them."""
-    layers = [last - first for first, last in bounds_of(source, conditions)]
-    return replace(conditions, partition=",".join(map(str, layers)))
+def _cut(source: ScheduleSource, setup: Setup) -> Setup:
+    """Return the setup with the present layers of each stage, so that later profiles do not change them."""
+    layers = [last - first for first, last in bounds_of(source, setup)]
+    return replace(setup, partition=",".join(map(str, layers)))
 
 
 def _fractions(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:

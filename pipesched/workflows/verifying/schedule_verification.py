@@ -29,7 +29,7 @@ from pipesched.workflows.arguments import (
 )
 from pipesched.workflows.measuring import measured, modelled_spec
 from pipesched.workflows.measuring import profile as profile_layers
-from pipesched.workflows.simulating import Conditions, Prediction, predict_source
+from pipesched.workflows.simulating import Prediction, Setup, predict_source
 from pipesched.workflows.timelines import explain_error
 from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
 
@@ -124,7 +124,7 @@ class ScheduleRun:
 def verify_source(
     source: ScheduleSource,
     model: ModelArgument,
-    conditions: Conditions,
+    setup: Setup,
     settings: RunSettings,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     **measured_how: Any,
@@ -134,29 +134,27 @@ def verify_source(
     Args:
         source: Source of the schedule.
         model: The model, or its name.
-        conditions: Conditions of the prediction, from a profile that determines the cut of the model; the run
+        setup: Setup of the prediction, from a profile that determines the cut of the model; the run
             determines the buffers.
         settings: Settings of the run.
         progress: Receives the finished fraction of all ops now and then.
         measured_how: Fields of `Measure`.
     """
-    conditions = with_buffers_of(settings, conditions)
-    prediction = predict_source(source, conditions)
-    return held_against(
-        run_source(source, model, conditions, settings, progress, **measured_how), prediction, conditions
-    )
+    setup = with_buffers_of(settings, setup)
+    prediction = predict_source(source, setup)
+    return held_against(run_source(source, model, setup, settings, progress, **measured_how), prediction, setup)
 
 
-def with_buffers_of(settings: RunSettings, conditions: Conditions) -> Conditions:
-    """Return the conditions with receive buffers as a run with these settings allocates them."""
+def with_buffers_of(settings: RunSettings, setup: Setup) -> Setup:
+    """Return the setup with receive buffers as a run with these settings allocates them."""
     is_at_use = settings.device == "cuda" and uses_streams(settings)
-    return replace(conditions, buffers="at_use" if is_at_use else "pooled")
+    return replace(setup, buffers="at_use" if is_at_use else "pooled")
 
 
 def run_source(
     source: ScheduleSource,
     model: ModelArgument,
-    conditions: Conditions,
+    setup: Setup,
     settings: RunSettings,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     **measured_how: Any,
@@ -164,9 +162,9 @@ def run_source(
     """Run one schedule, cut as `verify_source` does."""
     from pipesched.executor.runs import whole_model_losses
 
-    schedule, size = source.schedule, conditions.microbatch_size or 1
+    schedule, size = source.schedule, setup.microbatch_size or 1
     name, made = name_for_processes(model), model if isinstance(model, Model) else None
-    spec = modelled_spec(schedule, name, bounds_of(source, conditions), size, settings, **measured_how)
+    spec = modelled_spec(schedule, name, bounds_of(source, setup), size, settings, **measured_how)
     run = measured(spec, progress, made)
     losses = zip(run.losses, whole_model_losses(spec, made), strict=True)
     pairs = [pair for pair, comparable in zip(losses, with_initial_weights(schedule), strict=True) if comparable]
@@ -179,16 +177,16 @@ def run_source(
     )
 
 
-def bounds_of(source: ScheduleSource, conditions: Conditions) -> tuple[tuple[int, int], ...]:
+def bounds_of(source: ScheduleSource, setup: Setup) -> tuple[tuple[int, int], ...]:
     """Return the half-open range of layers of each stage, as the profile cuts the model."""
-    bounds = conditions.bounds_of(source)
+    bounds = setup.bounds_of(source)
     assert bounds is not None, "the model is measured"
     return bounds
 
 
-def held_against(run: ScheduleRun, prediction: Prediction, conditions: Conditions) -> VerifiedSchedule:
-    """Return a run beside a prediction of it under these conditions."""
-    network = NetworkModel(prediction.costs, prediction.cluster, conditions.network)
+def held_against(run: ScheduleRun, prediction: Prediction, setup: Setup) -> VerifiedSchedule:
+    """Return a run beside a prediction of it under these setup."""
+    network = NetworkModel(prediction.costs, prediction.cluster, setup.network)
     return VerifiedSchedule(
         prediction.timeline,
         run.measured,

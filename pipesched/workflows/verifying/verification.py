@@ -36,7 +36,7 @@ from pipesched.workflows.arguments import (
     require_followed,
     require_possible,
 )
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import Setup
 from pipesched.workflows.verifying.round_verification import verify_in_rounds
 from pipesched.workflows.verifying.schedule_verification import profile_for_runs, require_verifiable, verify_source
 from pipesched.workflows.verifying.verified_rounds import PRECISION, RoundsVerification
@@ -102,9 +102,7 @@ def verify(
         def tick(fraction: float, index: int = index) -> None:
             progress((index + fraction) / len(asked.sources))
 
-        verified.append(
-            verify_source(source, model, asked.conditions(layers, source), asked.settings, tick, **asked.counts)
-        )
+        verified.append(verify_source(source, model, asked.setup(layers, source), asked.settings, tick, **asked.counts))
     return Verification(tuple(verified), layers)
 
 
@@ -160,7 +158,7 @@ def verify_rounds(
             "own; start it without torchrun"
         )
     return verify_in_rounds(
-        asked.sources, asked.model, asked.name, asked.microbatch_size, asked.conditions, asked.settings, rounds,
+        asked.sources, asked.model, asked.name, asked.microbatch_size, asked.setup, asked.settings, rounds,
         progress, precision=precision, **asked.counts,
     )  # fmt: skip
 
@@ -231,9 +229,9 @@ class _Asked:
         require_verifiable([source.schedule for source in sources], built, partition, cluster)
         return _Asked(built, name, settings, sources, microbatch_size, partition, cluster, counts)
 
-    def conditions(self, profile: Profile, source: ScheduleSource) -> Conditions:  # noqa: ARG002 -- the same for all
-        """Return the conditions of a prediction from `profile`."""
-        return Conditions(
+    def setup(self, profile: Profile, source: ScheduleSource) -> Setup:  # noqa: ARG002 -- the same for all
+        """Return the setup of a prediction from `profile`."""
+        return Setup(
             costs=profile,
             cluster=self.cluster,
             microbatch_size=self.microbatch_size,

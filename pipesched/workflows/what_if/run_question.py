@@ -32,7 +32,7 @@ from pipesched.simulator.fast import compile_lists, program_times, simulate_arra
 from pipesched.simulator.memory import with_memory
 from pipesched.workflows.arguments import ScheduleSource
 from pipesched.workflows.measuring import with_profiled
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import Setup
 from pipesched.workflows.what_if.machine_change import MachineChange
 
 _ALIKE = 2.0
@@ -66,8 +66,8 @@ class LayersOfRuns:
         if self.partition is None and lists.num_stages == len(self.bounds):
             return None
         fitted = self._fitted(costs)
-        conditions = Conditions(costs=fitted, microbatch_size=self.microbatch_size, partition=self.partition)
-        return conditions.bounds_of(ScheduleSource(lists))
+        setup = Setup(costs=fitted, microbatch_size=self.microbatch_size, partition=self.partition)
+        return setup.bounds_of(ScheduleSource(lists))
 
     def costs_of(self, cut: Cut, costs: RunCosts) -> StageCosts:
         """Return the costs of stages of other layers, from the times of the runs."""

@@ -85,7 +85,7 @@ def test_ranges_of_other_trainers_are_read_by_patterns(tmp_path, name, pattern):
 def test_a_schedule_says_the_stages_of_ranges_that_do_not(tmp_path):
     """Megatron-LM's interleaved schedule calls forward_step for every stage of a rank."""
     costs = pipesched.DeviceCost(forward_s=1e-3, backward_s=2e-3)
-    predicted = pipesched.simulate("interleaved", costs, num_ranks=2, num_microbatches=4, num_chunks=2)
+    predicted = pipesched.simulate(pipesched.build("interleaved", 2, 4, 2), costs)
     files = []
     for rank in (0, 1):
         file = KinetoFile(rank)
@@ -381,7 +381,7 @@ def test_traces_without_a_step_in_common_are_refused(tmp_path):
 )
 def test_a_trace_of_ours_is_read_back_as_it_was(tmp_path, name):
     costs = pipesched.DeviceCost(forward_s=1, backward_s=2, backward_input_s=1, backward_weight_s=1, step_s=0.5)
-    timeline = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8).timeline
+    timeline = pipesched.simulate(pipesched.build(name, 4, 8), costs).timeline
     pipesched.trace(timeline).save(tmp_path / "trace.json")
     read = read_traces([tmp_path / "trace.json"]).timeline
     assert (read.name, read.rank_to_device, read.spans) == (timeline.name, timeline.rank_to_device, timeline.spans)

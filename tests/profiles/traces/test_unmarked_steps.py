@@ -174,7 +174,7 @@ SYNCHRONOUS = [
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_a_step_of_any_schedule_is_one_and_two_are_two(tmp_path, name, num_steps):
     costs = pipesched.DeviceCost(forward_s=1e-3, backward_s=2e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
-    predicted = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8)
+    predicted = pipesched.simulate(pipesched.build(name, 4, 8), costs)
     work = [span for span in predicted.timeline.work if span.op.__class__.__name__ in ("Compute", "Overlap")]
     events = [
         {"name": f"PP:{span.op}", "ph": "X", "pid": span.rank, "tid": 0}

@@ -77,9 +77,9 @@ def test_a_million_ops_are_simulated_in_little_memory():
     """As objects they and their spans would take 300 MB more."""
     code = (
         "import resource, pipesched; "
-        "pipesched.simulate('1f1b', pipesched.DeviceCost(1.0, 2.0), num_ranks=64, num_microbatches=64).to_dict(); "
+        "pipesched.simulate(pipesched.build('1f1b', 64, 64), pipesched.DeviceCost(1.0, 2.0)).to_dict(); "
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
-        "pipesched.simulate('1f1b', pipesched.DeviceCost(1.0, 2.0), num_ranks=128, num_microbatches=2048).to_dict(); "
+        "pipesched.simulate(pipesched.build('1f1b', 128, 2048), pipesched.DeviceCost(1.0, 2.0)).to_dict(); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=300)

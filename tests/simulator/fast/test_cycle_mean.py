@@ -102,7 +102,9 @@ def test_the_steady_time_is_the_largest_cycle_mean(name, p, m):
     rows = computes(build(name, p, 12 * m) if is_unflushed else repeat(schedule, 4))
     seconds = {op: stages[op.stage][op.phase.value] for row in rows for op in row}
     edges = graph(rows, m, schedule.num_stages, seconds)
-    told = pipesched.simulate(name, costs, flat(p, Link(float(DELAY_S))), num_ranks=p, num_microbatches=m).to_dict()
+    told = pipesched.simulate(
+        pipesched.build(name, p, m), pipesched.Setup(costs, flat(p, Link(float(DELAY_S))))
+    ).to_dict()
     period_s = largest_cycle_mean(edges)
     assert told["steady_s_per_microbatch"] == pytest.approx(float(period_s / m), rel=1e-12)
     busy_s = m * sum(stage["F"] + stage["B"] for stage in stages)

@@ -88,9 +88,8 @@ def costs_of(stages):
     return StageCosts(tuple(StageCost(forward_s, backward_s, step_s=s) for forward_s, backward_s, s in stages))
 
 
-def steady(schedule, stages, **counts):
-    cluster = flat(len(stages) if not isinstance(schedule, Schedule) else schedule.num_ranks, Link(LATENCY_S))
-    return pipesched.simulate(schedule, costs_of(stages), cluster, **counts)
+def steady(schedule, stages):
+    return pipesched.simulate(schedule, pipesched.Setup(costs_of(stages), flat(schedule.num_ranks, Link(LATENCY_S))))
 
 
 @pytest.mark.parametrize("seed", range(33))
@@ -99,7 +98,8 @@ def test_a_schedule_without_a_flush_has_one_steady_time_by_name_as_an_object_and
     expected = pytest.approx(grown_s(name, p, stages, **parameters), rel=1e-9)
     cluster = flat(p, Link(LATENCY_S))
     named = pipesched.simulate(
-        name, costs_of(stages), cluster, num_ranks=p, num_microbatches=m, parameters=parameters or None
+        pipesched.build(name, p, m, **parameters),
+        pipesched.Setup(costs_of(stages), cluster),
     )
     made = build(name, p, m, **parameters)
     file = from_json(to_json(made), "lists.json")
@@ -139,7 +139,7 @@ def own_builder(num_ranks, num_microbatches):
 def test_a_builder_of_ones_own_is_asked_for_a_longer_run(m):
     stages = [(1.0, 2.0, 0.0), (1.5, 2.0, 0.0), (1.0, 2.5, 0.0)]
     cluster = flat(3, Link(LATENCY_S))
-    told = pipesched.simulate(own_builder, costs_of(stages), cluster, num_ranks=3, num_microbatches=m)
+    told = pipesched.simulate(pipesched.build_own(own_builder, 3, m), pipesched.Setup(costs_of(stages), cluster))
     assert told.steady_s_per_microbatch == pytest.approx(grown_s("pipedream", 3, stages), rel=1e-9)
 
 
@@ -198,7 +198,8 @@ def test_averaged_pipelines_have_the_steady_time_of_a_long_run_of_a_loop_of_its_
     cluster = flat(p, Link(latency_s, bandwidth or float("inf")))
     parameters = {"pipelines": number, "advance": advance}
     told = pipesched.simulate(
-        "avgpipe", costs, cluster, num_ranks=p, num_microbatches=number * m, parameters=parameters
+        pipesched.build("avgpipe", p, number * m, **parameters),
+        pipesched.Setup(costs, cluster),
     )
     expected = seconds_per_microbatch(
         number, m, stages, advance=advance, bandwidth=bandwidth, latency_s=latency_s, iterations=max(80, 900 // m // p)
@@ -212,7 +213,7 @@ def test_the_error_of_pipelines_that_change_their_pace_now_and_then_covers_it():
     costs = StageCosts((StageCost(0.01, 0.02, output_bytes=1),) * 6)
     parameters = {"pipelines": 2, "advance": 2}
     cluster = flat(6, Link(0.0, 1000.0))
-    told = pipesched.simulate("avgpipe", costs, cluster, num_ranks=6, num_microbatches=8, parameters=parameters)
+    told = pipesched.simulate(pipesched.build("avgpipe", 6, 8, **parameters), pipesched.Setup(costs, cluster))
     assert told.steady_error > 0.02
     assert abs(told.steady_s_per_microbatch / 0.0496 - 1) < 2 * told.steady_error
 

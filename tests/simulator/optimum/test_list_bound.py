@@ -56,6 +56,6 @@ def test_without_a_limit_of_memory_it_is_the_simple_bound_of_an_order_problem(na
 @pytest.mark.parametrize("name", ["chimera", "gems", "avgpipe", "pipedream_2bw", "dualpipe", "data_parallel"])
 def test_any_schedule_of_the_catalogue_has_a_bound(name):
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
-    least = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8, bound_seconds=0).least
+    least = pipesched.simulate(pipesched.build(name, 4, 8), costs, bound_seconds=0).least
     assert least.gap >= 0
     assert "with any memory" in least.sentence

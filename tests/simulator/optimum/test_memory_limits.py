@@ -96,13 +96,15 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
     for limit in (peaks[0], peaks[len(peaks) // 2], peaks[-1]):
         least_s = min(makespan_s for makespan_s, num_bytes in known if num_bytes <= limit)
         cluster = Cluster((Device(memory_bytes=limit),) * p, link)
-        result = pipesched.optimize(schedule, costs, cluster, seconds=1, num_workers=1)
+        result = pipesched.optimize(schedule, pipesched.Setup(costs, cluster), seconds=1, num_workers=1)
         assert result.simulation.fits
         assert result.least.bound_s <= least_s <= result.makespan_s
         if limit == peaks[-1]:
             assert result.least.bound_s == least_s == result.makespan_s
     with pytest.raises(SimulationError, match="give"):
-        pipesched.optimize(schedule, costs, Cluster((Device(memory_bytes=peaks[0] - 1),) * p, link), seconds=0)
+        pipesched.optimize(
+            schedule, pipesched.Setup(costs, Cluster((Device(memory_bytes=peaks[0] - 1),) * p, link)), seconds=0
+        )
 
 
 @pytest.mark.parametrize(("p", "m", "seed"), [(2, 2, 0), (2, 2, 1), (1, 3, 3)])
@@ -134,7 +136,7 @@ def test_with_recomputation_by_choice_what_is_found_fits_and_none_that_fits_is_b
     limit = peaks[len(peaks) // 3]
     least_s = min(makespan_s for makespan_s, num_bytes in known if num_bytes <= limit)
     cluster = Cluster((Device(memory_bytes=limit),) * p, link)
-    result = pipesched.optimize(schedule, costs, cluster, seconds=1, num_workers=1, may_recompute=True)
+    result = pipesched.optimize(schedule, pipesched.Setup(costs, cluster), seconds=1, num_workers=1, may_recompute=True)
     assert result.simulation.fits
     assert result.least.bound_s <= least_s <= result.makespan_s
 
@@ -143,7 +145,7 @@ def test_gradients_take_no_room_before_the_first_backward_has_ended():
     """Two forwards of 1 byte fit beside 1 byte of weights, before there is the byte of gradients: 3 (F + B)."""
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=1, weight_bytes=1)
     devices = pipesched.Cluster((pipesched.Device(memory_bytes=3),) * 2)
-    result = pipesched.optimize("1f1b", costs, devices, num_ranks=2, num_microbatches=2, seconds=0)
+    result = pipesched.optimize(pipesched.build("1f1b", 2, 2), pipesched.Setup(costs, devices), seconds=0)
     assert (result.makespan_s, result.gap, result.simulation.fits) == (9.0, 0.0, True)
 
 
@@ -157,7 +159,7 @@ def planned_s(schedule, costs, cluster):
     problem = order_problem(lists, costs, cluster, room)
     orders = known_orders(problem, lists, costs, excess_in(room, costs, cluster))
     planned = next(order for order in orders if order.schedule.name.startswith(PLANNER))
-    assert pipesched.simulate(planned.schedule, costs, cluster).fits
+    assert pipesched.simulate(planned.schedule, pipesched.Setup(costs, cluster)).fits
     return planned.ticks * problem.tick_s
 
 
@@ -299,11 +301,11 @@ def test_messages_need_room_that_a_list_is_given_by_fewer_micro_batches():
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, output_bytes=1)
     devices = pipesched.Cluster((pipesched.Device(memory_bytes=60),) * 4)
     counts = {"num_ranks": 4, "num_microbatches": 8}
-    assert not pipesched.simulate("1f1b", costs, devices, **counts).fits
-    result = pipesched.optimize("1f1b", costs, devices, **counts, seconds=0)
+    assert not pipesched.simulate(pipesched.build("1f1b", **counts), pipesched.Setup(costs, devices)).fits
+    result = pipesched.optimize(pipesched.build("1f1b", **counts), pipesched.Setup(costs, devices), seconds=0)
     assert result.simulation.fits
     assert result.over_limit is not None
-    assert all(pipesched.simulate(order.schedule, costs, devices).fits for order in result.known)
+    assert all(pipesched.simulate(order.schedule, pipesched.Setup(costs, devices)).fits for order in result.known)
 
 
 def test_bytes_leave_room_for_activations_beside_weights_and_state():
@@ -334,5 +336,5 @@ def test_what_is_held_for_a_rounding_is_above_no_limit():
     sizes = {"saved_bytes": 500_000_000, "saved_for_weight_bytes": 200_000_000, "weight_bytes": 500_000_000}
     costs = StageCosts((StageCost(1e-3, None, 5e-4, 2e-3, output_bytes=10**9, **sizes),) * schedule.num_stages)
     cluster = Cluster((Device(memory_bytes=6_300_000_000),) * 2, Link(latency_s=1e-3))
-    optimum = pipesched.optimize(schedule, costs, cluster, seconds=0)
-    assert pipesched.simulate(optimum.schedule, costs, cluster).fits
+    optimum = pipesched.optimize(schedule, pipesched.Setup(costs, cluster), seconds=0)
+    assert pipesched.simulate(optimum.schedule, pipesched.Setup(costs, cluster)).fits

@@ -3,11 +3,11 @@
 import pytest
 from matplotlib.text import Text
 
-from pipesched import DeviceCost, FigureStyle, SimulationError, gantt, simulate
+from pipesched import DeviceCost, FigureStyle, SimulationError, build, gantt, simulate
 
 
 def predicted():
-    return simulate("1f1b", DeviceCost(forward_s=1.0, backward_s=2.0), num_ranks=4, num_microbatches=8)
+    return simulate(build("1f1b", 4, 8), DeviceCost(forward_s=1.0, backward_s=2.0))
 
 
 def test_a_chart_has_the_size_and_the_font_that_are_asked_for():

@@ -17,8 +17,16 @@ GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
 COST = pipesched.DeviceCost(1.0, 2.0)
 MODEL = "mlp:width=8,layers=4"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
-RUN = run_by_hand(pipesched.build("1f1b", num_ranks=2, num_microbatches=4), 0.0, 0.1)
+LISTS = pipesched.build("1f1b", 2, 4)
+RUN = run_by_hand(LISTS, 0.0, 0.1)
 TUNED = pipesched.tune(GPT, 8, num_devices=2, microbatches=[4], pipelines=[1], advances=[0])
+
+
+def setup(**arguments):
+    return pipesched.simulate(LISTS, pipesched.Setup(**arguments))
+
+
+setup.__signature__ = inspect.signature(pipesched.Setup)
 
 
 def gantt(timelines, title="", columns=100):
@@ -30,8 +38,10 @@ def trace(timelines):
 
 
 CALLS = {
-    pipesched.simulate: {"schedule": "1f1b", "costs": COST, **COUNTS},
-    pipesched.compare: {"schedules": ["gpipe"], "costs": COST, **COUNTS},
+    pipesched.simulate: {"schedule": LISTS, "setup": COST},
+    pipesched.optimize: {"schedule": LISTS, "setup": COST, "seconds": 0},
+    setup: {"costs": COST},
+    pipesched.compare: {"schedules": ["gpipe"], "setup": COST, **COUNTS},
     pipesched.check: {"schedule": "1f1b", **COUNTS},
     pipesched.versions: {"schedule": "pipedream", **COUNTS},
     pipesched.partition: {"profile": GPT, "num_devices": 2},
@@ -123,8 +133,9 @@ def test_what_is_no_value_of_an_argument_is_refused_in_one_line(function, name):
 
 
 COUNTED = {
-    pipesched.simulate: {"jitter": 0.1, "seed": 3, "num_runs": 2},
-    pipesched.compare: {"seed": 3},
+    pipesched.simulate: {"setup": pipesched.Setup(COST, jitter=0.1), "num_runs": 2},
+    setup: {"jitter": 0.1, "seed": 3},
+    pipesched.compare: {"num_chunks": None},
     pipesched.partition: {"microbatch_size": 2, "num_chunks": 1},
     pipesched.plan: {"depths": [2], "chunks": [1], "top": 3, "num_workers": 1},
     pipesched.tune: {"chunks": [2], "num_workers": 1, "num_contenders": 2},
@@ -165,15 +176,15 @@ def test_a_count_of_numpy_is_one_of_python(function):
 def test_costs_from_counts_of_numpy_are_saved(tmp_path):
     costs = pipesched.costs_from_runs(RUN, microbatch_size=np.int64(2), output_bytes=np.int64(8))
     costs.save(tmp_path / "costs.json")
-    assert pipesched.simulate("1f1b", tmp_path / "costs.json", **COUNTS).makespan_s > 0
+    assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), tmp_path / "costs.json").makespan_s > 0
 
 
 @pytest.mark.parametrize(
     ("function", "name", "value", "words"),
     [
-        (pipesched.simulate, "jitter", "x", "jitter: got 'x', expected a finite number of at least 0"),
-        (pipesched.simulate, "seed", "a", "seed: got 'a', expected an integer of at least 0"),
-        (pipesched.simulate, "num_ranks", "a", "num_ranks: got 'a', expected an integer"),
+        (setup, "jitter", "x", "jitter: got 'x', expected a number from 0 to 10"),
+        (setup, "seed", "a", "seed: got 'a', expected an integer of at least 0"),
+        (pipesched.build, "num_ranks", "a", "num_ranks is 'a', expected an integer"),
         (pipesched.compare, "keep_going", 1, "keep_going: got 1, expected True or False"),
         (pipesched.compare, "parameters", 3, "parameters: got 3, expected names with their values"),
         (pipesched.check, "parameters", {1: 2}, "parameters: got 1, expected names"),
@@ -194,7 +205,7 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (pipesched.profile_links, "backend", "mpi", "backend: got 'mpi', expected one of gloo, nccl"),
         (pipesched.profile_links, "sizes_bytes", 5, "sizes_bytes: got 5, expected a list"),
         (pipesched.run, "is_pinned", "no", "is_pinned: got 'no', expected True or False"),
-        (pipesched.run, "save", 5, "save: got 5, expected the name of a folder, or None"),
+        (pipesched.run, "save", 5, "save: got 5, expected str"),
         (pipesched.run, "is_checked", 0, "is_checked: got 0, expected True or False"),
         (pipesched.run, "progress", 3, "progress: got 3, expected a function"),
         (pipesched.verify, "partition", 3, "partition: got 3, expected balanced"),
@@ -217,18 +228,23 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (gantt, "timelines", None, "timelines: got None, expected a Timeline"),
         (gantt, "title", 3, "title: got 3, expected a text"),
         (gantt, "columns", "x", "columns: got 'x', expected an integer of at least 1"),
-        (pipesched.compare, "jitter", 20, "jitter: got 20, expected 0 to 10"),
-        (pipesched.simulate, "costs", "", "'': got Is a directory, expected a file that can be read"),
-        (pipesched.simulate, "network", pipesched.NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected"),
-        (pipesched.plan, "network", pipesched.NetworkOptions(sends=[]), "network: sends: got [], expected posted or"),
+        (setup, "jitter", 20, "jitter: got 20, expected a number from 0 to 10"),
+        (setup, "costs", "", "'': got Is a directory, expected a file that can be read"),
+        (setup, "network", pipesched.NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected a number"),
+        (
+            pipesched.plan,
+            "network",
+            pipesched.NetworkOptions(sends=[]),
+            "network: sends: got list(..), expected one of p",
+        ),
         (pipesched.tune, "network", pipesched.NetworkOptions(chunk_bytes="x"), "network: chunk_bytes: got 'x', expec"),
-        (pipesched.simulate, "costs", pipesched.StageCosts(3), "costs: stages: got 3, expected a list"),
-        (pipesched.simulate, "costs", pipesched.StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
-        (pipesched.simulate, "costs", pipesched.LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),
-        (pipesched.simulate, "costs", pipesched.LayerCosts(()), "costs: layers: got none, expected at least one Stag"),
-        (pipesched.simulate, "costs", pipesched.uniform(2, "x"), "costs: forward_s: got 'x', expected a finite number"),
+        (setup, "costs", pipesched.StageCosts(3), "costs: stages: got 3, expected a list"),
+        (setup, "costs", pipesched.StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
+        (setup, "costs", pipesched.LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),
+        (setup, "costs", pipesched.LayerCosts(()), "costs: layers: got none, expected at least one Stag"),
+        (setup, "costs", pipesched.uniform(2, "x"), "costs: forward_s: got 'x', expected a finite number"),
         *(
-            (pipesched.simulate, "cluster", cluster, f"cluster: {words}")
+            (setup, "cluster", cluster, f"cluster: {words}")
             for cluster, words in (
                 (pipesched.Cluster(3), "devices: got 3, expected a list"),
                 (pipesched.Cluster((3,)), "devices: got 3, expected Devices"),

@@ -106,7 +106,7 @@ def test_whole_numbers_of_numpy_are_numbers():
         order = np.arange(num_microbatches)
         return [[*(forward(rank, i) for i in order), *(backward(rank, i) for i in order)] for rank in range(num_ranks)]
 
-    assert pipesched.simulate(numpys, pipesched.DeviceCost(1.0, 2.0), **COUNTS).makespan_s == 12.0
+    assert pipesched.simulate(pipesched.build_own(numpys, **COUNTS), pipesched.DeviceCost(1.0, 2.0)).makespan_s == 12.0
 
 
 def raises(p, m):
@@ -140,7 +140,7 @@ BAD = {
 def test_nonsense_is_told_in_one_line_that_names_the_builder(words, builder):
     counts = {"num_ranks": 2, "num_microbatches": 3000} if "3000" in words else COUNTS
     with pytest.raises(ScheduleError) as caught:
-        pipesched.simulate(builder, pipesched.DeviceCost(1.0, 2.0), **counts)
+        pipesched.simulate(pipesched.build_own(builder, **counts), pipesched.DeviceCost(1.0, 2.0))
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"schedule {__name__}:")
     assert len(str(caught.value).splitlines()) == 1
@@ -171,7 +171,7 @@ def test_lists_that_cannot_run_are_refused_by_the_checker():
         return [[backward(rank, i) for i in range(m)] + [forward(rank, i) for i in range(m)] for rank in range(p)]
 
     with pytest.raises(pipesched.ScheduleError, match=r"dead: .* wait"):
-        pipesched.simulate(dead, pipesched.DeviceCost(1.0, 2.0), **COUNTS)
+        pipesched.simulate(pipesched.build_own(dead, **COUNTS), pipesched.DeviceCost(1.0, 2.0))
     assert pipesched.check(dead, **COUNTS).judgement.findings
 
 

@@ -10,7 +10,7 @@ from pipesched.profiles.io import Plan, Predicted, save_plan
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.workflows.arguments import read_schedule_argument
 from pipesched.workflows.measuring import prepare_emulation, prepare_run
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import Setup
 
 MODEL = "mlp:width=8,layers=4"
 SPEC = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=2)
@@ -35,7 +35,7 @@ def emulate(plan, **arguments):
 
 
 def simulate(plan, **arguments):
-    return pipesched.simulate(plan, pipesched.uniform(2, 1.0, 2.0), **arguments)
+    return pipesched.simulate(plan, pipesched.Setup(pipesched.uniform(2, 1.0, 2.0), **arguments))
 
 
 def train(plan, **arguments):
@@ -49,7 +49,7 @@ def test_a_run_is_cut_and_sent_as_planned():
 
 
 def test_an_emulated_run_sends_as_planned():
-    costs = Conditions(costs=pipesched.uniform(2, 0.001, 0.002))
+    costs = Setup(costs=pipesched.uniform(2, 0.001, 0.002))
     half, whole = (
         prepare_emulation(read_schedule_argument(plan), costs, RunSettings(), how="sleep") for plan in (HALF, WHOLE)
     )

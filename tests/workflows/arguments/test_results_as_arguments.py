@@ -12,7 +12,7 @@ COST = pipesched.DeviceCost(1.0, 2.0)
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 GPT = pipesched.analytic_profile("gpt:layers=4", "A100", [1, 2, 4, 8])
 PLANNED = pipesched.plan(GPT.profile, None, 8, num_devices=2, schedules=["1f1b"])
-SIMULATED = pipesched.simulate("1f1b", COST, **COUNTS)
+SIMULATED = pipesched.simulate(pipesched.build("1f1b", **COUNTS), COST)
 TUNED = pipesched.tune(GPT.profile, 8, num_devices=2, pipelines=[1], advances=[0])
 LAYER = torch.nn.Linear(2, 2)
 
@@ -25,14 +25,26 @@ def model(*layers):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: pipesched.simulate("1f1b", GPT, **COUNTS), "costs: got ProfileMeasurement(..), expected what is in"),
+        (
+            lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), GPT),
+            "costs: got ProfileMeasurement(..), expected what is in",
+        ),
         (lambda: pipesched.plan(GPT, None, 8, num_devices=2), "profile: got ProfileMeasurement(..), expected what is"),
         (lambda: pipesched.simulate(PLANNED, GPT.profile), "schedule: got PlanSearch(..), expected what is in it; try"),
         (lambda: pipesched.export_setting(PLANNED, "megatron"), "plan: got PlanSearch(..), expected what is in it; "),
         (lambda: pipesched.simulate(SIMULATED, COST), "schedule: got Simulation(..), expected what is in it; try its "),
-        (lambda: pipesched.simulate("1f1b", (1.0, 2.0), **COUNTS), "costs: got tuple(..), expected StageCosts, Layer"),
-        (lambda: pipesched.simulate("1f1b", pipesched.LayerCosts(()), **COUNTS), "costs: layers: got none, expected "),
-        (lambda: pipesched.simulate("1f1b", COST, "dgx-h100", **COUNTS), "cluster: got 'dgx-h100', expected a Cluster"),
+        (
+            lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), (1.0, 2.0)),
+            "costs: got tuple(..), expected StageCosts, Layer",
+        ),
+        (
+            lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), pipesched.LayerCosts(())),
+            "costs: layers: got none, expected ",
+        ),
+        (
+            lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), pipesched.Setup(COST, "dgx-h100")),
+            "cluster: got 'dgx-h100', expected a Cluster",
+        ),
         (
             lambda: pipesched.compare("1f1b,gpipe", COST),
             "schedules: got '1f1b,gpipe', expected a list; try ['1f1b', 'g",
@@ -52,7 +64,7 @@ def model(*layers):
         ),
         (
             lambda: pipesched.train("mlp:width=8,layers=4", "1f1b", num_ranks=2, num_steps=1, lr=True),
-            "lr: got True, expected a finite number",
+            "lr: got True, expected a number from 0 to 1e+06",
         ),
     ],
 )
@@ -63,10 +75,15 @@ def test_a_refusal_says_what_would_do(call, said):
 
 
 def test_what_the_refusals_advise_is_taken():
-    assert pipesched.simulate("1f1b", GPT.profile, **COUNTS).makespan_s > 0
+    assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), GPT.profile).makespan_s > 0
     assert pipesched.simulate(PLANNED.plan, GPT.profile).makespan_s > 0
     assert pipesched.simulate(SIMULATED.schedule, COST).makespan_s == SIMULATED.makespan_s
     assert pipesched.export_setting(PLANNED.plan, "torchtitan").startswith("# torchtitan")
-    assert pipesched.simulate("1f1b", COST, pipesched.load_machine("dgx-h100"), **COUNTS).makespan_s > 0
+    assert (
+        pipesched.simulate(
+            pipesched.build("1f1b", **COUNTS), pipesched.Setup(COST, pipesched.load_machine("dgx-h100"))
+        ).makespan_s
+        > 0
+    )
     assert TUNED.gain(TUNED.chosen) > 0
     assert len(model(partial(copy.deepcopy, LAYER)).layers) == 1

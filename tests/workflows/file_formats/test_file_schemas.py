@@ -59,7 +59,7 @@ def costs_of_run():
 def timeline_with_memory():
     costs = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=8, weight_bytes=4, output_bytes=2)
     cluster = pipesched.flat(2, Link(0.1, send_s=0.1, receive_s=0.1))
-    return pipesched.simulate("1f1b", costs, cluster, num_ranks=2, num_microbatches=2).timeline
+    return pipesched.simulate(pipesched.build("1f1b", 2, 2), pipesched.Setup(costs, cluster)).timeline
 
 
 SPEC = ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=2, parameters={"pipelines": 2})

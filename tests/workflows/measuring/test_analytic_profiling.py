@@ -24,7 +24,10 @@ def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
     estimated.save(tmp_path / "gpt.json")
     assert pipesched.load_profile(tmp_path / "gpt.json") == estimated.profile
 
-    simulated = pipesched.simulate("zb_h1", tmp_path / "gpt.json", num_ranks=2, num_microbatches=4, microbatch_size=2)
+    simulated = pipesched.simulate(
+        pipesched.build("zb_h1", 2, 4),
+        pipesched.Setup(tmp_path / "gpt.json", microbatch_size=2),
+    )
     assert "estimated" in simulated.costs.origin
     planned = pipesched.plan(estimated.profile, None, batch_size=8, num_devices=2, top=1)
     assert planned.plan is not None

@@ -20,7 +20,9 @@ def test_costs_are_costs_to_the_simulator(tmp_path):
     counts = {"num_ranks": 2, "num_microbatches": 8}
 
     for costs in (measured.costs, tmp_path / "costs.json"):
-        assert pipesched.simulate("1f1b", costs, **counts).makespan_s == 3 * 9  # (m + p - 1)(t_f + t_b)
+        assert (
+            pipesched.simulate(pipesched.build("1f1b", **counts), costs).makespan_s == 3 * 9
+        )  # (m + p - 1)(t_f + t_b)
     assert measured.costs == pipesched.costs_from_runs([GPIPE]).costs
 
 
@@ -29,7 +31,9 @@ def test_messages_travel_as_long_as_in_the_run_unless_machines_are_given():
     schedule = build("1f1b", 2, 8)
 
     assert pipesched.simulate(schedule, costs).makespan_s == play(schedule, 0.25).makespan_s
-    assert pipesched.simulate(schedule, costs, pipesched.flat(2)).makespan_s == play(schedule).makespan_s
+    assert (
+        pipesched.simulate(schedule, pipesched.Setup(costs, pipesched.flat(2))).makespan_s == play(schedule).makespan_s
+    )
 
 
 def test_a_profile_beside_says_bytes_and_shares_of_the_backward():
@@ -104,6 +108,7 @@ def test_emulated_ranks_take_at_least_the_seconds_that_they_were_told_and_costs_
             assert stage.work[kind].median_s == pytest.approx(statistics.median(took_s[1:]), abs=1e-9)
             assert stage.work[kind].deciles_s[0] >= told_s
     predicted, least = (
-        pipesched.simulate("1f1b", known, pipesched.flat(2), num_ranks=2, num_microbatches=8) for known in (costs, told)
+        pipesched.simulate(pipesched.build("1f1b", 2, 8), pipesched.Setup(known, pipesched.flat(2)))
+        for known in (costs, told)
     )
     assert predicted.makespan_s >= least.makespan_s

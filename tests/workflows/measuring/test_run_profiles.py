@@ -35,7 +35,7 @@ STAGES = tuple(
 def run_of(name):
     """Return what ranks with these costs would have measured, each op a little off."""
     costs = pipesched.StageCosts(STAGES)
-    timeline = pipesched.simulate(name, costs, num_ranks=3, num_microbatches=6, jitter=0.1, seed=3).timeline
+    timeline = pipesched.simulate(pipesched.build(name, 3, 6), pipesched.Setup(costs, jitter=0.1, seed=3)).timeline
     return replace(timeline, source="measured")
 
 
@@ -100,7 +100,7 @@ def test_it_is_a_profile_to_all_that_take_one(tmp_path):
     assert pipesched.partition(path, 2, by="time").partitioned.stages
     assert pipesched.tune(path, 4, num_devices=2, microbatches=[4]).chosen is not None
     assert pipesched.plan(path, None, 4, num_devices=2).plan is not None
-    simulated = pipesched.simulate("1f1b", path, num_ranks=3, num_microbatches=6, partition=CUT)
+    simulated = pipesched.simulate(pipesched.build("1f1b", 3, 6), pipesched.Setup(path, partition=CUT))
     assert simulated.makespan_s == pytest.approx(run_of("1f1b").makespan_s, rel=0.1)
 
 

@@ -186,5 +186,5 @@ def test_a_profile_is_what_a_simulation_takes(tmp_path):
     assert list(measured.to_frame()["layer"]) == [0, 0, 1, 1, 2, 2, 3, 3]
     measured.save(tmp_path / "profile.json")
     assert pipesched.load_profile(tmp_path / "profile.json") == measured.profile
-    assert pipesched.simulate("1f1b", measured.profile, **COUNTS).makespan_s > 0
+    assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), measured.profile).makespan_s > 0
     assert MODEL in measured._repr_html_()

@@ -4,16 +4,13 @@ import pytest
 
 import pipesched
 from pipesched.schedules.formats import read_schedule
-from pipesched.workflows.arguments import read_schedule_argument
-from pipesched.workflows.optimizing import optimize_source
-from pipesched.workflows.simulating import Conditions
 
 COSTS = pipesched.DeviceCost(1.0, 2.0, 1.0, 1.0, saved_bytes=10**9, weight_bytes=10**8)
 SMALL = {"num_ranks": 3, "num_microbatches": 4}
 
 
 def test_the_lists_run_and_are_written_and_read(tmp_path):
-    result = pipesched.optimize("zb_h1", COSTS, **SMALL, in_flight=4, num_workers=1)
+    result = pipesched.optimize(pipesched.build("zb_h1", **SMALL), COSTS, in_flight=4, num_workers=1)
     assert (result.gap, result.makespan_s) == (0.0, 14.0)
     assert result.least.memory == "with 4 micro-batches in flight at most"
     assert max(result.simulation.peak_microbatches.values()) <= 4
@@ -28,10 +25,15 @@ def test_the_lists_run_and_are_written_and_read(tmp_path):
 
 
 def test_a_whole_backward_may_be_split_and_devices_may_be_the_limit():
-    assert pipesched.optimize("1f1b", COSTS, **SMALL, seconds=0).makespan_s == 18.0
-    assert pipesched.optimize("1f1b", COSTS, **SMALL, is_split=True, in_flight=4, num_workers=1).makespan_s == 14.0
+    assert pipesched.optimize(pipesched.build("1f1b", **SMALL), COSTS, seconds=0).makespan_s == 18.0
+    assert (
+        pipesched.optimize(
+            pipesched.build("1f1b", **SMALL), COSTS, is_split=True, in_flight=4, num_workers=1
+        ).makespan_s
+        == 14.0
+    )
     cluster = pipesched.Cluster((pipesched.Device(memory_bytes=23 * 10**8),) * 3)
-    result = pipesched.optimize("1f1b", COSTS, cluster, **SMALL, num_workers=1)
+    result = pipesched.optimize(pipesched.build("1f1b", **SMALL), pipesched.Setup(COSTS, cluster), num_workers=1)
     assert result.least.memory == "in the memory of the devices"
     assert max(result.simulation.peak_microbatches.values()) == 2
     assert result.simulation.fits
@@ -39,16 +41,16 @@ def test_a_whole_backward_may_be_split_and_devices_may_be_the_limit():
 
 
 def test_a_simulation_says_how_far_it_is_from_the_least():
-    result = pipesched.simulate("gpipe", COSTS, **SMALL, bound_seconds=0)
+    result = pipesched.simulate(pipesched.build("gpipe", **SMALL), COSTS, bound_seconds=0)
     assert (result.least.bound_s, result.least.gap, result.least.in_flight) == (18.0, 0.0, 4.0)
-    naive = pipesched.simulate("naive", COSTS, num_ranks=2, num_microbatches=2, bound_seconds=5)
+    naive = pipesched.simulate(pipesched.build("naive", 2, 2), COSTS, bound_seconds=5)
     assert naive.least.gap == 0, "one micro-batch at a time takes as long in any order"
-    zb_h1 = pipesched.simulate("zb_h1", COSTS, **SMALL, bound_seconds=0)
+    zb_h1 = pipesched.simulate(pipesched.build("zb_h1", **SMALL), COSTS, bound_seconds=0)
     assert zb_h1.to_dict()["least"]["bound_s"] <= zb_h1.makespan_s
 
 
 def test_a_time_below_what_is_proven_is_no_gap_but_a_false_proof():
-    least = pipesched.simulate("gpipe", COSTS, **SMALL, bound_seconds=0).least
+    least = pipesched.simulate(pipesched.build("gpipe", **SMALL), COSTS, bound_seconds=0).least
     assert (least.gap_of(18.0), least.gap_of(27.0)) == (0.0, 0.5)
     with pytest.raises(AssertionError, match=r"17\.9 s is below a bound of 18\.0 s"):
         least.gap_of(17.9)
@@ -57,7 +59,7 @@ def test_a_time_below_what_is_proven_is_no_gap_but_a_false_proof():
 def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
     costs = pipesched.DeviceCost(1.01, None, 0.977, 1.003333)
     counts = {"num_ranks": 2, "num_microbatches": 2, "num_chunks": 2}
-    result = pipesched.optimize("interleaved_zb", costs, **counts, in_flight=1.5, num_workers=1)
+    result = pipesched.optimize(pipesched.build("interleaved_zb", **counts), costs, in_flight=1.5, num_workers=1)
     assert 0 < result.gap < 1e-4
     assert "at most 0.01% above" in result.least.sentence
     assert result.least.bound_s < result.makespan_s
@@ -66,10 +68,10 @@ def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
 
 def test_without_or_tools_only_a_search_is_refused(monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof.import_module", missing)
-    assert pipesched.optimize("1f1b", COSTS, **SMALL).gap == 0
-    assert pipesched.optimize("v_half", COSTS, num_ranks=4, num_microbatches=4, seconds=0).gap > 0
+    assert pipesched.optimize(pipesched.build("1f1b", **SMALL), COSTS).gap == 0
+    assert pipesched.optimize(pipesched.build("v_half", 4, 4), COSTS, seconds=0).gap > 0
     with pytest.raises(ModuleNotFoundError):
-        pipesched.optimize("v_half", COSTS, num_ranks=4, num_microbatches=4)
+        pipesched.optimize(pipesched.build("v_half", 4, 4), COSTS)
 
 
 def missing(name):
@@ -82,9 +84,7 @@ def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
 
     source = pipesched.build("v_half", 4, 16)
     costs = pipesched.DeviceCost(1.0, None, 1.0, 1.0)
-    result = optimize_source(
-        read_schedule_argument(source), Conditions(costs=costs), seconds=60, num_workers=1, progress=interrupt
-    )
+    result = pipesched.optimize(source, costs, seconds=60, num_workers=1, progress=interrupt)
     assert result.least.is_stopped
     assert result.least.sentence.endswith("above the least possible; the search was stopped")
     assert result.makespan_s == result.known[0].makespan_s >= result.least.bound_s
@@ -93,12 +93,12 @@ def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
 def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof._MOST_OPS", 90)
     costs, counts = pipesched.DeviceCost(1.0, None, 1.0, 1.0), {"num_ranks": 4, "num_microbatches": 4}
-    assert pipesched.simulate("v_half", costs, **counts, bound_seconds=0).least.gap > 0
+    assert pipesched.simulate(pipesched.build("v_half", **counts), costs, bound_seconds=0).least.gap > 0
     with pytest.raises(pipesched.SimulationError, match="got 96 ops to search, expected at most 90; try 3 micro-"):
-        pipesched.simulate("v_half", costs, **counts, bound_seconds=1)
+        pipesched.simulate(pipesched.build("v_half", **counts), costs, bound_seconds=1)
     monkeypatch.setattr("pipesched.simulator.optimum.orderable_lists._MOST_OPS", 90)
     with pytest.raises(pipesched.SimulationError, match="got 104 ops to order, expected at most 90; try 3 micro-"):
-        pipesched.optimize("v_half", costs, **counts)
+        pipesched.optimize(pipesched.build("v_half", **counts), costs)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatc
 )
 def test_arguments_that_make_no_sense_are_refused(keywords, text):
     with pytest.raises(ValueError, match=text):
-        pipesched.optimize("1f1b", COSTS, **SMALL, **keywords)
+        pipesched.optimize(pipesched.build("1f1b", **SMALL), COSTS, **keywords)
 
 
 def test_a_batch_that_is_repeated_has_the_least_period_and_simulate_says_the_same():
     """V-Half waits at both ends of a batch for what the others fill; the order that is found leaves less to wait."""
     costs = pipesched.DeviceCost(2.0, None, 2.0, 2.0)
-    result = pipesched.optimize("v_half", costs, num_ranks=2, num_microbatches=3, is_repeated=True, num_workers=1)
+    result = pipesched.optimize(pipesched.build("v_half", 2, 3), costs, is_repeated=True, num_workers=1)
     assert (result.gap, result.period_s) == (0, 18.0)
     again = pipesched.simulate(result.schedule, costs)
     assert again.steady_s_per_microbatch * 3 == result.period_s < again.makespan_s
@@ -129,45 +129,45 @@ def test_a_batch_that_is_repeated_has_the_least_period_and_simulate_says_the_sam
 
 def test_stages_recompute_where_the_limit_makes_it_worth_while():
     """With room for one micro-batch, and inputs that take none, two are on their way."""
-    counts = {"num_ranks": 2, "num_microbatches": 4, "in_flight": 1}
-    without = pipesched.optimize("1f1b", COSTS, **counts, seconds=0)
-    result = pipesched.optimize("1f1b", COSTS, **counts, may_recompute=True, num_workers=1)
+    lists = pipesched.build("1f1b", 2, 4)
+    without = pipesched.optimize(lists, COSTS, in_flight=1, seconds=0)
+    result = pipesched.optimize(lists, COSTS, in_flight=1, may_recompute=True, num_workers=1)
     assert (without.makespan_s, result.makespan_s, result.gap, result.recomputed) == (24.0, 16.0, 0, (0,))
     assert max(result.simulation.peak_microbatches.values()) == 1
     assert pipesched.check(result.schedule).runs_on("gloo")
     assert "recomputing: stage 0" in result.table().caption
     with pytest.raises(pipesched.SimulationError, match=r"got room for 0.9 micro-batches, expected room for one"):
-        pipesched.optimize("1f1b", COSTS, **{**counts, "in_flight": 0.9}, may_recompute=True)
+        pipesched.optimize(lists, COSTS, in_flight=0.9, may_recompute=True)
 
 
 def test_a_run_without_a_flush_has_the_least_period_where_enough_are_in_flight(tmp_path):
     """A way there and back of 2 s delays PipeDream, 18 s / 4; with 7, 5, 3, 1 in flight all ranks work all the time."""
     costs, counts = pipesched.DeviceCost(1.0, 2.0), {"num_ranks": 4, "num_microbatches": 24}
     cluster = pipesched.flat(4, pipesched.Link(1.0))
-    result = pipesched.optimize("pipedream", costs, cluster, **counts, in_flight=7)
+    result = pipesched.optimize(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster), in_flight=7)
     assert (result.period_s, result.gap, result.known[0].period_s) == (3.0, 0, 4.5)
     assert [*result.simulation.peak_microbatches.values()] == [7, 5, 3, 1]
     assert "micro-batch after micro-batch, takes less time: proven" in result.table().caption
     assert pipesched.check(result.schedule).runs_on("gloo")
     result.save(tmp_path / "best.json")
-    assert pipesched.simulate(tmp_path / "best.json", costs, cluster).makespan_s == result.makespan_s
-    fewer = pipesched.optimize("pipedream", costs, cluster, **counts, in_flight=3)
+    assert pipesched.simulate(tmp_path / "best.json", pipesched.Setup(costs, cluster)).makespan_s == result.makespan_s
+    fewer = pipesched.optimize(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster), in_flight=3)
     assert (fewer.period_s, fewer.least.bound_s, fewer.over_limit.period_s) == (8.0, 6.0, 4.5)
     with pytest.raises(pipesched.ArgumentError, match="is_split: got it with pipedream, a run without a flush"):
-        pipesched.optimize("pipedream", costs, **counts, is_split=True)
+        pipesched.optimize(pipesched.build("pipedream", **counts), costs, is_split=True)
 
 
 def test_double_buffered_weights_allow_one_micro_batch_more_than_there_are_for_a_step():
     """With 5, 4, 3, 1 in flight rank 0 waits for (2 F + 2 B + 2 messages) / 2 = 4 s."""
-    counts = {"num_ranks": 4, "num_microbatches": 16, "in_flight": 8}
+    lists = pipesched.build("pipedream_2bw", 4, 16)
     cluster, costs = pipesched.flat(4, pipesched.Link(1.0)), pipesched.DeviceCost(1.0, 2.0)
-    result = pipesched.optimize("pipedream_2bw", costs, cluster, **counts)
+    result = pipesched.optimize(lists, pipesched.Setup(costs, cluster), in_flight=8)
     assert (result.period_s, result.least.bound_s) == (4.0, 3.0)
     assert max(result.simulation.peak_microbatches.values()) == 5
     assert pipesched.check(result.schedule).runs_on("gloo")
     stepping = pipesched.StageCosts((pipesched.StageCost(1.0, 2.0, step_s=1.0),) * 4)
     with pytest.raises(pipesched.SimulationError, match="pipedream_2bw: got a step after every 4 micro-batches that"):
-        pipesched.optimize("pipedream_2bw", stepping, cluster, **counts)
+        pipesched.optimize(lists, pipesched.Setup(stepping, cluster), in_flight=8)
 
 
 def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
@@ -175,12 +175,14 @@ def test_a_run_without_a_flush_fits_with_all_versions_of_its_weights():
     costs = pipesched.DeviceCost(1.0, 2.0, saved_bytes=10, weight_bytes=10)
     cluster = pipesched.Cluster((pipesched.Device(memory_bytes=60),) * 4)
     counts = {"num_ranks": 4, "num_microbatches": 16}
-    assert not pipesched.simulate("pipedream", costs, cluster, **counts).fits
-    result = pipesched.optimize("pipedream", costs, cluster, **counts)
+    assert not pipesched.simulate(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster)).fits
+    result = pipesched.optimize(pipesched.build("pipedream", **counts), pipesched.Setup(costs, cluster))
     assert result.simulation.fits
     assert (result.period_s, result.least.bound_s) == (6.0, 3.0)
-    newest = pipesched.optimize("vanilla_1f1b", costs, cluster, **counts)
+    newest = pipesched.optimize(pipesched.build("vanilla_1f1b", **counts), pipesched.Setup(costs, cluster))
     assert (newest.period_s, newest.gap, newest.simulation.fits) == (3.0, 0, True)
     working = pipesched.StageCost(1.0, 2.0, saved_bytes=10, weight_bytes=10, working_bytes=30)
-    alone = pipesched.optimize("pipedream", pipesched.StageCosts((working,) * 4), cluster, **counts)
+    alone = pipesched.optimize(
+        pipesched.build("pipedream", **counts), pipesched.Setup(pipesched.StageCosts((working,) * 4), cluster)
+    )
     assert (alone.period_s, alone.least.bound_s, alone.simulation.fits) == (12.0, 12.0 / 2, True)

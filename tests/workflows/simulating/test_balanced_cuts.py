@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -71,10 +72,8 @@ def all_cuts(num_layers, num_stages):
 )
 def test_equal_layers_that_do_not_divide_evenly_take_the_best_time(schedule, num_layers, counts, right_s):
     num_ranks, num_microbatches, num_chunks = counts
-    result = pipesched.simulate(
-        schedule, LayerCosts((EQUAL,) * num_layers),
-        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks,
-    )  # fmt: skip
+    lists = pipesched.build(schedule, num_ranks, num_microbatches, num_chunks)
+    result = pipesched.simulate(lists, LayerCosts((EQUAL,) * num_layers))
     assert result.makespan_s == pytest.approx(right_s, rel=1e-9)
 
 
@@ -102,7 +101,7 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
             makespan_s(schedule, costs.stage_costs(cut).stages) for cut in all_cuts(len(layers), schedule.num_stages)
         )
         result = pipesched.simulate(schedule, costs)
-        uniform = pipesched.simulate(schedule, costs, partition="uniform")
+        uniform = pipesched.simulate(schedule, pipesched.Setup(costs, partition="uniform"))
         assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
         assert result.makespan_s <= uniform.makespan_s * (1 + 1e-9)
 
@@ -117,10 +116,12 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts_over_slow_link
         layers.append(StageCost(seconds, 2 * seconds, seconds, seconds, output_bytes=size))
     costs, cluster = LayerCosts(tuple(layers)), pipesched.flat(num_ranks, Link(0.0, 1000))
     times_s = [
-        pipesched.simulate(schedule, costs, cluster, partition=[end - begin for begin, end in cut]).makespan_s
+        pipesched.simulate(
+            schedule, pipesched.Setup(costs, cluster, partition=[end - begin for begin, end in cut])
+        ).makespan_s
         for cut in all_cuts(len(layers), schedule.num_stages)
     ]
-    assert pipesched.simulate(schedule, costs, cluster).makespan_s <= min(times_s) * 1.005
+    assert pipesched.simulate(schedule, pipesched.Setup(costs, cluster)).makespan_s <= min(times_s) * 1.005
 
 
 SMALL, LARGE = (100, 200), (3000,)
@@ -152,7 +153,7 @@ def test_the_cut_is_the_best_of_all_where_messages_take_up_to_ten_times_as_long_
             makespan_s(schedule, costs.stage_costs(cut).stages, bandwidth)
             for cut in all_cuts(len(layers), schedule.num_stages)
         )
-        result = pipesched.simulate(schedule, costs, pipesched.flat(counts[0], Link(0.0, bandwidth)))
+        result = pipesched.simulate(schedule, pipesched.Setup(costs, pipesched.flat(counts[0], Link(0.0, bandwidth))))
         assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
 
 
@@ -162,13 +163,10 @@ def test_a_run_without_a_flush_has_the_best_pace_of_all_cuts_over_slow_links(nam
     num_stages = build(name, 3, 6).num_stages
     pairs = [(draw.uniform(0.5, 3), draw.choice(SMALL + LARGE)) for _ in range(num_stages + 3)]
     costs = LayerCosts(tuple(StageCost(f, 2 * f, f, f, output_bytes=size) for f, size in pairs))
-    cluster, counts = pipesched.flat(3, Link(0.0, 150)), {"num_ranks": 3, "num_microbatches": 6}
-    paces_s = [
-        pipesched.simulate(name, costs, cluster, **counts, partition=[end - begin for begin, end in cut])
-        .steady_s_per_microbatch
-        for cut in all_cuts(len(pairs), num_stages)
-    ]  # fmt: skip
-    result = pipesched.simulate(name, costs, cluster, **counts)
+    lists, setup = pipesched.build(name, 3, 6), pipesched.Setup(costs, pipesched.flat(3, Link(0.0, 150)))
+    cuts = ([end - begin for begin, end in cut] for cut in all_cuts(len(pairs), num_stages))
+    paces_s = [pipesched.simulate(lists, replace(setup, partition=cut)).steady_s_per_microbatch for cut in cuts]
+    result = pipesched.simulate(lists, setup)
     assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
 
 
@@ -179,7 +177,7 @@ def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
 
     def held_bytes(limit, partition=None):
         cluster = Cluster((Device(memory_bytes=limit),) * 2)
-        result = pipesched.simulate(name, costs, cluster, num_ranks=2, num_microbatches=4, partition=partition)
+        result = pipesched.simulate(pipesched.build(name, 2, 4), pipesched.Setup(costs, cluster, partition=partition))
         return max(peak.total_bytes for peak in peak_memory(result.timeline.memory).values())
 
     num_stages = build(name, 2, 4).num_stages
@@ -191,14 +189,10 @@ def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
 
 def test_a_run_without_a_flush_is_cut_for_its_pace():
     costs = LayerCosts(tuple(StageCost(0.01 * k, 0.02 * k) for k in (1, 5, 2, 1, 4, 1, 3, 2)))
-    paces_s = [
-        pipesched.simulate(
-            "wpipe", costs, num_ranks=2, num_microbatches=4,
-            partition=",".join(str(end - begin) for begin, end in cut),
-        ).steady_s_per_microbatch
-        for cut in all_cuts(8, 4)
-    ]  # fmt: skip
-    result = pipesched.simulate("wpipe", costs, num_ranks=2, num_microbatches=4)
+    lists = pipesched.build("wpipe", 2, 4)
+    cuts = (",".join(str(end - begin) for begin, end in cut) for cut in all_cuts(8, 4))
+    paces_s = [pipesched.simulate(lists, pipesched.Setup(costs, partition=cut)).steady_s_per_microbatch for cut in cuts]
+    result = pipesched.simulate(lists, costs)
     assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
 
 
@@ -207,7 +201,7 @@ def test_a_run_without_a_flush_is_cut_alike_by_its_name_and_as_lists(name):
     for seed in range(3):
         draw = random.Random(seed)
         costs = LayerCosts(tuple(StageCost(f := draw.uniform(0.5, 2), 2 * f, f, f) for _ in range(9)))
-        named = pipesched.simulate(name, costs, num_ranks=3, num_microbatches=6)
+        named = pipesched.simulate(pipesched.build(name, 3, 6), costs)
         lists = pipesched.simulate(build(name, 3, 6), costs)
         assert lists.costs == named.costs
         assert lists.steady_s_per_microbatch == pytest.approx(named.steady_s_per_microbatch, rel=1e-9)
@@ -230,9 +224,9 @@ def test_pipelines_that_drift_apart_are_not_slower_than_with_equal_numbers_of_la
         layers = [(draw.uniform(0.5, 3), draw.choice(SMALL + LARGE)) for _ in range(num_ranks + 2)]
         costs = LayerCosts(tuple(StageCost(f, 2 * f, output_bytes=size) for f, size in layers))
         cluster = pipesched.flat(num_ranks, Link(0.0, 500))
-        given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
-        default = pipesched.simulate("avgpipe", costs, cluster, **given)
-        uniform = pipesched.simulate("avgpipe", costs, cluster, **given, partition="uniform")
+        lists = pipesched.build("avgpipe", num_ranks, num_microbatches)
+        default = pipesched.simulate(lists, pipesched.Setup(costs, cluster))
+        uniform = pipesched.simulate(lists, pipesched.Setup(costs, cluster, partition="uniform"))
         assert default.step_s <= uniform.step_s * (1 + 1e-9)
 
 

@@ -24,7 +24,7 @@ THIRDS = LayerCosts((StageCost(0.5, None, 0.5, 0.5),) * 8)
     ],
 )
 def test_equal_layers_take_what_the_closed_form_of_any_number_of_stages_says(schedule, makespan_s):
-    result = pipesched.simulate(schedule, THIRDS, num_ranks=P, num_microbatches=M)
+    result = pipesched.simulate(pipesched.build(schedule, P, M), THIRDS)
     assert result.makespan_s == pytest.approx(makespan_s)
 
 
@@ -34,7 +34,7 @@ def test_equal_layers_take_what_the_closed_form_of_any_number_of_stages_says(sch
 def test_layers_are_cut_as_a_profile_is(partition, slowest_s):
     costs = LayerCosts((StageCost(1.0, 1.0), StageCost(1.0, 1.0), StageCost(2.0, 2.0), StageCost(4.0, 4.0)))
     long, longer = (
-        pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=m, partition=partition).makespan_s
+        pipesched.simulate(pipesched.build("1f1b", 2, m), pipesched.Setup(costs, partition=partition)).makespan_s
         for m in (16, 17)
     )
     assert longer - long == slowest_s
@@ -57,13 +57,13 @@ def test_what_does_not_fit_is_told_with_the_file(tmp_path):
     (tmp_path / "two.csv").write_text("f,b\n1,2\n3,4\n")
     counts = {"num_ranks": 4, "num_microbatches": 8}
     with pytest.raises(pipesched.ProfileError, match=r"two\.csv: schedule 1f1b: partition: got 4 stages for 2 layers"):
-        pipesched.simulate("1f1b", tmp_path / "two.csv", **counts)
+        pipesched.simulate(pipesched.build("1f1b", **counts), tmp_path / "two.csv")
     with pytest.raises(pipesched.ArgumentError, match="microbatch_size: got 2, expected it with costs of a profile"):
-        pipesched.simulate("1f1b", THIRDS, microbatch_size=2, **counts)
+        pipesched.simulate(pipesched.build("1f1b", **counts), pipesched.Setup(THIRDS, microbatch_size=2))
     with pytest.raises(
         pipesched.ProfileError, match=r"zb_h1: it splits .*two\.csv\) say B alone; give backward_input_s"
     ):
-        pipesched.simulate("zb_h1", tmp_path / "two.csv", num_ranks=2, num_microbatches=4)
+        pipesched.simulate(pipesched.build("zb_h1", 2, 4), tmp_path / "two.csv")
 
 
 def test_a_plan_says_the_layers_of_its_stages():
@@ -87,16 +87,19 @@ def test_a_backward_that_is_whole_is_split_by_a_share_or_refused_with_what_to_gi
         r"^zb_h1: it splits the backward into I and W, and the costs \(layers\.csv\) say B alone; .*`input_share=0\.5`"
     )
     with pytest.raises(pipesched.ProfileError, match=asked):
-        pipesched.simulate("zb_h1", whole, **counts)
+        pipesched.simulate(pipesched.build("zb_h1", **counts), whole)
     reason = pipesched.sweep(["zb_h1", "1f1b"], whole, **counts).refused[0].reason
     assert reason is not None
     assert reason.startswith("zb_h1: it splits the backward")
 
     quarter = (StageCost(1.0, 2.0, 0.0, 2.0), *[StageCost(1.0, 2.0, 0.5, 1.5)] * 3)
-    shared = pipesched.simulate("zb_h1", whole, **counts, input_share=0.25)
-    assert shared.makespan_s == pipesched.simulate("zb_h1", pipesched.StageCosts(quarter), **counts).makespan_s
-    with pytest.raises(pipesched.ArgumentError, match=r"^input_share: got 2, expected a share from 0 to 1"):
-        pipesched.simulate("zb_h1", whole, **counts, input_share=2)
+    shared = pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.Setup(whole, input_share=0.25))
+    assert (
+        shared.makespan_s
+        == pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.StageCosts(quarter)).makespan_s
+    )
+    with pytest.raises(pipesched.ArgumentError, match=r"^input_share: got 2, expected a number from 0 to 1"):
+        pipesched.simulate(pipesched.build("zb_h1", **counts), pipesched.Setup(whole, input_share=2))
 
 
 def test_a_comparison_says_how_layers_were_cut():
@@ -113,4 +116,7 @@ def test_a_comparison_says_the_size_that_nobody_gave():
     counts = {"num_ranks": 2, "num_microbatches": 4}
     lines = pipesched.compare(["1f1b"], measured, **counts).table().caption.split("\n")
     assert lines[0] == "micro-batches of 4 samples, where no microbatch_size is given"
-    assert "samples" not in pipesched.compare(["1f1b"], measured, **counts, microbatch_size=8).table().caption
+    assert (
+        "samples"
+        not in pipesched.compare(["1f1b"], pipesched.Setup(measured, microbatch_size=8), **counts).table().caption
+    )

@@ -17,7 +17,7 @@ def test_each_schedule_has_the_row_that_simulate_gives():
     )  # fmt: skip
 
     assert [summary.name for summary in compared.summaries] == ["gpipe", "interleaved", "avgpipe"]
-    alone = pipesched.simulate("interleaved", COSTS, num_ranks=2, num_microbatches=4, num_chunks=2)
+    alone = pipesched.simulate(pipesched.build("interleaved", 2, 4, 2), COSTS)
     assert compared["interleaved"].summary.makespan_s == alone.makespan_s
     assert compared["interleaved"].stage_share == 0.5
     assert compared.to_frame().loc["gpipe", "makespan_s"] == 15.0
@@ -52,8 +52,8 @@ def test_what_no_schedule_takes_is_refused(arguments, message):
 
 def test_two_timelines_are_compared_quantity_by_quantity(tmp_path):
     slow = pipesched.DeviceCost(forward_s=2.0, backward_s=4.0)
-    quick = pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4).timeline
-    other = pipesched.simulate("1f1b", slow, num_ranks=2, num_microbatches=4).timeline
+    quick = pipesched.simulate(pipesched.build("1f1b", 2, 4), COSTS).timeline
+    other = pipesched.simulate(pipesched.build("1f1b", 2, 4), slow).timeline
     write_text(tmp_path / "slow.json", timeline_to_json(other))
 
     compared = pipesched.compare_runs(quick, tmp_path / "slow.json")
@@ -66,9 +66,11 @@ def test_two_timelines_are_compared_quantity_by_quantity(tmp_path):
 
 def test_runs_with_jitter_have_the_percentiles_that_simulate_has():
     costs, counts = pipesched.DeviceCost(1.0, backward_s=2.0), {"num_ranks": 3, "num_microbatches": 4}
-    compared = pipesched.compare(["1f1b", "gpipe"], costs, **counts, jitter=0.2, seed=5, num_runs=9)
+    compared = pipesched.compare(["1f1b", "gpipe"], pipesched.Setup(costs, jitter=0.2, seed=5), num_runs=9, **counts)
     for row in compared.to_rows():
-        several = pipesched.simulate(row["name"], costs, **counts, jitter=0.2, seed=5, num_runs=9).distribution
+        several = pipesched.simulate(
+            pipesched.build(row["name"], **counts), pipesched.Setup(costs, jitter=0.2, seed=5), num_runs=9
+        ).distribution
         assert [row[f"makespan_{name}_s"] for name in ("p50", "p90", "p99")] == [
             several.p50_s,
             several.p90_s,

@@ -22,7 +22,7 @@ COSTS = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=100)
 
 
 def test_the_result_has_the_closed_form_in_it():
-    result = pipesched.simulate("1f1b", COSTS, num_ranks=4, num_microbatches=8)
+    result = pipesched.simulate(pipesched.build("1f1b", 4, 8), COSTS)
 
     assert result.makespan_s == one_f_one_b_makespan_s(4, 8, 1.0, 2.0)
     assert result.bubble_fraction == pytest.approx(9 / 33)
@@ -43,7 +43,7 @@ def test_memory_and_pace_are_worked_out_when_they_are_asked_for_and_once(monkeyp
 
     counted("memory", prediction.with_memory)
     counted("pace", prediction.steady_pace)
-    result = pipesched.simulate("pipedream", COSTS, num_ranks=4, num_microbatches=8)
+    result = pipesched.simulate(pipesched.build("pipedream", 4, 8), COSTS)
     assert (result.makespan_s, result.throughput, repr(result)[:10]) == (33.0, 8 / 33, "Simulation")
     assert asked == []
 
@@ -55,14 +55,14 @@ def test_memory_and_pace_are_worked_out_when_they_are_asked_for_and_once(monkeyp
 
 @pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
 def test_a_result_goes_to_another_process_and_back(schedule):
-    result = pipesched.simulate(schedule, COSTS, num_ranks=2, num_microbatches=4)
+    result = pipesched.simulate(pipesched.build(schedule, 2, 4), COSTS)
     copy = pickle.loads(pickle.dumps(result))
 
     assert copy.to_dict() == result.to_dict()
 
 
 def test_the_frame_has_a_row_per_device_and_the_picture_is_a_figure():
-    result = pipesched.simulate("1f1b", COSTS, num_ranks=4, num_microbatches=8)
+    result = pipesched.simulate(pipesched.build("1f1b", 4, 8), COSTS)
     frame = result.to_frame()
 
     assert frame["busy_s"].tolist() == [24.0] * 4
@@ -82,7 +82,7 @@ def test_a_name_is_no_html():
 
 def test_a_device_that_is_too_small_is_named():
     cluster = pipesched.Cluster((pipesched.profiles.clusters.Device(memory_bytes=250),) * 4, pipesched.Link())
-    result = pipesched.simulate("1f1b", COSTS, cluster, num_ranks=4, num_microbatches=8)
+    result = pipesched.simulate(pipesched.build("1f1b", 4, 8), pipesched.Setup(COSTS, cluster))
 
     assert result.fits is False
     assert result.over is not None
@@ -91,14 +91,14 @@ def test_a_device_that_is_too_small_is_named():
 
 def test_a_profile_is_cut_as_asked():
     layers = len(pipesched.load_profile(GPT).layers)
-    lopsided = pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4, partition=f"1,{layers - 1}")
-    balanced = pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4)
+    lopsided = pipesched.simulate(pipesched.build("1f1b", 2, 4), pipesched.Setup(GPT, partition=f"1,{layers - 1}"))
+    balanced = pipesched.simulate(pipesched.build("1f1b", 2, 4), GPT)
 
     assert balanced.makespan_s < lopsided.makespan_s
 
 
 def test_jitter_has_a_distribution_and_no_steady_time():
-    result = pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4, jitter=0.1, num_runs=5)
+    result = pipesched.simulate(pipesched.build("1f1b", 2, 4), pipesched.Setup(COSTS, jitter=0.1), num_runs=5)
 
     assert result.distribution is not None
     assert result.distribution.runs == 5
@@ -116,15 +116,17 @@ def test_jitter_has_a_distribution_and_no_steady_time():
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, message):
+    settings = {name: value for name, value in arguments.items() if name in ("spread", "num_runs")}
+    setup = pipesched.Setup(COSTS, **{name: arguments[name] for name in arguments.keys() - settings.keys()})
     with pytest.raises(ArgumentError, match=message):
-        pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4, **arguments)
+        pipesched.simulate(pipesched.build("1f1b", 2, 4), setup, **settings)
 
 
 def test_a_profile_that_says_how_seconds_vary_gives_a_range_of_the_makespan():
     profile = replace(
         load_profile(Path(GPT)), variation=Variation(tuple(0.9 + 0.02 * k for k in range(11)), (1.0,) * 11)
     )
-    result = pipesched.simulate("1f1b", profile, num_ranks=2, num_microbatches=4, microbatch_size=1, spread=50)
+    result = pipesched.simulate(pipesched.build("1f1b", 2, 4), pipesched.Setup(profile, microbatch_size=1), spread=50)
     assert 0.89 < result.spread.low_s / result.makespan_s < result.spread.high_s / result.makespan_s < 1.11
     assert result.to_dict()["spread"]["draws"] == 50
     assert "80 % of runs between" in result.table().caption
@@ -133,21 +135,21 @@ def test_a_profile_that_says_how_seconds_vary_gives_a_range_of_the_makespan():
 def test_runs_of_one_schedule_give_a_range_of_the_makespan():
     runs = [measured_run(factor) for factor in (0.9, 1.0, 1.1)]
     costs = pipesched.costs_from_runs(runs, warmup=0).costs
-    result = pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4, spread=50)
+    result = pipesched.simulate(pipesched.build("1f1b", 2, 4), costs, spread=50)
     assert 0.8 < result.spread.low_s / result.makespan_s < 0.95 < 1.05 < result.spread.high_s / result.makespan_s < 1.2
     one_run = pipesched.costs_from_runs(runs[:1], warmup=0).costs
     with pytest.raises(ArgumentError, match=r"^spread: got runs without how seconds vary"):
-        pipesched.simulate("1f1b", one_run, num_ranks=2, num_microbatches=4, spread=5)
+        pipesched.simulate(pipesched.build("1f1b", 2, 4), one_run, spread=5)
 
 
 def measured_run(factor):
     costs = StageCosts((StageCost(factor, 2.0 * factor),) * 2)
-    return replace(pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4).timeline, source="measured")
+    return replace(pipesched.simulate(pipesched.build("1f1b", 2, 4), costs).timeline, source="measured")
 
 
 def test_a_profile_that_does_not_say_how_seconds_vary_gives_none():
     with pytest.raises(ArgumentError, match=r"^spread: got a profile of gpt.* without how seconds vary"):
-        pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4, spread=5)
+        pipesched.simulate(pipesched.build("1f1b", 2, 4), GPT, spread=5)
 
 
 def test_a_pipeline_that_is_alone_averages_as_its_lists_say():
@@ -161,7 +163,7 @@ def test_a_pipeline_that_is_alone_averages_as_its_lists_say():
 
 def test_costs_without_bytes_say_nothing_of_memory():
     costs = StageCosts((StageCost(1.0, 2.0),) * 2)
-    assert not pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4).timeline.memory
+    assert not pipesched.simulate(pipesched.build("1f1b", 2, 4), costs).timeline.memory
 
 
 def test_ranks_that_share_a_device_take_as_much_longer_as_the_profile_says():
@@ -169,7 +171,7 @@ def test_ranks_that_share_a_device_take_as_much_longer_as_the_profile_says():
     priced = replace(profile, sharing=(SharingPrice(2, (1.5,) * 11),))
 
     def makespan_s(costs, schedule, **parameters):
-        return pipesched.simulate(schedule, costs, num_ranks=2, num_microbatches=4, parameters=parameters).makespan_s
+        return pipesched.simulate(pipesched.build(schedule, 2, 4, **parameters), costs).makespan_s
 
     assert makespan_s(priced, "1f1b") == makespan_s(profile, "1f1b")
     shared = {"pipelines": 2}
@@ -177,7 +179,7 @@ def test_ranks_that_share_a_device_take_as_much_longer_as_the_profile_says():
 
 
 def test_devices_that_follow_one_another_and_are_equal_are_one_row_of_the_table():
-    alone = pipesched.simulate("gpipe", pipesched.uniform(4, 1.0, 2.0), num_ranks=4, num_microbatches=4).table()
+    alone = pipesched.simulate(pipesched.build("gpipe", 4, 4), pipesched.uniform(4, 1.0, 2.0)).table()
     assert [row["device"] for row in alone.rows] == ["0", "1", "2", "3"], "their idle times have other causes"
     copies = pipesched.simulate(replicate(pipesched.build("gpipe", 1, 4), 8), pipesched.uniform(1, 1.0, 2.0))
     assert [row["device"] for row in copies.table().rows] == ["0-7"]

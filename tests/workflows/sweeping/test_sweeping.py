@@ -52,7 +52,10 @@ def test_lists_that_are_simulated_have_a_row_for_every_link(name, break_even, mo
     assert sorted(row["bandwidth_bytes_per_s"] for row in rows) == link["bandwidth_bytes_per_s"]
     for row in rows:
         cluster = pipesched.flat(4, pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"]))
-        require_as_simulated(row, pipesched.simulate(name, COSTS, cluster, num_ranks=4, num_microbatches=8))
+        require_as_simulated(
+            row,
+            pipesched.simulate(pipesched.build(name, 4, 8), pipesched.Setup(COSTS, cluster)),
+        )
 
 
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
@@ -65,7 +68,7 @@ def test_costs_that_say_no_bytes_have_a_row_for_every_link_too(name, break_even,
     assert [row["latency_s"] for row in rows] == link["latency_s"]
     for row in rows:
         cluster = pipesched.flat(4, pipesched.Link(row["latency_s"]))
-        simulation = pipesched.simulate(name, costs, cluster, num_ranks=4, num_microbatches=8)
+        simulation = pipesched.simulate(pipesched.build(name, 4, 8), pipesched.Setup(costs, cluster))
         assert row["makespan_s"] == pytest.approx(simulation.makespan_s, rel=1e-9)
         assert row["peak_memory_bytes"] is None
 
@@ -83,12 +86,16 @@ def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monk
     assert len(rows) == (1 + 2 + 1) * 2 * 2 * 2
     for row in rows:
         simulation = pipesched.simulate(
-            row["schedule"],
-            costs,
-            pipesched.flat(row["num_ranks"], pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"])),
-            num_ranks=row["num_ranks"],
-            num_microbatches=row["num_microbatches"],
-            num_chunks=row["num_chunks"],
+            pipesched.build(
+                row["schedule"],
+                num_ranks=row["num_ranks"],
+                num_microbatches=row["num_microbatches"],
+                num_chunks=row["num_chunks"],
+            ),
+            pipesched.Setup(
+                costs,
+                pipesched.flat(row["num_ranks"], pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"])),
+            ),
         )
         require_as_simulated(row, simulation)
 
@@ -120,10 +127,10 @@ def test_every_row_is_what_simulate_says_of_the_setting():
         if name == "pipedream":  # which is no batch, and goes on under its name
             if recomputed:
                 continue
-            lists = {"schedule": name, "num_ranks": p, "num_microbatches": m}
-        else:
-            lists = {"schedule": recompute(lists) if recomputed else lists}
-        require_as_simulated(row, pipesched.simulate(costs=COSTS, cluster=cluster, **lists))
+            lists = pipesched.build(name, p, m)
+        elif recomputed:
+            lists = recompute(lists)
+        require_as_simulated(row, pipesched.simulate(lists, pipesched.Setup(COSTS, cluster)))
 
 
 NETWORKS = [pipesched.NetworkOptions(), pipesched.NetworkOptions("eager"), pipesched.NetworkOptions(slowdown=0.5)]
@@ -133,8 +140,8 @@ NETWORKS = [pipesched.NetworkOptions(), pipesched.NetworkOptions("eager"), pipes
 def test_what_contends_is_simulated_one_by_one(network):
     cluster = replace(pipesched.flat(3, pipesched.Link(0.1, 32.0)), nics=dealt(3, 1))
     for row in small(cluster=cluster, network=network).to_rows():
-        counts = {name: row[name] for name in ("schedule", "num_ranks", "num_microbatches")}
-        require_as_simulated(row, pipesched.simulate(costs=COSTS, cluster=cluster, network=network, **counts))
+        lists = pipesched.build(row["schedule"], row["num_ranks"], row["num_microbatches"])
+        require_as_simulated(row, pipesched.simulate(lists, pipesched.Setup(COSTS, cluster, network)))
 
 
 def test_sizes_of_micro_batches_come_from_the_profile_and_give_seconds_per_sample():
@@ -145,7 +152,8 @@ def test_sizes_of_micro_batches_come_from_the_profile_and_give_seconds_per_sampl
     for row in result.to_rows():
         size = row["microbatch_size"]
         simulation = pipesched.simulate(
-            "1f1b", measured, num_ranks=2, num_microbatches=4, microbatch_size=size, partition="balanced"
+            pipesched.build("1f1b", 2, 4),
+            pipesched.Setup(measured, microbatch_size=size, partition="balanced"),
         )
         assert row["s_per_sample"] == pytest.approx(simulation.makespan_s / (4 * size), rel=1e-12)
         require_as_simulated(row, simulation)
@@ -192,7 +200,9 @@ def test_a_row_with_jitter_is_a_run_of_simulate_with_the_same_seed():
     rows = small(jitter=0.2, seed=7).to_rows()
     for row in rows:
         counts = {"num_ranks": row["num_ranks"], "num_microbatches": row["num_microbatches"]}
-        single = pipesched.simulate(row["schedule"], COSTS, **counts, jitter=0.2, seed=7)
+        single = pipesched.simulate(
+            pipesched.build(row["schedule"], **counts), pipesched.Setup(COSTS, jitter=0.2, seed=7)
+        )
         assert row["makespan_s"] == pytest.approx(single.makespan_s, rel=1e-12)
         assert row["steady_s_per_microbatch"] is None
 
@@ -200,7 +210,12 @@ def test_a_row_with_jitter_is_a_run_of_simulate_with_the_same_seed():
 def test_a_row_of_several_runs_is_the_run_of_median_makespan():
     for row in small(num_microbatches=[4], jitter=0.2, seed=3, num_runs=5).to_rows():
         counts = {"num_ranks": row["num_ranks"], "num_microbatches": 4}
-        runs = [pipesched.simulate(row["schedule"], COSTS, **counts, jitter=0.2, seed=seed) for seed in range(3, 8)]
+        runs = [
+            pipesched.simulate(
+                pipesched.build(row["schedule"], **counts), pipesched.Setup(COSTS, jitter=0.2, seed=seed)
+            )
+            for seed in range(3, 8)
+        ]
         median = sorted(runs, key=lambda run: run.makespan_s)[2]
         assert row["makespan_s"] == pytest.approx(median.makespan_s, rel=1e-12)
         assert row["bubble_fraction"] == pytest.approx(median.bubble_fraction, abs=1e-9)
@@ -267,14 +282,15 @@ def test_many_links_share_a_few_cuts_none_slower_than_simple_ones(name, monkeypa
     rows = pipesched.sweep([name], costs, **asked, link={"bandwidth_bytes_per_s": widths}).to_frame()
     assert len(calls) <= 13  # one more tells of uneven stages
     measure = "steady_s_per_microbatch" if name == "pipedream" else "makespan_s"
+    lists = pipesched.build(name, **asked)
     swept = rows.set_index("bandwidth_bytes_per_s")[measure]
     for width in widths[::6]:
         cluster = pipesched.flat(2, Link(0.0, width))
         for partition in ("uniform", *(["3,3", "2,4"] if name != "interleaved" else [])):
-            simple = pipesched.simulate(name, costs, cluster, **asked, partition=partition)
+            simple = pipesched.simulate(lists, pipesched.Setup(costs, cluster, partition=partition))
             assert swept[width] <= getattr(simple, measure) * (1 + 1e-9)
     for width in (widths[0], widths[-1]):
-        own = pipesched.simulate(name, costs, pipesched.flat(2, Link(0.0, width)), **asked)
+        own = pipesched.simulate(lists, pipesched.Setup(costs, pipesched.flat(2, Link(0.0, width))))
         assert swept[width] == pytest.approx(getattr(own, measure), rel=1e-9)
 
 
@@ -285,16 +301,19 @@ def test_many_links_have_the_best_of_all_cuts_without_jitter(name, jitter):
     costs = pipesched.LayerCosts(tuple(StageCost(k, 2 * k, output_bytes=1000 * size) for k, size in pairs))
     widths = [100.0 * 1.1**k for k in range(100)]
     measure = "steady_s_per_microbatch" if name == "pipedream" else "makespan_s"
+    lists = pipesched.build(name, **asked)
     rows = pipesched.sweep([name], costs, **asked, link={"bandwidth_bytes_per_s": widths}, jitter=jitter, seed=1)
     swept = rows.to_frame().set_index("bandwidth_bytes_per_s")[measure]
     cuts = [[first, second, 7 - first - second] for first in range(1, 6) for second in range(1, 7 - first)]
     for width in widths[2::10]:
         machines = pipesched.flat(3, Link(0.0, width))
-        runs = [pipesched.simulate(name, costs, machines, **asked, partition=cut) for cut in cuts]
+        runs = [pipesched.simulate(lists, pipesched.Setup(costs, machines, partition=cut)) for cut in cuts]
         times_s = [getattr(run, measure) for run in runs]
         if jitter:
             times_s = [
-                pipesched.simulate(name, costs, machines, **asked, partition=cut, jitter=jitter, seed=1).makespan_s
+                pipesched.simulate(
+                    lists, pipesched.Setup(costs, machines, partition=cut, jitter=jitter, seed=1)
+                ).makespan_s
                 for cut, time_s in zip(cuts, times_s, strict=True)
                 if time_s <= min(times_s) * (1 + 1e-9)
             ]

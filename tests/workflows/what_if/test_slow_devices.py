@@ -29,7 +29,9 @@ def machines(slow_device=None):
 
 def run(lists, slow_stages=(), slow_device=None):
     """Return a run whose stages, or one of whose devices, are slow."""
-    return pipesched.simulate(lists, costs(lists.num_stages, slow_stages), machines(slow_device)).timeline
+    return pipesched.simulate(
+        lists, pipesched.Setup(costs(lists.num_stages, slow_stages), machines(slow_device))
+    ).timeline
 
 
 def measured(timeline):
@@ -111,8 +113,11 @@ def test_another_step_tells_that_a_device_was_slow():
 def test_two_slow_devices_are_both_taken_as_slow():
     before, after = build("1f1b", RANKS, BATCH), build("zbv", RANKS, BATCH)
     both = with_slow_device(machines(1), 2, 1.5)
-    slow, target = (pipesched.simulate(lists, costs(lists.num_stages), both).makespan_s for lists in (before, after))
-    timeline = pipesched.simulate(before, costs(RANKS), both).timeline
+    slow, target = (
+        pipesched.simulate(lists, pipesched.Setup(costs(lists.num_stages), both)).makespan_s
+        for lists in (before, after)
+    )
+    timeline = pipesched.simulate(before, pipesched.Setup(costs(RANKS), both)).timeline
     answer = pipesched.what_if(measured(timeline), schedule=after, draws=3)
     assert answer.other.change == pytest.approx(target / slow - 1, abs=1e-9)
     assert "stage 1 on device 1 took 1.3 times" in answer.other.words
@@ -141,7 +146,7 @@ def test_a_healed_device_is_as_fast_as_its_peers(device):
 
 def test_where_no_device_is_slow_none_is_named_to_heal():
     quick = with_slow_device(machines(), 2, 0.7)
-    timeline = pipesched.simulate("1f1b", costs(RANKS), quick, num_ranks=RANKS, num_microbatches=BATCH).timeline
+    timeline = pipesched.simulate(pipesched.build("1f1b", RANKS, BATCH), pipesched.Setup(costs(RANKS), quick)).timeline
     with pytest.raises(ArgumentError, match=r"^heal: got device 1, .*, expected one that takes longer; none does"):
         pipesched.what_if(measured(timeline), heal=[1])
 
@@ -149,7 +154,7 @@ def test_where_no_device_is_slow_none_is_named_to_heal():
 def test_of_two_slow_devices_one_is_healed_or_both():
     lists = build("1f1b", RANKS, BATCH)
     both = with_slow_device(machines(1), 2, 1.5)
-    slow = measured(pipesched.simulate(lists, costs(RANKS), both).timeline)
+    slow = measured(pipesched.simulate(lists, pipesched.Setup(costs(RANKS), both)).timeline)
     for healed, expected in (([2], run(lists, slow_device=1)), ([1, 2], run(lists))):
         answer = pipesched.what_if(slow, heal=healed, draws=3)
         assert answer.change == pytest.approx(expected.makespan_s / slow.makespan_s - 1, abs=1e-9)

@@ -43,7 +43,7 @@ SHARED = {
 def test_the_costs_of_a_run_give_the_run_again(name):
     schedule = build(name, 4, 8)
     told = pipesched.uniform(schedule.num_stages, 1.0, 2.0, 1.25, 0.75)
-    run = pipesched.simulate(schedule, told, pipesched.flat(4, pipesched.Link(0.125))).timeline
+    run = pipesched.simulate(schedule, pipesched.Setup(told, pipesched.flat(4, pipesched.Link(0.125)))).timeline
 
     answer = pipesched.what_if(replace(run, source="measured"), latency_factor=2.0, draws=1)
 
@@ -140,7 +140,7 @@ def test_bandwidth_of_given_machines_counts_with_the_bytes_of_messages():
     def expected(bandwidth):
         costs = pipesched.costs_from_runs(GPIPE, output_bytes=8).costs
         return pipesched.simulate(
-            build("gpipe", 2, 4), costs, pipesched.flat(2, pipesched.Link(0.25, bandwidth))
+            build("gpipe", 2, 4), pipesched.Setup(costs, pipesched.flat(2, pipesched.Link(0.25, bandwidth)))
         ).makespan_s
 
     assert (answer.before.makespan_s, answer.after.makespan_s) == (expected(8.0), expected(32.0))

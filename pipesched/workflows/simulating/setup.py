@@ -1,0 +1,186 @@
+"""The setup of a prediction: everything but the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from pipesched.profiles import FLOAT32_BYTES, element_bytes
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Compression, LayerCosts, Profile, StageCosts
+from pipesched.profiles.io import Plan
+from pipesched.profiles.partitioning import is_searched
+from pipesched.questions import CostSettings, PredictionSettings
+from pipesched.schedules import Schedule
+from pipesched.simulator import NetworkOptions
+from pipesched.workflows import ArgumentError, require_optional, require_settings
+from pipesched.workflows.arguments import (
+    AnyCosts,
+    ClusterArgument,
+    CostsArgument,
+    ScheduleSource,
+    is_same_model,
+    layer_bounds,
+    load_costs,
+    machines_of,
+    partition_text,
+    read_cluster_argument,
+    read_costs_argument,
+    require_as_planned,
+    require_network,
+)
+from pipesched.workflows.simulating.layer_cut import balanced_layers
+
+
+@dataclass(frozen=True)
+class Setup(CostSettings, PredictionSettings):
+    """The setup of a prediction: everything but the schedule. `CostSettings` and `PredictionSettings` have the rest.
+
+    Attributes:
+        costs: StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile, of costs from runs, or
+            a table of stages or layers. A file is read at once.
+        cluster: Machines, or a file of them; None: the machines of a plan, or equal devices whose links take no time.
+        network: Options of the network.
+        limit_bytes: Memory of every device, in place of the memory that the machines state; None: as they state.
+
+    Raises:
+        ArgumentError: A value is invalid.
+        ProfileError: A file is bad.
+    """
+
+    costs: CostsArgument
+    cluster: ClusterArgument = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+    limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Load the costs, and refuse invalid values."""
+        require_network(self.network)
+        object.__setattr__(self, "costs", load_costs(self.costs))
+        object.__setattr__(self, "partition", partition_text(self.partition))
+        require_optional("limit_bytes", self.limit_bytes, 1, 2**63 - 1)
+        require_settings(self)
+
+    @property
+    def loaded_costs(self) -> AnyCosts:
+        """The costs, read from their file if a file was given."""
+        assert not isinstance(self.costs, str | Path), "they were read"
+        return self.costs
+
+    def costs_of(self, source: ScheduleSource) -> StageCosts:
+        """Return the costs of the stages of a schedule, with messages compressed as asked, or as in its plan.
+
+        Raises:
+            ArgumentError: The setup contradicts the plan, or there is nothing to convert.
+            ProfileError: The costs do not fit the schedule.
+        """
+        cut = self.cut(source)
+        if cut.compression is None and cut.convert_bytes_per_s is not None:
+            raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
+        costs = read_costs_argument(
+            cut.loaded_costs,
+            source.schedule,
+            microbatch_size=cut.microbatch_size,
+            partition=cut.partition_text,
+            input_share=cut.input_share,
+        )
+        return costs if cut.compression is None else replace(costs, compression=cut.message_compression)
+
+    @property
+    def message_compression(self) -> Compression | None:
+        """The compression of messages, or None without compression."""
+        if self.compression is None:
+            return None
+        size = (
+            element_bytes(self.loaded_costs.provenance.dtype)
+            if isinstance(self.loaded_costs, Profile)
+            else FLOAT32_BYTES
+        )
+        return Compression(size, self.convert_bytes_per_s)
+
+    def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
+        """Return the number of layers of each stage, or None if costs are not of layers."""
+        bounds = self.bounds_of(source)
+        return None if bounds is None else tuple(last - first for first, last in bounds)
+
+    def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...] | None:
+        """Return the half-open range of layers of each stage, or None if costs are not of layers."""
+        cut = self.cut(source)
+        bounds = layer_bounds(cut.loaded_costs, source.schedule, cut.microbatch_size, cut.partition_text)
+        return None if bounds is None else tuple(bounds)
+
+    @property
+    def cuts_layers(self) -> bool:
+        """Whether layers are cut for the fastest run of each schedule."""
+        return isinstance(self.loaded_costs, Profile | LayerCosts) and self.partition in (None, "balanced")
+
+    def cut(self, source: ScheduleSource) -> Setup:
+        """Return this setup with the layers of each stage (if costs are of layers) and the choices of a plan."""
+        known = self if source.plan is None else self._as_planned(source.plan)
+        costs, num_stages = known.loaded_costs, source.schedule.num_stages
+        is_given = isinstance(costs, Profile) and not is_searched(costs, known.partition_text, num_stages)
+        if is_given or not known.cuts_layers or not isinstance(costs, Profile | LayerCosts):
+            return known
+        layers = balanced_layers(
+            costs,
+            source,
+            known.cluster_of(source.schedule, source.plan),
+            microbatch_size=known.microbatch_size,
+            input_share=known.input_share,
+            network=known.network,
+            compression=known.message_compression,
+            buffers=known.buffers,
+        )
+        return replace(known, partition=partition_text(layers))
+
+    def _as_planned(self, plan: Plan) -> Setup:
+        """Return this setup with the layers of each stage, and the messages, of the plan."""
+        require_as_planned(
+            plan,
+            compression=self.compression,
+            partition=self.partition_text,
+            microbatch_size=self.microbatch_size,
+        )
+        planned, costs = replace(self, compression=plan.compression), self.loaded_costs
+        if isinstance(costs, LayerCosts):
+            return replace(planned, partition=partition_text(plan.partition))
+        if not isinstance(costs, Profile):
+            return planned
+        if not is_same_model(costs.model, plan.model):
+            raise ArgumentError(
+                f"costs: got a profile of {costs.model}, expected one of {plan.model}, as the plan says; give the "
+                "profile that the plan was made from"
+            )
+        return replace(planned, partition=partition_text(plan.partition), microbatch_size=plan.microbatch_size)
+
+    def cluster_of(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
+        """Return the machines of a schedule; without given machines, the machines of its plan.
+
+        Raises:
+            ArgumentError: There are too few devices.
+            ProfileError: The file is not a cluster.
+        """
+        what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
+        planned = None if plan is None else plan.cluster
+        cluster = read_cluster_argument(planned if self.cluster is None else self.cluster, num_devices, what)
+        cluster = machines_of(self.loaded_costs, cluster) if self.cluster is None else cluster
+        if self.limit_bytes is None:
+            return cluster
+        return replace(
+            cluster, devices=tuple(replace(device, memory_bytes=self.limit_bytes) for device in cluster.devices)
+        )
+
+
+SetupArgument: TypeAlias = Setup | CostsArgument
+"""A setup, or its costs alone."""
+
+
+def read_setup_argument(setup: SetupArgument) -> Setup:
+    """Return a setup; costs alone are a setup of equal devices whose links take no time.
+
+    Raises:
+        ArgumentError: There are no costs.
+        ProfileError: The file has no costs.
+    """
+    return setup if isinstance(setup, Setup) else Setup(setup)

@@ -1,0 +1,148 @@
+"""Settings: the type, meaning, limits and default of a value, each declared once, on a field of a dataclass.
+
+    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e6)] = 1e-3
+
+The command line makes an option of such a field, and the library checks its value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pipesched.schedules.counts import integer
+from pipesched.schedules.quoting import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The annotation of a setting, beside its type.
+
+    Attributes:
+        text: A sentence for people. Names of other settings stand between backticks.
+        least: Smallest number, or None without a limit.
+        most: Largest number, or None without a limit.
+        option: Option of the command line, or None for the name of the field, as `option_name` writes it.
+        turned_off: Description of the option of a flag that is on by default, and that the option turns off.
+    """
+
+    text: str
+    least: float | None = None
+    most: float | None = None
+    option: str | None = None
+    turned_off: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A declared setting of a dataclass.
+
+    Attributes:
+        name: Name of the field.
+        kind: Type of the field.
+        default: Default of the field, or `dataclasses.MISSING`.
+        description: The annotation of the field.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    description: Description
+
+    @property
+    def option(self) -> str:
+        """The option of the command line."""
+        return self.description.option or option_name(self.name)
+
+    def fault(self, value: object) -> str | None:
+        """Return the fault of a value, ``got .., expected ..``, or None for a valid value."""
+        kinds = _alternatives(self.kind)
+        if value is None and NoneType in kinds:
+            return None
+        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        if words:
+            is_word = isinstance(value, str) and value in words
+            choices = [*words, *([None] if NoneType in kinds else [])]
+            return None if is_word else f"got {_said(value)}, expected one of {', '.join(map(str, choices))}"
+        if bool in kinds:
+            return None if isinstance(value, bool) else f"got {_said(value)}, expected True or False"
+        if int in kinds:
+            return self._fault_of_integer(value)
+        if float in kinds:
+            return self._fault_of_number(value)
+        types = tuple(kind for kind in map(_plain_type, kinds) if kind is not NoneType)
+        expected = " or ".join(kind.__name__ for kind in types)
+        return None if isinstance(value, types) else f"got {_said(value)}, expected {expected}"
+
+    def _fault_of_integer(self, value: object) -> str | None:
+        least, most = self.description.least, self.description.most
+        number = integer(value)
+        if number is None:
+            return f"got {_said(value)}, expected an integer{'' if least is None else f' of at least {least}'}"
+        if least is not None and number < least:
+            return f"got {shown(number)}, expected at least {least}"
+        if most is not None and number > most:
+            return f"got {shown(number)}, expected at most {most}"
+        return None
+
+    def _fault_of_number(self, value: object) -> str | None:
+        least, most = self.description.least, self.description.most
+        lowest, highest = -sys.float_info.max if least is None else least, sys.float_info.max if most is None else most
+        if isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest:
+            return None
+        if most is not None and least is not None:
+            return f"got {_said(value)}, expected a number from {least:g} to {most:g}"
+        return f"got {_said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
+
+
+def option_name(name: str) -> str:
+    """Return the usual option of an argument: ``num_runs`` is ``--runs``, ``timeout_s`` is ``--timeout``."""
+    words = name.removeprefix("num_").removeprefix("is_").removeprefix("has_")
+    words = words if words.endswith("_per_s") else words.removesuffix("_s")
+    return "--" + words.replace("_", "-")
+
+
+@cache
+def declared(record: type) -> Mapping[str, Declared]:
+    """Return the declared settings of a dataclass, by name; fields without a `Description` are left out."""
+    defaults = {field.name: field.default for field in fields(record)}
+    hints = get_type_hints(record, include_extras=True)
+    settings = {name: declaration(name, hints[name], default) for name, default in defaults.items()}
+    return {name: setting for name, setting in settings.items() if setting is not None}
+
+
+def declaration(name: str, hint: Any, default: Any) -> Declared | None:
+    """Return the setting that an annotated type declares, or None for a type without a `Description`."""
+    details = [detail for detail in getattr(hint, "__metadata__", ()) if isinstance(detail, Description)]
+    return Declared(name, hint.__origin__, default, details[0]) if details else None
+
+
+def values_of(record: Any) -> dict[str, Any]:
+    """Return the declared settings of a dataclass, as keywords."""
+    return {name: getattr(record, name) for name in declared(record.__class__)}
+
+
+def faults(record: Any) -> Iterator[str]:
+    """Yield a fault, ``name: got .., expected ..``, for each invalid setting of a dataclass."""
+    for name, setting in declared(record.__class__).items():
+        fault = setting.fault(getattr(record, name))
+        if fault is not None:
+            yield f"{name}: {fault}"
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _plain_type(kind: Any) -> type:
+    plain: type = get_origin(kind) or kind
+    return plain
+
+
+def _said(value: object) -> str:
+    """Return a value as one line of source, or only its type if it is large, as a list of ops is."""
+    return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"

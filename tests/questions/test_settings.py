@@ -1,0 +1,143 @@
+"""A setting is declared once: its option, its keyword, its check and its documentation follow."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+import pytest
+
+import pipesched
+from pipesched.cli.options.option_groups import grouped
+from pipesched.executor import RunSettings
+from pipesched.questions import CostSettings, OptimizeSettings, PredictionSettings, SimulateSettings
+from pipesched.schedules import Description, declared, faults, option_name, values_of
+from pipesched.simulator import NetworkOptions
+from pipesched.workflows import ArgumentError, asks, require_settings
+
+DECLARED = [RunSettings, NetworkOptions, CostSettings, PredictionSettings, SimulateSettings, OptimizeSettings]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kitchen:
+    num_eggs: Annotated[int, Description("Eggs in the pan.", least=1, most=12)] = 2
+    heat: Annotated[Literal["low", "high"] | None, Description("Heat; see `num_eggs`.")] = None
+    boil_s: Annotated[float, Description("Boiling time [s].", least=0.0)] = 300.0
+    is_salted: Annotated[bool, Description("Add salt.")] = False
+    pan_bytes: Annotated[int | None, Description("Size of the pan.", least=1)] = None
+    note: str = "no setting"
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"num_eggs": 0}, "num_eggs: got 0, expected at least 1"),
+        ({"num_eggs": 13}, "num_eggs: got 13, expected at most 12"),
+        ({"num_eggs": 1.5}, "num_eggs: got 1.5, expected an integer of at least 1"),
+        ({"num_eggs": True}, "num_eggs: got True, expected an integer of at least 1"),
+        ({"heat": "medium"}, "heat: got 'medium', expected one of low, high, None"),
+        ({"heat": ["low"]}, "heat: got list(..), expected one of low, high, None"),
+        ({"boil_s": -1.0}, "boil_s: got -1.0, expected a finite number of at least 0"),
+        ({"boil_s": float("inf")}, "boil_s: got inf, expected a finite number"),
+        ({"boil_s": float("nan")}, "boil_s: got nan, expected a finite number of at least 0"),
+        ({"boil_s": 10**400}, "boil_s: got 1000"),
+        ({"is_salted": 1}, "is_salted: got 1, expected True or False"),
+        ({"pan_bytes": "1GB"}, "pan_bytes: got '1GB', expected an integer of at least 1"),
+    ],
+)
+def test_an_invalid_value_is_named_with_its_limits(given, fault):
+    problems = [*faults(Kitchen(**given))]
+    assert len(problems) == 1
+    assert problems[0].startswith(fault)
+    with pytest.raises(ArgumentError) as raised:
+        require_settings(Kitchen(**given))
+    assert str(raised.value) == problems[0]
+
+
+def test_valid_values_have_no_fault_and_integers_of_numpy_become_pythons():
+    kitchen = Kitchen(num_eggs=np.int64(3), heat="low", boil_s=7, pan_bytes=4096)
+    require_settings(kitchen)
+    assert [*faults(kitchen)] == []
+    assert type(kitchen.num_eggs) is int
+    assert values_of(kitchen) == {"num_eggs": 3, "heat": "low", "boil_s": 7, "is_salted": False, "pan_bytes": 4096}
+
+
+def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation():
+    @grouped
+    def command(kitchen: Kitchen):
+        return kitchen
+
+    options = inspect.signature(command).parameters
+    told = {name: get_args(option.annotation) for name, option in options.items() if name != "note"}
+    flags = {name: option.default for name, (_, option) in told.items()}
+    assert flags == {
+        "num_eggs": "--eggs",
+        "heat": "--heat",
+        "boil_s": "--boil",
+        "is_salted": "--salted",
+        "pan_bytes": "--pan-bytes",
+    }
+    assert told["heat"][1].help == "Heat; see --eggs."
+    assert (told["num_eggs"][1].min, told["num_eggs"][1].max, options["num_eggs"].default) == (1, 12, 2)
+    made = command(num_eggs=5, heat=None, boil_s=1.0, is_salted=True, pan_bytes="2KiB", note="")
+    assert (made.num_eggs, made.is_salted, made.pan_bytes) == (5, True, 2048)
+
+    @dataclass(frozen=True)
+    class Question(Kitchen):
+        guests: int
+
+    @asks(Question)
+    def cook(question: Question) -> str:
+        """Cook.
+
+        Raises:
+            ArgumentError: No guests.
+        """
+        return f"{question.guests} guests, {question.num_eggs} eggs"
+
+    assert cook(3, num_eggs=6) == "3 guests, 6 eggs"
+    assert list(inspect.signature(cook).parameters) == ["guests", *inspect.signature(Kitchen).parameters]
+    assert "num_eggs: Eggs in the pan." in cook.__doc__
+    assert cook.__doc__.index("Eggs") < cook.__doc__.index("Raises:")
+
+
+@pytest.mark.parametrize("record", DECLARED)
+def test_each_setting_has_a_sentence_and_a_valid_default(record):
+    for name, setting in declared(record).items():
+        assert setting.description.text[0].isupper() or setting.description.text.startswith("fast:"), name
+        assert setting.description.text.endswith("."), name
+        assert setting.fault(setting.default) is None, name
+    assert [*faults(record())] == []
+
+
+def test_questions_have_the_settings_that_are_declared():
+    for function, settings in ((pipesched.simulate, SimulateSettings), (pipesched.optimize, OptimizeSettings)):
+        parameters = inspect.signature(function).parameters
+        assert list(parameters)[:2] == ["schedule", "setup"]
+        for name, setting in declared(settings).items():
+            assert parameters[name].default == setting.default
+            assert setting.description.text in function.__doc__
+    settings = {**declared(CostSettings), **declared(PredictionSettings)}
+    assert settings.keys() < inspect.signature(pipesched.Setup).parameters.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("num_runs", "--runs"), ("timeout_s", "--timeout"), ("convert_bytes_per_s", "--convert-bytes-per-s")],
+)
+def test_an_option_is_the_name_without_its_kind_and_unit(name, option):
+    assert option_name(name) == option
+
+
+def test_a_name_without_counts_says_how_to_build_it():
+    with pytest.raises(ArgumentError, match=r"try pipesched.build\('1f1b', num_ranks=4, num_microbatches=8\)"):
+        pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0))
+
+
+def test_a_setup_limits_the_memory_of_every_device():
+    lists, costs = pipesched.build("1f1b", 2, 4), pipesched.DeviceCost(1.0, 2.0, saved_bytes=10)
+    assert pipesched.simulate(lists, costs).fits is None
+    assert pipesched.simulate(lists, pipesched.Setup(costs, limit_bytes=20)).fits is True
+    assert pipesched.simulate(lists, pipesched.Setup(costs, limit_bytes=19)).fits is False
+    with pytest.raises(ArgumentError, match="limit_bytes: got 0, expected at least 1"):
+        pipesched.Setup(costs, limit_bytes=0)
