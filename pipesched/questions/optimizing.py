@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pipesched.schedules import Description
+from pipesched.schedules import MAX_NUMBER, Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class OptimizeSettings:
             "Most micro-batches in flight on a rank (default: by the memory of the devices, or the most of the "
             "schedule).",
             least=0.0,
+            most=MAX_NUMBER,
         ),
     ] = None
     is_split: Annotated[bool, Description("Split whole backwards into I and W.")] = False

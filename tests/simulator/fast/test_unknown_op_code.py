@@ -18,7 +18,7 @@ UNKNOWN = op_cells.RESHARD + 1
 
 def with_unknown_op(schedule: Schedule) -> Schedule:
     """Return a schedule whose first Step has an unknown code."""
-    begins, codes, *columns = map(list, schedule.columns.in_form(in_arrays=False))
+    begins, codes, *columns = map(list, schedule.columns.cells)
     codes[codes.index(op_cells.STEP)] = UNKNOWN
     others, lookaheads = (column or None for column in columns[2:])
     return replace(schedule, lists=OpColumns(begins, codes, *columns[:2], others, lookaheads).rows())
