@@ -15,7 +15,7 @@ class RunSettings:
     """The settings of a run."""
 
     optimizer: Annotated[OptimizerName, Description("Optimizer from torch.optim.")] = "adamw"
-    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e6)] = 1e-3
+    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e308)] = 1e-3
     seed: Annotated[int, Description("Seed for weights, data and dropout.", least=0, most=2**63 - 1)] = 0
     prediction: Annotated[
         PredictionRule | None,

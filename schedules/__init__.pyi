@@ -55,6 +55,7 @@ from .op_columns import OpRow as OpRow
 from .quoting import OneLineError as OneLineError
 from .quoting import guess as guess
 from .quoting import printable as printable
+from .quoting import said as said
 from .quoting import shortened as shortened
 from .quoting import shown as shown
 from .quoting import users_lines as users_lines

@@ -49,12 +49,12 @@ def run_loop(
 
     Args:
         loop: The loop. It runs in plain Python while loading its machine code does not pay, and longer if the disk does
-            not hold its machine code.
+            not hold its machine code. Over arrays of objects, as integers of any size, it always does.
         arguments: Arrays, which the loop may change, numbers, and tuples of both.
         num_steps: Steps that the loop is about to do.
         parts: Functions that the loop calls.
     """
-    if _is_hot(num_steps, loop, parts):
+    if _is_hot(num_steps, loop, parts) and not any(map(_has_objects, arguments)):
         code = compiled(loop, parts)
         return _interruptibly(code, arguments) if num_steps >= _LONG else code(*arguments)
     lists: list[tuple[npt.NDArray[Any], list[Any]]] = []
@@ -63,6 +63,10 @@ def run_loop(
         if array.size and array.flags.writeable:
             array[...] = numbers
     return result
+
+
+def _has_objects(argument: Any) -> bool:
+    return isinstance(argument, np.ndarray) and argument.dtype.hasobject
 
 
 def _in_lists(argument: Any, lists: list[tuple[npt.NDArray[Any], list[Any]]]) -> Any:

@@ -22,6 +22,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
+def said(value: object) -> str:
+    """Return a value as one line of source, or only its type if it is large, as a list of ops is."""
+    return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
+
+
 def guess(name: str, names: Iterable[str]) -> str:
     """Return ``did you mean latency_s? `` if `name` resembles one of `names` but for its unit, or an empty text."""
     stems = {_UNIT.sub("", known): known for known in names}

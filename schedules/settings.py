@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pipesched.schedules.counts import integer
-from pipesched.schedules.quoting import shown
+from pipesched.schedules.quoting import said, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Description:
         most: Largest number, or None without a limit.
         option: Option of the command line, or None for the name of the field, as `option_name` writes it.
         turned_off: Description of the option of a flag that is on by default, and that the option turns off.
+        panel: Heading of the option in the help, or None for the heading of its group.
     """
 
     text: str
@@ -35,6 +37,7 @@ class Description:
     most: float | None = None
     option: str | None = None
     turned_off: str | None = None
+    panel: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +70,22 @@ class Declared:
         if words:
             is_word = isinstance(value, str) and value in words
             choices = [*words, *([None] if NoneType in kinds else [])]
-            return None if is_word else f"got {_said(value)}, expected one of {', '.join(map(str, choices))}"
+            return None if is_word else f"got {said(value)}, expected one of {', '.join(map(str, choices))}"
         if bool in kinds:
-            return None if isinstance(value, bool) else f"got {_said(value)}, expected True or False"
+            return None if isinstance(value, bool) else f"got {said(value)}, expected True or False"
         if int in kinds:
             return self._fault_of_integer(value)
         if float in kinds:
             return self._fault_of_number(value)
-        types = tuple(kind for kind in map(_plain_type, kinds) if kind is not NoneType)
-        expected = " or ".join(kind.__name__ for kind in types)
-        return None if isinstance(value, types) else f"got {_said(value)}, expected {expected}"
+        types = tuple(map(_plain_type, kinds))
+        expected = " or ".join(name for kind in types for name in _names(kind))
+        return None if isinstance(value, types) else f"got {said(value)}, expected {expected}"
 
     def _fault_of_integer(self, value: object) -> str | None:
         least, most = self.description.least, self.description.most
         number = integer(value)
         if number is None:
-            return f"got {_said(value)}, expected an integer{'' if least is None else f' of at least {least}'}"
+            return f"got {said(value)}, expected an integer{'' if least is None else f' of at least {least}'}"
         if least is not None and number < least:
             return f"got {shown(number)}, expected at least {least}"
         if most is not None and number > most:
@@ -95,8 +98,8 @@ class Declared:
         if isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest:
             return None
         if most is not None and least is not None:
-            return f"got {_said(value)}, expected a number from {least:g} to {most:g}"
-        return f"got {_said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
+            return f"got {said(value)}, expected a number from {least:g} to {most:g}"
+        return f"got {said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
 
 
 def option_name(name: str) -> str:
@@ -138,11 +141,13 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
+def _names(kind: type) -> list[str]:
+    """Return a type in words: the members of an enumeration, or its name."""
+    if issubclass(kind, Enum):
+        return [f"{kind.__name__}.{member.name}" for member in kind]
+    return ["None" if kind is NoneType else kind.__name__]
+
+
 def _plain_type(kind: Any) -> type:
     plain: type = get_origin(kind) or kind
     return plain
-
-
-def _said(value: object) -> str:
-    """Return a value as one line of source, or only its type if it is large, as a list of ops is."""
-    return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"

@@ -16,6 +16,7 @@ from .hand_over import HandOverWork as HandOverWork
 from .hand_over import after_op as after_op
 from .hand_over import of_post as of_post
 from .hand_over import of_receipt as of_receipt
+from .network_options import MAX_JITTER as MAX_JITTER
 from .network_options import USUAL_NETWORK as USUAL_NETWORK
 from .network_options import Buffers as Buffers
 from .network_options import NetworkOptions as NetworkOptions

@@ -7,6 +7,9 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pipesched.schedules import Description
 
+MAX_JITTER = 10.0
+"""Largest sigma of jitter: far beyond any machine; much more would overflow."""
+
 Protocol: TypeAlias = Literal["rendezvous", "eager"]
 Sends: TypeAlias = Literal["posted", "blocking"]
 Buffers: TypeAlias = Literal["pooled", "at_use", "per_microbatch"]
@@ -34,7 +37,9 @@ class NetworkOptions:
     slowdown: Annotated[
         float,
         Description(
-            "Slowdown X of ops beside a message in flight: they take 1 + X times as long.", least=0.0, most=100.0
+            "Slowdown X of ops beside a message or a reduction in flight: they take 1 + X times as long.",
+            least=0.0,
+            most=100.0,
         ),
     ] = 0.0
 

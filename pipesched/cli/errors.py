@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pipesched.executor import RunSettings
 from pipesched.profiles.io import TRUST_ADVICE
-from pipesched.schedules import option_name
+from pipesched.questions import SimulateSettings
+from pipesched.schedules import declared, option_name
 from pipesched.workflows import ArgumentError
 
 FINE = 0
@@ -28,7 +30,11 @@ _FLAGS = {
     "latency_factor": "--link latency",
     "slow_devices": "--slow",
     "slow_links": "--slow",
-    "bound_seconds": "--bound",
+} | {
+    name: setting.option
+    for record in (RunSettings, SimulateSettings)
+    for name, setting in declared(record).items()
+    if setting.description.option is not None
 }
 """Options with names of their own; `option_name` gives the others."""
 

@@ -17,6 +17,8 @@ def complaint(error: typer.TyperException, command: str) -> str:
         from pipesched.profiles.io import in_our_words
 
         got = cause.errors()[0]["input"]
+        # a limit as a power of ten
+        text = re.sub(r"\b1(0{15,})(\.0)?\b", lambda limit: f"1e{len(limit[1])}", text)
         text = in_our_words(text.replace("Input should be ", f"got {got!r}, expected "))
         if str(got).lower().endswith("nan"):  # it is not above any limit either
             text = f"{text.partition(', expected ')[0]}, expected a number"

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Description
-from pipesched.simulator import Buffers, Engine
+from pipesched.simulator import MAX_JITTER, Buffers, Engine
 
 InputShare: TypeAlias = Annotated[
     float | None,
@@ -16,13 +16,17 @@ InputShare: TypeAlias = Annotated[
         "Share of B spent on I where the costs have B alone; W gets the rest, and all B of stage 0.",
         least=0.0,
         most=1.0,
+        panel="Costs",
     ),
 ]
 
 Jitter: TypeAlias = Annotated[
-    float, Description("Sigma of a log-normal factor on the seconds of every op.", least=0.0, most=10.0)
+    float,
+    Description(
+        "Sigma of a log-normal factor on the seconds of every op.", least=0.0, most=MAX_JITTER, panel="Network"
+    ),
 ]
-JitterSeed: TypeAlias = Annotated[int, Description("Seed of the jitter.", least=0, most=2**63 - 1)]
+JitterSeed: TypeAlias = Annotated[int, Description("Seed of the jitter.", least=0, most=2**63 - 1, panel="Network")]
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as two of them are joined
@@ -46,8 +50,8 @@ class CostSettings:
     @property
     def partition_text(self) -> str | None:
         """The cut as a text, or None if none is given."""
-        cut = self.partition
-        return cut if cut is None or isinstance(cut, str) else ",".join(map(str, cut))
+        assert self.partition is None or isinstance(self.partition, str), "a Setup and the command line have a text"
+        return self.partition
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as two of them are joined
@@ -63,13 +67,13 @@ class PredictionSettings:
     ] = None
     jitter: Jitter = 0.0
     seed: JitterSeed = 0
-    engine: Annotated[Engine, Description("fast: array engine. simpy: reference engine, same results, slower.")] = (
-        "fast"
-    )
+    engine: Annotated[
+        Engine, Description("Engine: fast (arrays), or simpy (the reference, with the same results, slower).")
+    ] = "fast"
     buffers: Annotated[
         Buffers,
         Description(
-            "Receive buffers: as in our executor (pooled; at_use on the streams of a GPU), or as in PyTorch, one per "
-            "micro-batch all the time."
+            "Receive buffers: as in our executor (pooled, from the Recv on; at_use on the streams of a GPU), or as in "
+            "PyTorch, one per micro-batch all the time."
         ),
     ] = "pooled"

@@ -12,7 +12,15 @@ from pipesched.schedules import MAX_NUMBER, Description
 class RunCount:
     """The number of runs with jitter."""
 
-    num_runs: Annotated[int, Description("Runs with `jitter`, for percentiles.", least=1, most=MAX_NUMBER)] = 1
+    num_runs: Annotated[
+        int,
+        Description(
+            "Runs with `jitter`, with seeds from `seed` on, for percentiles.",
+            least=1,
+            most=MAX_NUMBER,
+            panel="Network",
+        ),
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +30,7 @@ class SimulateSettings(RunCount):
     spread: Annotated[
         int,
         Description(
-            "Draws of the seconds, with a profile or costs from runs, for a range of the makespan.",
+            "Draws of the seconds, with a profile or costs from runs, for a range of the makespan; 0: no range.",
             least=0,
             most=MAX_NUMBER,
         ),
@@ -30,8 +38,8 @@ class SimulateSettings(RunCount):
     bound_seconds: Annotated[
         float | None,
         Description(
-            "Seconds of a search for a lower bound on the time of the ops in any order, under the same memory; 0: "
-            "simple bounds alone.",
+            "Time limit [s] of a search for a lower bound on the time of the ops in any order, under the same memory; "
+            "0: simple bounds alone (default: no bound).",
             least=0.0,
             option="--bound",
         ),

@@ -13,6 +13,7 @@ from . import tuning as tuning
 from . import verifying as verifying
 from . import what_if as what_if
 from .asking import asks as asks
+from .asking import documented as documented
 from .choices import AccountingChoice as AccountingChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import FormatName as FormatName

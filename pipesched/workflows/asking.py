@@ -19,6 +19,7 @@ def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], An
 
     A type checker follows each call, and the documentation lists the meaning of each setting.
     """
+    assert isinstance(question, type), "a question is a dataclass"
 
     def decorate(answer: Callable[[Asked], Answer]) -> Callable[Arguments, Answer]:
         @wraps(answer)
@@ -33,7 +34,7 @@ def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], An
     return decorate
 
 
-def documented(text: str, record: Callable[..., object]) -> str:
+def documented(text: str, record: type) -> str:
     """Return a docstring with the settings of a dataclass, before its errors."""
     lines = [f"    {setting.name}: {setting.description.text}" for setting in declared(record).values()]
     before, raises, after = inspect.cleandoc(text).partition("\nRaises:")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from pipesched.schedules import MAX_NUMBER, OneLineError, declared, faults, integer, shown
+from pipesched.schedules import MAX_NUMBER, OneLineError, declared, faults, integer, said, shown
 
 MAX_INT64 = 2**63 - 1
 """Most bytes, and the largest seed."""
@@ -46,7 +46,7 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
         ArgumentError: The value is not a choice.
     """
     if not isinstance(value, Hashable) or value not in choices:
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected one of {', '.join(map(str, choices))}")
+        raise ArgumentError(f"{name}: got {said(value)}, expected one of {', '.join(map(str, choices))}")
 
 
 def require_integer(name: str, value: object, expected: str = "an integer") -> int:
@@ -57,7 +57,7 @@ def require_integer(name: str, value: object, expected: str = "an integer") -> i
     """
     number = integer(value)
     if number is None:
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
+        raise ArgumentError(f"{name}: got {said(value)}, expected {expected}")
     return number
 
 
@@ -97,7 +97,7 @@ def require_names(name: str, value: object) -> tuple[Any, ...]:
     if isinstance(value, Collection):
         with suppress(TypeError):  # an array without dimensions
             return tuple(value)
-    raise ArgumentError(f"{name}: got {_shown(value)}, expected a list")
+    raise ArgumentError(f"{name}: got {said(value)}, expected a list")
 
 
 def require_some(name: str, value: object, advice: str) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ def require_rate(name: str, value: object) -> None:
         ArgumentError: The value is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _most(value):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected a number above 0")
+        raise ArgumentError(f"{name}: got {said(value)}, expected a number above 0")
 
 
 def _most(value: float) -> float:
@@ -157,7 +157,7 @@ def require_share(name: str, value: object) -> None:
         ArgumentError: The value is not a number, or out of range.
     """
     if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 1):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected a share from 0 to 1; try 0.5")
+        raise ArgumentError(f"{name}: got {said(value)}, expected a share from 0 to 1; try 0.5")
 
 
 def require_number(name: str, value: object) -> None:
@@ -167,7 +167,7 @@ def require_number(name: str, value: object) -> None:
         ArgumentError: The value is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected a finite number of at least 0")
+        raise ArgumentError(f"{name}: got {said(value)}, expected a finite number of at least 0")
 
 
 def require_numbers(name: str, record: Any, rates: Collection[str] = ()) -> None:
@@ -215,7 +215,7 @@ def require_callable(name: str, value: object) -> None:
         ArgumentError: The value is not callable.
     """
     if not callable(value):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected a function")
+        raise ArgumentError(f"{name}: got {said(value)}, expected a function")
 
 
 def require_kind(name: str, value: object, kinds: type | UnionType, expected: str) -> None:
@@ -233,8 +233,8 @@ def require_kind(name: str, value: object, kinds: type | UnionType, expected: st
         return
     for part in _PARTS if type(value).__module__.startswith("pipesched.") else ():
         if isinstance(getattr(value, part, None), kinds):
-            raise ArgumentError(f"{name}: got {_shown(value)}, expected what is in it; try its `{part}`")
-    raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
+            raise ArgumentError(f"{name}: got {said(value)}, expected what is in it; try its `{part}`")
+    raise ArgumentError(f"{name}: got {said(value)}, expected {expected}")
 
 
 _PARTS = ("profile", "costs", "plan", "cluster", "timeline", "schedule")
@@ -250,11 +250,6 @@ def require_path(path: object, name: str = "path") -> Path:
     require_kind(name, path, str | Path, "the name of a file")
     assert isinstance(path, str | Path), "its kind"
     return Path(path)
-
-
-def _shown(value: object) -> str:
-    """Return a value as one line of source, or only its type if it is large, as a list of ops is."""
-    return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
 
 
 def refused_settings(count: int, reason: str | None) -> ArgumentError:

@@ -22,7 +22,7 @@ class Table:
         title: Above the table; may be empty.
         rows: Every row has the columns of the first.
         caption: Lines below the table.
-        legend: Description of columns whose name does not explain them.
+        legend: Meaning of columns whose name does not explain them.
     """
 
     title: str

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, faults
-from pipesched.simulator import NetworkOptions, SimulationError
-
-_MAX_JITTER = 10.0
-"""Far beyond any machine; much more would overflow."""
+from pipesched.simulator import MAX_JITTER, NetworkOptions, SimulationError
 
 
 def require_simulable(
@@ -20,8 +17,8 @@ def require_simulable(
         SimulationError: Costs or devices are missing, or an option is out of its range.
     """
     options = [*faults(network)]
-    if not 0 <= jitter <= _MAX_JITTER:
-        options.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
+    if not 0 <= jitter <= MAX_JITTER:
+        options.append(f"jitter: got {jitter}, expected 0 to {MAX_JITTER:g}; it is the sigma of a log-normal factor")
     if options:  # they do not depend on the schedule
         raise SimulationError("; ".join(options))
     problems = []

@@ -104,7 +104,7 @@ def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation(
 @pytest.mark.parametrize("record", DECLARED)
 def test_each_setting_has_a_sentence_and_a_valid_default(record):
     for name, setting in declared(record).items():
-        assert setting.description.text[0].isupper() or setting.description.text.startswith("fast:"), name
+        assert setting.description.text[0].isupper(), name
         assert setting.description.text.endswith("."), name
         assert setting.fault(setting.default) is None, name
     assert [*faults(record())] == []

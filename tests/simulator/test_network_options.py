@@ -242,9 +242,9 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
 @pytest.mark.parametrize(
     ("network", "text"),
     [
-        (NetworkOptions(sends="never"), "sends: got 'never', expected posted or blocking"),  # type: ignore[arg-type]
+        (NetworkOptions(sends="never"), "sends: got 'never', expected one of posted, blocking"),  # type: ignore[arg-type]
         (NetworkOptions(chunk_bytes=0), "chunk_bytes: got 0, expected at least 1"),
-        (NetworkOptions(slowdown=-0.1), "slowdown: got -0.1, expected 0 to 100"),
+        (NetworkOptions(slowdown=-0.1), "slowdown: got -0.1, expected a number from 0 to 100"),
         (NetworkOptions(slowdown=float("nan")), "slowdown: got nan"),
     ],
 )

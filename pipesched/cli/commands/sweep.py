@@ -11,7 +11,7 @@ from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.common_options import OUTPUT, Json
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.sweep_options import SweepOptions, sweep_conditions
+from pipesched.cli.options.sweep_options import SweepOptions, sweep_setup
 from pipesched.cli.options.tune_options import ray_runner
 from pipesched.cli.output.doubts import doubts_of_costs
 from pipesched.cli.output.output_files import check_outputs
@@ -74,7 +74,7 @@ def sweep(
     check_outputs(*((path, SWEEP) for path in outputs), journal=resume)
     if workers is not None and ray is not None:
         raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
-    setup = sweep_conditions(costs, network, jitter, seed)
+    setup = sweep_setup(costs, network, jitter, seed)
     settings = options.space(costs, setup).settings()
     num_runs = require_runs(runs.num_runs, jitter)
     judge = SweepJudge(setup, costs.machines.limit_bytes(), not no_steady, in_flags, num_runs)

@@ -17,7 +17,7 @@ Json = Annotated[
 Wide = Annotated[
     bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Print tables with all their columns, however wide.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the draws.", min=0, max=2**32 - 1)]
+Seed = Annotated[int, typer.Option(help="Seed of the draws.", min=0, max=2**63 - 1)]
 
 
 def out_option(text: str) -> Any:

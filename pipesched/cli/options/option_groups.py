@@ -1,6 +1,6 @@
 """Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
 
-A field with a `Description` becomes the option that the meaning declares. A group may list its options in ``shown``, in
+A field with a `Description` becomes the option that it declares. A group may list its options in ``shown``, in
 the order of the help, with its own help texts; any other group shows all of its fields. ``panel`` is their heading in
 the help.
 """

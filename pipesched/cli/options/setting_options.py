@@ -26,7 +26,8 @@ def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any
     if meaning.turned_off is not None:
         return Annotated[bool, typer.Option(setting.option, help=meaning.turned_off, callback=_is_on)], False
     least, most = (None, None) if is_size(setting) else (meaning.least, meaning.most)
-    option = typer.Option(setting.option, help=in_options(help_text or meaning.text), min=least, max=most)
+    text = in_options(help_text or meaning.text)
+    option = typer.Option(setting.option, help=text, min=least, max=most, rich_help_panel=meaning.panel)
     return Annotated[_option_kind(setting), option], default
 
 
@@ -44,9 +45,9 @@ def read_setting(setting: Declared, value: Any) -> Any:
     return parse_bytes(value, setting.option) if is_size(setting) and isinstance(value, str) else value
 
 
-def setting_words(name: str, value: object, record: type = RunSettings) -> list[str]:
-    """Return the words of a command line for a setting of `record`, or another option, that is not the default."""
-    setting = declared(record).get(name)
+def setting_words(name: str, value: object) -> list[str]:
+    """Return the words of a command line for a setting of a run, or another option, that is not the default."""
+    setting = declared(RunSettings).get(name)
     option = option_name(name) if setting is None else setting.option
     return [option] if isinstance(value, bool) else [option, str(value)]
 

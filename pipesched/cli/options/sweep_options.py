@@ -139,7 +139,7 @@ def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None
     return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}
 
 
-def sweep_conditions(costs: CostOptions, network: NetworkOptions, jitter: float, seed: int) -> Setup:
+def sweep_setup(costs: CostOptions, network: NetworkOptions, jitter: float, seed: int) -> Setup:
     """Return the common setup of all settings of a sweep.
 
     Raises:

@@ -43,10 +43,9 @@ class ScheduleSource:
 
 NamedSchedule: TypeAlias = str | Builder
 """A schedule that is built from counts: a name of the catalogue, or a builder of the user's own, or its name."""
-_OtherSchedule: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
-ScheduleArgument: TypeAlias = _OtherSchedule | Builder
-ListsArgument: TypeAlias = _OtherSchedule
+ListsArgument: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
 """Lists of ops: a Schedule, a Plan, a source, or a file."""
+ScheduleArgument: TypeAlias = ListsArgument | Builder
 
 
 def read_schedule_argument(
@@ -75,7 +74,7 @@ def read_schedule_argument(
         ProfileError: The file of a plan is bad, or its parts do not fit together.
     """
     if not callable(schedule):
-        require_kind("schedule", schedule, _OtherSchedule, "a Schedule, a Plan, a name, a builder or a file")
+        require_kind("schedule", schedule, ListsArgument, "a Schedule, a Plan, a name, a builder or a file")
     num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     named = named_schedule(schedule)
     if named is not None:
@@ -107,7 +106,7 @@ def read_lists_argument(schedule: ListsArgument) -> ScheduleSource:
     named = named_schedule(schedule)
     if named is not None:
         is_own = callable(named) or names_builder(named)
-        call = "build_own(builder," if is_own else f"build({named!r},"
+        call = f"{'build_own' if is_own else 'build'}({'builder' if callable(named) else repr(named)},"
         raise ArgumentError(
             f"schedule: got {label_of(schedule)}, expected a Schedule with its counts; try "
             f"pipesched.{call} num_ranks=4, num_microbatches=8)"

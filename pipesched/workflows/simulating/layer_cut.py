@@ -1,4 +1,4 @@
-"""The balanced cut of layers for a schedule under given setup, shared by predictions and runs."""
+"""The balanced cut of layers for a schedule under a given setup, shared by predictions and runs."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def order_search(
     cluster: Cluster,
     *,
     in_flight: float | None = None,
-    is_split: bool | None = None,
+    is_split: bool = False,
     is_repeated: bool = False,
     may_recompute: bool = False,
     has_device_limits: bool = True,
@@ -222,7 +222,7 @@ def order_search(
         cluster: The machines.
         in_flight: Most micro-batches in flight on a rank; None: the memory of the devices, if it is known and
             `has_device_limits`, otherwise the most that the schedule has on any rank.
-        is_split: Whether the backward is I and W; None: as in the schedule.
+        is_split: Whether whole backwards are split into I and W.
         is_repeated: Whether the batch is repeated and its period is the objective; otherwise the makespan.
         may_recompute: Whether stages that do not recompute may do so.
         has_device_limits: Whether the memory of the devices is the limit if `in_flight` is None.

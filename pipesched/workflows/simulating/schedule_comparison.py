@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipesched.profiles import ProfileError
 from pipesched.questions import RunCount
-from pipesched.schedules import ScheduleError
+from pipesched.schedules import Description, ScheduleError
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError
@@ -21,7 +21,6 @@ from pipesched.workflows import (
     Table,
     asks,
     merged_notes,
-    require_flag,
     require_names,
     require_settings,
     with_nan,
@@ -241,12 +240,14 @@ class CompareQuestion(RunCount):
     num_microbatches: int | None = None
     num_chunks: int | None = None
     parameters: Mapping[str, ParameterValue] | None = None
-    keep_going: bool = False
+    keep_going: Annotated[
+        bool,
+        Description("Give a schedule without a prediction a row with the reason, unless no schedule has one."),
+    ] = False
 
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
         require_settings(self)
-        require_flag("keep_going", self.keep_going)
 
 
 @asks(CompareQuestion)
@@ -262,8 +263,6 @@ def compare(question: CompareQuestion) -> ScheduleComparison:
         num_microbatches: Micro-batches of the schedules given by name.
         num_chunks: Stages per rank of the schedules given by name that take chunks.
         parameters: Parameters of the schedules given by name that have them.
-        keep_going: Whether a schedule without a prediction gets a row with the reason. If no schedule can be predicted,
-            the error is raised.
 
     Raises:
         ArgumentError: There is no schedule, or none takes `num_chunks` or one of `parameters`.

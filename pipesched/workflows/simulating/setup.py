@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from pipesched.profiles import FLOAT32_BYTES, element_bytes
 from pipesched.profiles.clusters import Cluster
@@ -12,9 +12,9 @@ from pipesched.profiles.costs import Compression, LayerCosts, Profile, StageCost
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
-from pipesched.schedules import Schedule
+from pipesched.schedules import Description, Schedule
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import ArgumentError, require_optional, require_settings
+from pipesched.workflows import ArgumentError, documented, require_kind, require_settings
 from pipesched.workflows.arguments import (
     AnyCosts,
     ClusterArgument,
@@ -34,15 +34,14 @@ from pipesched.workflows.simulating.layer_cut import balanced_layers
 
 
 @dataclass(frozen=True)
-class Setup(CostSettings, PredictionSettings):
-    """The setup of a prediction: everything but the schedule. `CostSettings` and `PredictionSettings` have the rest.
+class Setup(PredictionSettings, CostSettings):
+    """The setup of a prediction: everything but the schedule.
 
     Attributes:
         costs: StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile, of costs from runs, or
             a table of stages or layers. A file is read at once.
         cluster: Machines, or a file of them; None: the machines of a plan, or equal devices whose links take no time.
         network: Options of the network.
-        limit_bytes: Memory of every device, in place of the memory that the machines state; None: as they state.
 
     Raises:
         ArgumentError: A value is invalid.
@@ -52,14 +51,16 @@ class Setup(CostSettings, PredictionSettings):
     costs: CostsArgument
     cluster: ClusterArgument = None
     network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
-    limit_bytes: int | None = None
+    limit_bytes: Annotated[
+        int | None,
+        Description("Memory of every device, in place of the memory that the machines state.", least=1, most=2**63 - 1),
+    ] = None
 
     def __post_init__(self) -> None:
         """Load the costs, and refuse invalid values."""
         require_network(self.network)
         object.__setattr__(self, "costs", load_costs(self.costs))
         object.__setattr__(self, "partition", partition_text(self.partition))
-        require_optional("limit_bytes", self.limit_bytes, 1, 2**63 - 1)
         require_settings(self)
 
     @property
@@ -172,6 +173,8 @@ class Setup(CostSettings, PredictionSettings):
         )
 
 
+Setup.__doc__ = documented(Setup.__doc__ or "", Setup)
+
 SetupArgument: TypeAlias = Setup | CostsArgument
 """A setup, or its costs alone."""
 
@@ -180,7 +183,9 @@ def read_setup_argument(setup: SetupArgument) -> Setup:
     """Return a setup; costs alone are a setup of equal devices whose links take no time.
 
     Raises:
-        ArgumentError: There are no costs.
+        ArgumentError: The argument is neither a setup nor costs, or a value is invalid.
         ProfileError: The file has no costs.
     """
+    expected = "a Setup, or costs; try pipesched.Setup(pipesched.DeviceCost(1.0, 2.0))"
+    require_kind("setup", setup, SetupArgument, expected)
     return setup if isinstance(setup, Setup) else Setup(setup)

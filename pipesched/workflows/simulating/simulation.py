@@ -29,13 +29,7 @@ _LONG = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class SimulateQuestion(SimulateSettings):
-    """The question of `simulate`.
-
-    Attributes:
-        schedule: A Schedule, as `build` makes it, a Plan, or a file of either.
-        setup: Costs, machines and other conditions; or the costs alone.
-        progress: Receives the finished share of several runs.
-    """
+    """The question of `simulate`; its fields are the arguments of that function."""
 
     schedule: ListsArgument
     setup: SetupArgument

@@ -56,14 +56,14 @@ class SweepJudge:
     """Predicts settings; can be sent to another process.
 
     Attributes:
-        conditions: The common inputs of all settings: costs, machines, network.
+        setup: The common inputs of all settings: costs, machines, network.
         limit_bytes: Memory of every device [bytes]; None: the memory in the cluster.
         is_steady: Whether to simulate longer runs if one batch does not show its steady-state time.
         say: Returns the reason of an error.
         num_runs: Runs of each setting with jitter; the run of median makespan counts.
     """
 
-    conditions: Setup
+    setup: Setup
     limit_bytes: int | None = None
     is_steady: bool = True
     say: Callable[[Exception], str] = str
@@ -90,20 +90,20 @@ class SweepJudge:
 
     def _under_few_cuts(self, settings: Sequence[SweptSetting], source: ScheduleSource) -> list[SweptOutcome] | None:
         """Return the outcomes of settings with many links, which share a few cuts; None where each has its own cut."""
-        conditions = self.conditions
-        if not conditions.cuts_layers or not has_many_links(settings):
+        setup = self.setup
+        if not setup.cuts_layers or not has_many_links(settings):
             return None
         try:
             cuts = sampled_cuts(settings, lambda setting: self._cut(source, setting).partition_text)
             own = {setting: cut for setting, cut in cuts.items() if cut is not None}
-            bounds = layer_bounds(conditions.loaded_costs, source.schedule, settings[0].microbatch_size, "balanced")
+            bounds = layer_bounds(setup.loaded_costs, source.schedule, settings[0].microbatch_size, "balanced")
         except REFUSED:  # each setting finds the reason again
             return None
         if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
             return None
         simple = partition_text([last - first for first, last in bounds]) or "balanced", "uniform"
         exact, by_pace = (
-            replace(self, conditions=replace(conditions, jitter=0.0), num_runs=1),
+            replace(self, setup=replace(setup, jitter=0.0), num_runs=1),
             source.longer is not None,
         )
         samples = {cut: exact.under_cut(cut, [*cuts]) for cut in dict.fromkeys([*own.values(), *simple])}
@@ -112,18 +112,18 @@ class SweepJudge:
         for cut, some in contenders(rest, samples, by_pace=by_pace).items():
             outcomes[cut] += exact.under_cut(cut, some) if some else []
         best = best_of_cuts(outcomes, own, by_pace=by_pace)
-        if not conditions.jitter:
+        if not setup.jitter:
             return [best[setting][1] for setting in settings]
         return [outcome for setting in settings for outcome in self.under_cut(best[setting][0], [setting])]
 
     def under_cut(self, cut: str, settings: Sequence[SweptSetting]) -> list[SweptOutcome]:
         """Return the outcomes of settings under one cut of the layers."""
-        return replace(self, conditions=replace(self.conditions, partition=cut))(settings)
+        return replace(self, setup=replace(self.setup, partition=cut))(settings)
 
     def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Setup:
-        """Return the conditions of a setting, with its machines and the layers of its stages."""
+        """Return the setup of a setting, with its machines and the layers of its stages."""
         cluster = self._cluster(source.schedule, dict(setting.link))
-        return replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
+        return replace(self.setup, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
 
     def has_bytes(self, setting: SweptSetting) -> bool:
         """Whether the costs of a setting have bytes.
@@ -131,8 +131,8 @@ class SweepJudge:
         Raises:
             ArgumentError, ScheduleError, ProfileError, SimulationError: The setting is invalid.
         """
-        conditions = replace(self.conditions, microbatch_size=setting.microbatch_size)
-        any_cut = replace(conditions, partition="uniform") if conditions.cuts_layers else conditions
+        setup = replace(self.setup, microbatch_size=setting.microbatch_size)
+        any_cut = replace(setup, partition="uniform") if setup.cuts_layers else setup
         return any_cut.costs_of(_source(setting.order)).has_bytes
 
     def uneven_cuts(self, outcomes: Sequence[SweptOutcome]) -> list[str]:
@@ -154,7 +154,7 @@ class SweepJudge:
 
     def _costs(self, source: ScheduleSource, setting: SweptSetting) -> StageCosts:
         """Return the costs of a schedule; schedules with equal shares of a device or equal cuts have the same costs."""
-        known, schedule, size = self.conditions, source.schedule, setting.microbatch_size
+        known, schedule, size = self.setup, source.schedule, setting.microbatch_size
         if known.cuts_layers:
             known = self._cut(source, setting)
         elif size != known.microbatch_size:
@@ -180,7 +180,7 @@ class SweepJudge:
         if link:
             devices = (Device(memory_bytes=self.limit_bytes),) * (max(schedule.rank_to_device) + 1)
             return Cluster(devices, Link(**link))
-        cluster = self.conditions.cluster_of(schedule)
+        cluster = self.setup.cluster_of(schedule)
         if self.limit_bytes is None:
             return cluster
         return replace(
@@ -188,14 +188,14 @@ class SweepJudge:
         )
 
     def _outcome(self, source: ScheduleSource, setting: SweptSetting) -> SweptOutcome:
-        schedule, conditions = source.schedule, self.conditions
+        schedule, setup = source.schedule, self.setup
         costs, cluster = self._costs(source, setting), self._cluster(schedule, dict(setting.link))
-        lists, scenario = _lists(setting.order), Scenario(schedule, costs, cluster, conditions.network)
-        compiled, seed = lists.batch.under(scenario), conditions.seed
+        lists, scenario = _lists(setting.order), Scenario(schedule, costs, cluster, setup.network)
+        compiled, seed = lists.batch.under(scenario), setup.seed
         if self.num_runs > 1:  # the run of median makespan counts
-            seconds = [compiled.makespan_s(conditions.jitter, seed + run) for run in range(self.num_runs)]
+            seconds = [compiled.makespan_s(setup.jitter, seed + run) for run in range(self.num_runs)]
             seed += seconds.index(median_low(seconds))
-        timeline, peak_bytes = compiled.timeline_and_peaks(conditions.jitter, seed)
+        timeline, peak_bytes = compiled.timeline_and_peaks(setup.jitter, seed)
         work_s = busy_s(timeline)
         require_work(timeline, work_s)
         pace = self._pace(lists, source, scenario, timeline)
@@ -216,7 +216,7 @@ class SweepJudge:
         self, lists: KnownLists, source: ScheduleSource, scenario: Scenario, timeline: Timeline
     ) -> SteadyPace | None:
         """Return the steady-state time of a setting, or None if unknown."""
-        if self.conditions.jitter:
+        if self.setup.jitter:
             return None
         if self.is_steady:
             pace = steady_pace(scenario, timeline, source.longer, lists.runs)

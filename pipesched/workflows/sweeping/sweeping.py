@@ -130,7 +130,7 @@ def sweep(
         ProfileError: A file is bad.
         ScheduleError: A schedule does not exist.
     """
-    conditions = Setup(
+    setup = Setup(
         costs=load_costs(costs),
         cluster=None if cluster is None else read_cluster_argument(cluster, 1, "a sweep"),
         partition=partition_text(partition),
@@ -145,7 +145,7 @@ def sweep(
         raise ArgumentError("link: got a cluster too, expected one of them; leave one out")
     space = make_sweep_space(
         schedules,
-        conditions.loaded_costs,
+        setup.loaded_costs,
         num_ranks=num_ranks,
         num_microbatches=num_microbatches,
         num_chunks=num_chunks,
@@ -157,7 +157,7 @@ def sweep(
     )
     require_flag("is_steady", is_steady)
     limit = require_optional("limit_bytes", limit_bytes, 1, 2**63 - 1)
-    judge = SweepJudge(conditions, limit, is_steady, num_runs=require_runs(num_runs, jitter))
+    judge = SweepJudge(setup, limit, is_steady, num_runs=require_runs(num_runs, jitter))
     if resume is not None:
         require_kind("resume", resume, str | Path, "the name of a file, or None")
     workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
@@ -265,7 +265,7 @@ def sweep_settings(
         _require_judged(settings, judge, "by" if judge.limit_bytes is None else "limit_bytes")
     journal = None
     if resume is not None:
-        what = judge.conditions, judge.limit_bytes, judge.is_steady, judge.num_runs, *own_sources(settings)
+        what = judge.setup, judge.limit_bytes, judge.is_steady, judge.num_runs, *own_sources(settings)
         journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines, network and builders")
 
     def search(settings: Sequence[SweptSetting]) -> Iterator[Sequence[SweptOutcome]]:
@@ -279,7 +279,7 @@ def sweep_settings(
     if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
     by = by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
-    cluster = judge.conditions.cluster
+    cluster = judge.setup.cluster
     num_devices = len(cluster.devices) if isinstance(cluster, Cluster) else None
     return SweepResult(ordered_by(outcomes, by), by, measured_columns(settings), num_devices)
 

@@ -185,7 +185,7 @@ def bounds_of(source: ScheduleSource, setup: Setup) -> tuple[tuple[int, int], ..
 
 
 def held_against(run: ScheduleRun, prediction: Prediction, setup: Setup) -> VerifiedSchedule:
-    """Return a run beside a prediction of it under these setup."""
+    """Return a run beside a prediction of it under this setup."""
     network = NetworkModel(prediction.costs, prediction.cluster, setup.network)
     return VerifiedSchedule(
         prediction.timeline,

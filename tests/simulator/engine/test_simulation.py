@@ -307,7 +307,7 @@ def test_a_step_of_a_stage_without_costs_is_refused():
 
 def test_a_jitter_and_a_protocol_that_are_none_are_refused():
     with pytest.raises(
-        SimulationError, match=r"protocol: got 'later', expected rendezvous or eager; jitter: got -0\.1"
+        SimulationError, match=r"protocol: got 'later', expected one of rendezvous, eager; jitter: got -0\.1"
     ):
         simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), network=NetworkOptions("later"), jitter=-0.1)
 

@@ -98,7 +98,7 @@ def test_a_schedule_without_a_flush_has_one_steady_time_by_name_as_an_object_and
     expected = pytest.approx(grown_s(name, p, stages, **parameters), rel=1e-9)
     cluster = flat(p, Link(LATENCY_S))
     named = pipesched.simulate(
-        pipesched.build(name, p, m, **parameters),
+        pipesched.build_own(name, p, m, **parameters),
         pipesched.Setup(costs_of(stages), cluster),
     )
     made = build(name, p, m, **parameters)

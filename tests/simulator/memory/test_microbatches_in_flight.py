@@ -129,3 +129,20 @@ def test_a_microbatch_that_comes_and_goes_at_one_time_is_counted_on_the_way():
     costs = StageCosts((StageCost(0.0, 0.0),))
     schedule = make_schedule("instant", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 1), backward(0, 0)]])
     assert in_flight(simulate_lists(schedule, costs), costs, schedule) == (InFlight(0, 0.0, 2.0), InFlight(0, 0.0, 0.0))
+
+
+def test_shares_without_a_small_common_unit_are_exact_also_where_loops_are_compiled(monkeypatch):
+    """Shares of three primes of bytes have a unit beyond 64 bits; the count is the sum of the fractions."""
+    saved = [2**61 - 1, 2**31 - 1, 10**9 + 7]
+    costs = StageCosts(
+        tuple(StageCost(1.0, None, 1.0, 1.0, saved_bytes=part, saved_for_weight_bytes=part // 3) for part in saved)
+    )
+    schedule = build("zb_h1", 3, 4)
+    timeline = simulate_lists(schedule, costs)
+    plain = in_flight(timeline, costs, schedule)
+    monkeypatch.setattr("pipesched.schedules.machine_code._steps_run", 10**12)
+    assert in_flight(timeline, costs, schedule) == plain
+    for sample in plain:
+        for_weight = Fraction(saved[sample.device] // 3, saved[sample.device])  # a rank is a stage and a device
+        expected = counted(timeline, schedule, sample.device, sample.time_s, for_weight)
+        assert sample.microbatches == pytest.approx(expected, rel=1e-15)

@@ -201,7 +201,7 @@ def test_a_run_without_a_flush_is_cut_alike_by_its_name_and_as_lists(name):
     for seed in range(3):
         draw = random.Random(seed)
         costs = LayerCosts(tuple(StageCost(f := draw.uniform(0.5, 2), 2 * f, f, f) for _ in range(9)))
-        named = pipesched.simulate(pipesched.build(name, 3, 6), costs)
+        named = pipesched.simulate(pipesched.build_own(name, 3, 6), costs)
         lists = pipesched.simulate(build(name, 3, 6), costs)
         assert lists.costs == named.costs
         assert lists.steady_s_per_microbatch == pytest.approx(named.steady_s_per_microbatch, rel=1e-9)
