@@ -48,8 +48,8 @@ def run_loop(
     """Run a loop, compiled over arrays, or in plain Python over lists with the same numbers; return its result.
 
     Args:
-        loop: The loop. It runs in plain Python while loading its machine code does not pay, and longer if the disk does
-            not hold its machine code. Over arrays of objects, as integers of any size, it always does.
+        loop: The loop. It stays in plain Python until loading machine code pays, or compiling if the disk has none; and
+            always if an argument is an array of objects.
         arguments: Arrays, which the loop may change, numbers, and tuples of both.
         num_steps: Steps that the loop is about to do.
         parts: Functions that the loop calls.
@@ -98,7 +98,7 @@ def has_numba() -> bool:
 
 @cache
 def compiled(loop: Callable[..., Any], parts: tuple[Callable[..., Any], ...] = ()) -> Callable[..., Any]:
-    """Return a loop as machine code, which is cached on disk, and runs beside other threads.
+    """Return a loop as machine code, which is cached on disk if a folder is writable, and runs beside other threads.
 
     It uses no fast mathematics, so that sums are the same.
 

@@ -133,6 +133,9 @@ def _homes(home: tuple[int, ...], batch: int, copies: list[_Copy]) -> tuple[int,
     return tuple(ranks[i] for i in range(len(ranks)))
 
 
+_Number = TypeVar("_Number", int, npt.NDArray[np.int32])
+
+
 @dataclass(frozen=True, slots=True)
 class _Copy:
     """One copy of a pipeline.
@@ -173,9 +176,6 @@ class _Copy:
     def _post(self, op: Send | Recv) -> Send | Recv:
         message = op.message._replace(microbatch=self.microbatch(op.message.microbatch))
         return replace(op, message=message, peer=self.rank(op.peer))
-
-
-_Number = TypeVar("_Number", int, npt.NDArray[np.int32])
 
 
 @final

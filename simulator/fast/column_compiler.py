@@ -111,28 +111,28 @@ def _columns(
     return program, durations, transfers, reductions
 
 
-def _program(schedule: Schedule, written: WrittenProgram, is_blocking: bool) -> Program:
-    """Return the program in columns that `write_instructions` has filled."""
+def _program(schedule: Schedule, written: Any, is_blocking: bool) -> Program:
+    """Return the program in a `WrittenProgram` that `write_instructions` has filled."""
     columns = schedule.columns
-    num_instructions, num_sent, num_reductions, num_durations, num_channels, num_sizes = _listed(written.counts)
-    senders, receivers = _listed(written.senders[:num_channels]), _listed(written.receivers[:num_channels])
+    num_instructions, num_sent, num_reductions, num_durations, num_channels, num_sizes = written.counts.tolist()
+    senders, receivers = written.senders[:num_channels].tolist(), written.receivers[:num_channels].tolist()
     channels = tuple(zip(senders, receivers, strict=True))
     kinds, targets = written.kinds[:num_instructions], written.targets[:num_instructions]
     shape = ProgramShape(written.begins, kinds, targets, num_sent + num_reductions, is_blocking)
-    works = zip(_listed(written.cells[:num_durations]), _listed(written.pieces[:num_durations]), strict=True)
+    works = zip(written.cells[:num_durations].tolist(), written.pieces[:num_durations].tolist(), strict=True)
     return Program(
         schedule,
-        np.asarray(written.begins),
-        np.asarray(kinds),
-        np.asarray(targets),
-        np.asarray(written.takes[:num_instructions]),
+        written.begins,
+        kinds,
+        targets,
+        written.takes[:num_instructions],
         tuple(_durations(schedule, channels, works)),
         channels,
-        np.asarray(written.channel_of[:num_sent]),
-        np.asarray(written.following[:num_sent]),
-        tuple(_messages(columns, _listed(written.size_cells[:num_sizes]))),
-        np.asarray(written.sizes[:num_sent]),
-        _listed(written.reduced[:num_reductions]),
+        written.channel_of[:num_sent],
+        written.following[:num_sent],
+        tuple(_messages(columns, written.size_cells[:num_sizes].tolist())),
+        written.sizes[:num_sent],
+        written.reduced[:num_reductions].tolist(),
         partial(_spans, columns, shape),
         has_hand_over=False,
         hand_overs=[],
@@ -167,10 +167,6 @@ def _spans(columns: OpColumns, shape: ProgramShape, times: Any) -> SpanNumbers:
         write_spans, columns.cells, shape, times, posted, starts, ends, num_steps=len(columns.codes)
     )
     return SpanNumbers(posted[:count], starts[:count], ends[:count])
-
-
-def _listed(numbers: Any) -> list[int]:
-    return [*numbers.tolist()]
 
 
 def _durations(

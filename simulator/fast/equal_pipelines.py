@@ -27,6 +27,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
+
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Average, Schedule, machine_code
@@ -140,8 +142,6 @@ class EqualPipelines:
         Raises:
             As `pace` does.
         """
-        import numpy as np
-
         arrays = side_by_side(self._arrays(num_pipelines), num_pipelines, iterations)
         instructions: Any = arrays.instructions
         if jitter:
@@ -153,10 +153,10 @@ class EqualPipelines:
         if not len(times_s):
             name = self._program.schedule.name
             raise SimulationError(f"{name}: deadlock: some rank waits forever; check the schedule")
-        begins = np.array(instructions.begins)
+        begins = instructions.begins
         lengths = (np.diff(begins) - 1) // iterations
         ends = begins[:-1, None] + lengths[:, None] * np.arange(1, iterations + 1)
-        by_rank = np.asarray(times_s)[ends].reshape(num_pipelines, -1, iterations)
+        by_rank = times_s[ends].reshape(num_pipelines, -1, iterations)
         ends_s: list[list[float]] = by_rank.max(axis=1).tolist()
         return ends_s
 
@@ -207,16 +207,14 @@ def _busiest_s(arrays: LoopArrays) -> tuple[float, float]:
 
     An unshared device does the work of its rank.
     """
-    import numpy as np
-
     instructions: Any = arrays.instructions.each_its_own()
     transfers: Any = arrays.transfers
     ranks = np.repeat(np.arange(len(instructions.sharers)), np.diff(instructions.begins))
     work_s = np.where(instructions.kinds <= OWN, instructions.seconds, 0.0)
-    wires = np.array(transfers.wires, np.int64)[transfers.channels]
-    occupied_s = np.array(transfers.load_seconds)[transfers.loads]
+    wires = transfers.wires[transfers.channels]
+    occupied_s = transfers.load_seconds[transfers.loads]
     shared_s = [*np.bincount(wires, occupied_s)]
-    sharers = np.array(instructions.sharers)[ranks]
+    sharers = instructions.sharers[ranks]
     is_shared = sharers >= 0
     shared_s += [*np.bincount(sharers[is_shared], (work_s * instructions.utilisations)[is_shared])]
     return float(max(np.bincount(ranks, work_s), default=0.0)), float(max(shared_s, default=0.0))

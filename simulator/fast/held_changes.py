@@ -14,12 +14,14 @@ from typing import NamedTuple
 from pipesched.schedules import Cells, MessageTable, op_cells
 from pipesched.simulator.fast.program import SpanNumbers
 
-F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B = range(9)  # noqa: E741
-STEP, AVERAGE, RESHARD, OVERLAPPED = op_cells.STEP, op_cells.AVERAGE, op_cells.RESHARD, op_cells.OVERLAPPED
+F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, OVERLAPPED = (  # noqa: E741
+    op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F,
+    op_cells.RECV_B, op_cells.STEP, op_cells.AVERAGE, op_cells.RESHARD, op_cells.OVERLAPPED,
+)  # fmt: skip
 
 
 class HeldRules(NamedTuple):
-    """The numbers that all ranks share.
+    """The counts and the flag that all ranks share.
 
     Attributes:
         num_microbatches: m.
@@ -59,7 +61,9 @@ class BytesByStage(NamedTuple):
 
 
 class KnownCells(NamedTuple):
-    """The cells that are known so far; -1 before, and smaller than the cells of a rank if another rank has it.
+    """Cells by their role.
+
+    A value below the first cell of the current rank, such as -1, means that this rank has no such cell.
 
     Attributes:
         ops: Op, by cell.

@@ -24,6 +24,7 @@ KEYS = 20
 """Duration keys of a stage: two for each phase (without and with a look-ahead), then two each for Step and
 Average (without and with a copy of the weights)."""
 _STEP_KEY = 10
+"""First key of Step and Average."""
 
 
 class WriterRules(NamedTuple):
@@ -97,7 +98,7 @@ class KnownDurations(NamedTuple):
 
 
 class KnownTransfers(NamedTuple):
-    """The channels and their transfers so far; all columns are -1 at first.
+    """The channels and their transfers so far; all columns but `messages` are -1 at first.
 
     Attributes:
         messages: Message number, by transfer.

@@ -216,13 +216,11 @@ class LoopArrays(NamedTuple):
         instructions, transfers, reductions, rules = self
         num_ranks, num_channels, num_posted = len(instructions.sharers), len(transfers.wires), self.num_posted
         num_reductions, num_shared, num_runs = len(reductions.members), rules.num_shared, num_ranks + num_channels
-        start = len(instructions.kinds)
-        times = np.full(self.num_times, UNKNOWN)  # side by side, as slices are views
         return State(
             at=instructions.begins[:-1].copy(),
-            at_s=times[:start],
-            start_s=times[start : start + num_posted],
-            end_s=times[start + num_posted :],
+            at_s=np.full(len(instructions.kinds), UNKNOWN),
+            start_s=np.full(num_posted, UNKNOWN),
+            end_s=np.full(num_posted, UNKNOWN),
             late_s=np.zeros(num_posted),
             posted=machine_code.int32s(num_posted),
             first_waiters=machine_code.int32s(num_posted, -1),

@@ -176,7 +176,7 @@ def _of_columns(program: Program, costs: StageCosts, has_buffers: bool = True) -
         message_table(num_stages),
         program.spans,
         HeldRules(schedule.num_microbatches, num_versions, costs.compression is not None),
-        BytesByStage(*map(_bytes, sizes)),
+        BytesByStage(*np.array(sizes, np.int64)),
         _known_cells(num_cells, num_states, num_stages * num_versions),
         _known_uses(2 * num_states, num_ranks * num_ranks),
         KnownStages(full(num_stages), full(num_stages), full(num_stages, -1), full(num_stages, -1)),
@@ -248,10 +248,6 @@ def _sizes(costs: StageCosts, num_stages: int, has_buffers: bool) -> list[list[i
         [cost.working_bytes for cost in stages],
         [int(cost.output_is_saved) for cost in stages],
     ]
-
-
-def _bytes(numbers: list[int]) -> Any:
-    return np.array(numbers, np.int64)
 
 
 def _latest_version(codes: machine_code.Int8s, others: machine_code.Int32s) -> int:

@@ -16,7 +16,7 @@ from pipesched.simulator.fast.loop_arrays import Instructions, LoopArrays, Trans
 
 
 def side_by_side(arrays: LoopArrays, num_pipelines: int, iterations: int) -> LoopArrays:
-    """Return the arrays of N pipelines that do their lists K times, in NumPy's arrays.
+    """Return the arrays of N pipelines that do their lists K times.
 
     Args:
         arrays: Arrays of one of the pipelines, without reductions; devices and wires are shared by all.
@@ -44,7 +44,7 @@ def _instructions(alone: Instructions, num_sent: int, num_pipelines: int, iterat
     place, turn = np.concatenate(places), np.concatenate(turns)
 
     def several(column: Any) -> Any:
-        return np.tile(np.asarray(column)[place], num_pipelines)
+        return np.tile(column[place], num_pipelines)
 
     targets = np.asarray(alone.targets, np.int64)[place] + num_sent * num_pipelines * turn
     longer = alone._replace(
@@ -68,8 +68,8 @@ def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfe
     columns: dict[str, Any] = {
         "channels": np.tile(several_channels, iterations),
         "following": all_following.ravel(),
-        "loads": np.tile(np.asarray(alone.loads), times),
-        "lates": np.tile(np.asarray(alone.lates, np.float64), times),
+        "loads": np.tile(alone.loads, times),
+        "lates": np.tile(alone.lates, times),
     }
     longer = alone._replace(
         wires=np.tile(alone.wires, num_pipelines),

@@ -178,9 +178,10 @@ class _BlockSearch:
         due = due_arrays(problem, is_w_due=True)
         self._numbers = arrays
         by_treatment = (arrays, due, due._replace(is_filling=[0] * len(problem.kinds)))
-        self._arrays = [*map(_in_arrays, by_treatment)]  # of W: no due dates; due dates, but filling gaps; in turn
-        self._messages, self._state = _in_arrays(messages), _in_arrays(due_state(problem))
-        self._messages_state = _in_arrays(message_state(problem, messages))
+        self._arrays = [*map(_as_int64s, by_treatment)]  # of W: no due dates; due dates, but filling gaps; in turn
+        self._messages = _as_int64s(messages)
+        self._state: Any = _as_int64s(due_state(problem))
+        self._messages_state = _as_int64s(message_state(problem, messages))
         sizes = list(map(max, messages.sent, messages.received))
         self._largest_messages = [max(sizes[kind] for kind in kinds) for kinds in problem.of_rank]
         self.blocks = DueBlocks(problem, arrays.ticks, has_messages=any(sizes))
@@ -199,21 +200,21 @@ class _BlockSearch:
         """Return the length of a block's lists [ticks], and keep the block if no other is shorter."""
         ticks = self.ticks_of(block)
         if ticks < self.fewest:
-            self.best_starts = np.asarray(self._state.starts).tolist()
+            self.best_starts = self._state.starts.tolist()
         if ticks <= self.fewest and ticks < DOES_NOT_FIT:
             self.best, self.fewest = block, ticks
         return ticks
 
     def anneal(self, num_moves: int, warmth: float, critical_share: float, least: int) -> None:
         """Try `num_moves` moves of single ops of the best lists; stop early at `least` ticks."""
-        state = _in_arrays(order_state(self._numbers, self.best_starts, self._num_microbatches))
+        state: Any = _as_int64s(order_state(self._numbers, self.best_starts, self._num_microbatches))
         self._num_annealings += 1
         options = num_moves, warmth * self.blocks.unit, critical_share, least, self._num_annealings
         fewest = machine_code.run_loop(
             anneal_order, self._arrays[0], self._messages, state, self._messages_state, self._num_microbatches,
             *options, num_steps=_STEPS * num_moves * self._num_ops, parts=ANNEALING_PARTS,
         )  # fmt: skip
-        self.fewest, self.best_starts = int(fewest), np.asarray(state.best).tolist()
+        self.fewest, self.best_starts = int(fewest), state.best.tolist()
 
     def ticks_of(self, block: DueBlock) -> int:
         """Return the length of a block's lists [ticks], or `DOES_NOT_FIT`."""
@@ -239,6 +240,6 @@ class _BlockSearch:
         return int(ticks) if has_room else DOES_NOT_FIT
 
 
-def _in_arrays(group: _Group) -> _Group:
+def _as_int64s(group: _Group) -> _Group:
     """Return the same tuple with its whole numbers in arrays."""
     return type(group)(*(np.array(numbers, np.int64) for numbers in group))

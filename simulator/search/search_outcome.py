@@ -69,7 +69,10 @@ def least(outcomes: Iterable[OutcomeT]) -> OutcomeT | None:
 
 
 def front_of(ordered: Iterable[OutcomeT]) -> tuple[OutcomeT, ...]:
-    """Return the fitting outcomes with less memory than all before them: the Pareto front, if these cost less."""
+    """Return the Pareto front of outcomes in order of cost: each fitting outcome with less memory than all before it.
+
+    Outcomes of unknown memory are left out.
+    """
     front: list[OutcomeT] = []
     for outcome in ordered:
         num_bytes = outcome.most_bytes if outcome.fits else None

@@ -1,4 +1,5 @@
 from .advance import smallest_advance as smallest_advance
+from .equation_estimate import predict_by_equations as predict_by_equations
 from .predictor import Accounting as Accounting
 from .predictor import SettingProfile as SettingProfile
 from .predictor import predict_setting as predict_setting

@@ -102,10 +102,8 @@ class SweepJudge:
         if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
             return None
         simple = partition_text([last - first for first, last in bounds]) or "balanced", "uniform"
-        exact, by_pace = (
-            replace(self, setup=replace(setup, jitter=0.0), num_runs=1),
-            source.longer is not None,
-        )
+        exact = replace(self, setup=replace(setup, jitter=0.0), num_runs=1)
+        by_pace = source.longer is not None
         samples = {cut: exact.under_cut(cut, [*cuts]) for cut in dict.fromkeys([*own.values(), *simple])}
         outcomes = {cut: [*of_samples] for cut, of_samples in samples.items()}
         rest = [setting for setting in settings if setting not in cuts]

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles.clusters import flat
-from pipesched.profiles.costs import uniform
-from pipesched.schedules import OpColumns, Schedule, SpanColumns, op_cells
+from pipesched.profiles.costs import StageCosts, uniform
+from pipesched.schedules import OpColumns, Schedule, SpanColumns, Timeline, op_cells
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.fast import compile_lists, held_on_devices, simulate_arrays
+from pipesched.simulator.memory import in_flight
 
 UNKNOWN = op_cells.RESHARD + 1
 
@@ -41,11 +42,22 @@ def test_memory_refuses_an_unknown_code():
         held_on_devices(replace(program, schedule=with_unknown_op(lowered)), uniform(2, 1.0))
 
 
-def test_idle_time_refuses_an_unknown_code():
-    schedule = build("1f1b", 2, 4)
-    timeline = simulate_arrays(schedule, uniform(2, 1.0, 2.0), flat(2))
+def timeline_with_unknown_op(schedule: Schedule, costs: StageCosts) -> Timeline:
+    """Return the Timeline of a schedule whose first Step has an unknown code."""
+    timeline = simulate_arrays(schedule, costs, flat(2))
     ops = with_unknown_op(lower(schedule)).columns
     spans = timeline.columns
-    unknown = replace(timeline, spans=SpanColumns(ops, spans.posted_s, spans.starts_s, spans.ends_s))
+    return replace(timeline, spans=SpanColumns(ops, spans.posted_s, spans.starts_s, spans.ends_s))
+
+
+def test_idle_time_refuses_an_unknown_code():
+    unknown = timeline_with_unknown_op(build("1f1b", 2, 4), uniform(2, 1.0, 2.0))
     with pytest.raises(ValueError, match=r"op code: .* add it to `find_transfers`"):
         usage(unknown)
+
+
+def test_micro_batches_in_flight_refuse_an_unknown_code():
+    schedule, costs = build("1f1b", 2, 4), uniform(2, 1.0, 2.0)
+    unknown = timeline_with_unknown_op(schedule, costs)
+    with pytest.raises(ValueError, match=r"op code: .* add it to `find_changes`"):
+        in_flight(unknown, costs, schedule)
