@@ -11,7 +11,7 @@ import os
 from pipesched.profiles.processes import end_with
 
 if __name__ == "__main__":
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # `is_under_agent` would load torch first
         end_with(os.getppid())
     from pipesched.executor.rank_command import run_and_leave
 

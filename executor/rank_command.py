@@ -54,17 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needed = ["RANK", "WORLD_SIZE", *([] if folder else ["MASTER_ADDR", "MASTER_PORT"])]
     missing = [name for name in needed if not os.environ.get(name)]
     if missing:
-        what = " and ".join(missing)
-        print(f"executor: {what}: not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
+        names = " and ".join(missing)
+        print(f"executor: {names}: not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
         return 2
     number = int(os.environ["RANK"])  # of the process; its rank in the schedule follows from the devices
     try:
-        if number == 0 and asked.out:
-            _require_writable(asked.out)
         if folder:
             tempfile.tempdir = str(folder)  # files of a killed process are removed with it
         path = folder / "job.json" if folder else asked.job
         with nullcontext() if folder or not is_under_agent() else watched() as watch:
+            if number == 0 and asked.out:
+                _require_writable(asked.out)
             spec = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
             if folder:
                 result = _run_for_launcher(spec, number, folder)
@@ -91,15 +91,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pipesched.executor", description="Run one rank of a job.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
-    what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
+    source.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
-        "--trust-model", action="store_true", help="import the package.module:factory that the job names as its model"
+        "--trust-model", action="store_true", help="trust the job: import its model (package.module:factory)"
     )
     parser.add_argument(
-        "--out", type=Path, help="where the first process writes the measured Timeline (.json) or the losses (.jsonl)"
+        "--out", type=Path, help="file of the first process: the measured Timeline (.json) or the losses (.jsonl)"
     )
     return parser
 

@@ -85,7 +85,8 @@ class Declared:
         least, most = self.description.least, self.description.most
         number = integer(value)
         if number is None:
-            return f"got {said(value)}, expected an integer{'' if least is None else f' of at least {least}'}"
+            advice = ", in bytes; try 14 * 10**9" if self.name.endswith("_bytes") and isinstance(value, str) else ""
+            return f"got {said(value)}, expected an integer{'' if least is None else f' of at least {least}'}{advice}"
         if least is not None and number < least:
             return f"got {shown(number)}, expected at least {least}"
         if most is not None and number > most:

@@ -84,7 +84,7 @@ class Fault:
         exit_code: Of the launcher.
         limit_s: From the fault until all is over [s].
         named_s: From the fault until it is told [s].
-        is_early: Whether it is done as soon as all ranks are watched, and not only when they are at work.
+        is_early: Whether the fault happens once all ranks are watched, before they work.
     """
 
     options: str
@@ -106,7 +106,7 @@ AGENTS = (
     "SIGINT to an agent",
     "SIGSTOP to a rank and SIGKILL to its agent",
 )
-EARLY = "SIGKILL to a rank that is just watched"
+EARLY = "SIGKILL to a rank before its first op"
 BESIDE = ("SIGKILL to what ranks are forked from", "SIGKILL to the reference process")
 SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 130), "SIGKILL": (signal.SIGKILL, -9)}
 
@@ -181,7 +181,7 @@ def _of_agents(kind: str, going_on: str, rank: int) -> Fault:
     own = rf"rank [{' '.join(str(other) for other in range(NUM_RANKS) if other * 2 // NUM_RANKS == node)}] failed"
     gone = r"(rank|process) \d failed (at|before) .*(torchrun's store at \S+ is gone|nothing has been heard of its)"
     match kind.split()[0], kind.split()[-1]:
-        case _, "rank" | "watched":
+        case _, "rank" | "op":
             told = rf"(rank|process) {rank} failed (at|before) .*({GONE}|was killed by signal 9)"
             is_early = kind == EARLY
 

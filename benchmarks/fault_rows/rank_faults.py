@@ -91,10 +91,10 @@ def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
     named_s, after_s = end.named_s or float("nan"), end.after_s or float("nan")
     wrongs = {
         f"exit code {end.exit_code}, not {expected}": end.exit_code != expected,
-        "the wrong thing told": end.named_s is None,
+        "the expected message is missing": end.named_s is None,
         "more than a line": not place.is_under_torchrun and len(said) > 1,
-        f"told after {named_s:.2f} s": named_s > fault.named_s,
-        f"over after {after_s:.2f} s": not after_s <= fault.limit_s,
+        f"reported after {named_s:.2f} s": named_s > fault.named_s,
+        f"ended after {after_s:.2f} s": not after_s <= fault.limit_s,
         f"left {', '.join(end.left)}": bool(end.left),
     }
     wrong = ", ".join(what for what, is_so in wrongs.items() if is_so)
@@ -106,14 +106,14 @@ def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
 
 
 def lines(is_under_torchrun: bool, count: int) -> Section:
-    """Yield the section, of so many faults of runs that torchrun starts, or a command."""
+    """Yield the section on `count` faults, in runs under torchrun or in runs of a command."""
     places = [place for place in PLACES if place.is_under_torchrun is is_under_torchrun]
     with ExitStack() as stack:
         try:
             stack.enter_context(starter(places[-1]))
         except NotAllowed as error:
-            yield f"No nodes of torchrun here: {error}."
-            return True
+            yield f"Not measured, as there are no nodes of torchrun here: {error}."
+            return False
     kinds = [(place, kind) for place in places for kind in kinds_of(place)]
     random.Random(SEED).shuffle(kinds)
     shared = set(SHARED_MEMORY.iterdir())
@@ -125,15 +125,15 @@ def lines(is_under_torchrun: bool, count: int) -> Section:
 
     outcomes = [Outcome(*outcome) for outcome in worked_off(tried, count, NUM_WORKERS)]
     yield f"1F1B, {NUM_RANKS} ranks, {NUM_MICROBATCHES} micro-batches, --timeout {TIMEOUT_S:g}, {NUM_WORKERS} runs at a"
-    yield "time. Seconds are from the fault itself until what is to be said is there, and until no process of the run"
-    yield f"is left. A death must be told within {NAMED_S:g} s. Commands and agents are forked from a process that has"
-    yield "imported torch."
+    yield "time. Report: seconds from the fault to the expected message. End: seconds from the fault until no process"
+    yield f"of the run is left. A rank's death must be reported within {NAMED_S:g} s. Commands and agents are forked"
+    yield "from a process that has imported torch."
     if is_under_torchrun:
         yield "Agents of torchrun may end later than their ranks. Nodes are network namespaces with host names of their"
         yield f"own, joined by a link of {BANDWIDTH_BYTES_PER_S / 1e6:g} MB/s. The cache of torch and the logs of"
         yield "torchrun may stay."
     yield ""
-    yield "| where | fault | times | as promised | told after, median | at most | over after, median | at most |"
+    yield "| command | fault | runs | as promised | report: median | longest | end: median | longest |"
     yield "|---|---|---|---|---|---|---|---|"
     wrongs: list[str] = []
     for place, kind in [(where, kind) for where in places for kind in kinds_of(where)]:

@@ -178,7 +178,7 @@ class DrainAgreement(NamedTuple):
 class DrainPage(SharedPage):
     """The request to leave, the agreement, and how far each rank has read; the ranks and the launcher share it.
 
-    Each number but the request is written by one process.
+    Each number has one writer, except the request.
     """
 
     @classmethod
@@ -201,7 +201,7 @@ class DrainPage(SharedPage):
 
     @property
     def is_asked(self) -> bool:
-        """Whether the ranks are asked to leave, or one of them is."""
+        """Whether any rank is asked to leave."""
         return bool(self._cells[_ASKED])
 
     @property

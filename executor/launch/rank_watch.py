@@ -1,4 +1,4 @@
-"""The watch of a rank under torchrun: a thread in its process that reports the rank, and sees other ranks fall silent.
+"""The watch of a rank under torchrun: a thread in its process that reports the rank, and notices silent ranks.
 
     node 0   rank 0 ◄──► rank 1         the ranks of a node see each other's pages and the ends of their processes
                 │           │
@@ -6,9 +6,10 @@
                 │           │
     node 1   rank 2 ◄──► rank 3
 
-A rank that is killed, stopped or hangs with Python's lock falls silent. The first thread of its node that is heard
-reports it then, from its page. The first thread of all, the judge, detects a standstill of all ranks. The first cause
-of the end of the run that is written to the board is the verdict; every thread then ends its process.
+A rank that is killed, stopped or hangs with Python's lock falls silent. Then the first rank of its node that still
+reports also reports the silent rank, from its page. The first reporting rank of the run, the judge, detects a
+standstill of all ranks. The first cause of the end of the run on the board is the verdict; every thread then ends its
+process.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ LOST_S = 2.0
 """Time that a rank which has lost a peer waits for the report of the cause [s]."""
 
 _TICK_S = 0.1
-_STACKS_S = 1.2
+"""Time between two exchanges with the board [s]."""
+_ALL_STACKS_S = 1.2
+"""Time that all nodes may take to write stacks; longer than one node takes [s]."""
 _TOLD_S = 0.5
 """Time that a rank ended by its agent waits for the report of another cause [s]."""
 
@@ -128,8 +131,8 @@ class RankWatch:
             for descriptor in select.select([bell.fileno(), *watched], [], [], _TICK_S)[0]:
                 if descriptor in watched:
                     self._report_end(watched[descriptor])
-                elif told := bell.recv(64):
-                    self._hear(told)
+                elif numbers := bell.recv(64):
+                    self._note_signal(numbers)
                 else:
                     with suppress(RuntimeError):
                         self._board.write(self._process, self._seen(is_over=True))
@@ -140,10 +143,10 @@ class RankWatch:
         """Return the siblings whose ranks are not over, by the numbers of their processes."""
         return [(number, sibling) for number, sibling in self._siblings.items() if sibling.is_running]
 
-    def _hear(self, told: bytes) -> None:
+    def _note_signal(self, numbers: bytes) -> None:
         """Note a signal that ends this process; the watch leaves when the cause is known."""
         for number in STOP_SIGNALS:
-            if number in told and self._signal is None:
+            if number in numbers and self._signal is None:
                 self._signal = number
                 if self._status.is_done:
                     self._leave(128 + number)
@@ -209,7 +212,7 @@ class RankWatch:
         verdict = self._board.verdict()
         if verdict is not None:
             return verdict
-        self._hear_of(number for number in self._node if number != self._process)
+        self._read_sightings(number for number in self._node if number != self._process)
         self._meet()
         if self._is_first(self._node):
             for number, sibling in self._running():
@@ -226,7 +229,7 @@ class RankWatch:
         self._since_s = self._since_s or now_s
         if self._status.lost is not None:
             return self._report(self._status.lost) if now_s > self._since_s + LOST_S else None
-        assert self._signal is not None, "it is the other reason"
+        assert self._signal is not None, "either a peer is lost or a signal came"
         told = self._named_here(f"torchrun's agent has ended it by {self._signal.name}")
         return self._report(told) if now_s > self._since_s + _TOLD_S else None
 
@@ -255,7 +258,7 @@ class RankWatch:
                     op = self._heard[number].where.op if number in self._heard else None
                     self._report(self._named(number, op, ENDED))
 
-    def _hear_of(self, processes: Iterable[int]) -> None:
+    def _read_sightings(self, processes: Iterable[int]) -> None:
         """Read the new sightings of other processes."""
         for number, sighting in self._board.read(processes).items():
             if number not in self._heard or self._heard[number].sighting != sighting:
@@ -269,12 +272,12 @@ class RankWatch:
         return heard is not None and heard.sighting.is_own and not heard.silent_s
 
     def _is_first(self, processes: Iterable[int]) -> bool:
-        """Return whether this process is the first of `processes` that is heard."""
+        """Return whether this process is the first of `processes` that still reports."""
         return next(number for number in processes if self._is_heard(number)) == self._process
 
     def _is_judge(self) -> bool:
         for number in range(self._process):
-            self._hear_of([number])
+            self._read_sightings([number])
             if self._is_heard(number):
                 self._stillness = None
                 return False
@@ -282,7 +285,7 @@ class RankWatch:
 
     def _judged(self, run: WatchedRun) -> EndingCause | None:
         """Return the cause of the end of the run if a rank is lost or all stand still; None if they move."""
-        self._hear_of(range(len(run.ranks)))
+        self._read_sightings(range(len(run.ranks)))
         nothing = Heard(Sighting(), time.monotonic())
         heard = {number: self._heard.get(number, nothing) for number in range(len(run.ranks))}
         heard[self._process] = Heard(self._seen(), time.monotonic())
@@ -320,7 +323,7 @@ class RankWatch:
         return None
 
     def _write_stacks(self, *, is_over: bool = False) -> None:
-        """Write the stacks of the ranks of this node on request; of stopped ranks, which must continue, in the end."""
+        """Write the stacks of the ranks of this node on request, and at the end the stacks of stopped ranks."""
         if not self._is_first(self._node) or not self._board.are_stacks_asked_for():
             return
         files = {} if self._process in self._written else {self._process: self._stacks}
@@ -347,7 +350,7 @@ class RankWatch:
 
     def _awaited_stacks(self, processes: Collection[int]) -> Mapping[int, str]:
         """Return the stacks of `processes`, without the processes that are late."""
-        until_s = time.monotonic() + _STACKS_S
+        until_s = time.monotonic() + _ALL_STACKS_S
         while len(stacks := self._board.read_stacks(processes)) < len(processes) and time.monotonic() < until_s:
             time.sleep(_TICK_S / 5)
         return stacks

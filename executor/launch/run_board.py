@@ -18,7 +18,8 @@ from pipesched.executor.launch.sighting import Sighting
 _PATIENCE = timedelta(seconds=5)
 """Longest time of one answer of the store."""
 _VERDICT = "verdict"
-_ASKED = "stacks"
+_STACKS = "stacks"
+_STACKS_ASKED = "ask for stacks"
 _DRAIN = "drain"
 
 
@@ -26,12 +27,10 @@ class EndingCause(NamedTuple):
     """The cause of the end of the run.
 
     Attributes:
-        node: Number of the torchrun agent of the process that reported the cause.
-        process: Number of that process.
+        process: Number of the process that reported the cause.
         text: The message.
     """
 
-    node: int
     process: int
     text: str
 
@@ -41,15 +40,14 @@ class RunBoard:
     """Messages between the watches of all ranks. Processes are numbered as by torchrun.
 
     Args:
-        node: Number of the torchrun agent that has started this process.
         process: Number of this process.
 
     Raises:
         RuntimeError: The store is gone, here as in every method.
     """
 
-    def __init__(self, node: int, process: int) -> None:
-        self._node, self._process = node, process
+    def __init__(self, process: int) -> None:
+        self._process = process
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=START_S), wait_for_workers=False)
         store.set_timeout(_PATIENCE)
@@ -74,7 +72,7 @@ class RunBoard:
 
     def decide(self, text: str) -> EndingCause:
         """Write the cause of the end of the run; return the first cause that was written."""
-        own = EndingCause(self._node, self._process, text)
+        own = EndingCause(self._process, text)
         return _cause(self._store.compare_set(_VERDICT, "", json.dumps(own))) or own
 
     def verdict(self) -> EndingCause | None:
@@ -100,19 +98,19 @@ class RunBoard:
 
     def ask_for_stacks(self) -> None:
         """Ask for the stacks of all ranks."""
-        self._store.set(_ASKED, "")
+        self._store.set(_STACKS_ASKED, "")
 
     def are_stacks_asked_for(self) -> bool:
         """Return whether stacks are requested."""
-        return self._store.check([_ASKED])
+        return self._store.check([_STACKS_ASKED])
 
     def write_stacks(self, process: int, text: str) -> None:
         """Write the thread stacks of a process."""
-        self._store.set(f"{_ASKED}{process}", text)
+        self._store.set(f"{_STACKS}{process}", text)
 
     def read_stacks(self, processes: Iterable[int]) -> dict[int, str]:
         """Return the thread stacks of `processes`, without the processes for which nobody has written any."""
-        return self._texts(_ASKED, processes)
+        return self._texts(_STACKS, processes)
 
     def _texts(self, name: str, numbers: Iterable[int]) -> dict[int, str]:
         """Return the values of the keys with this name and `numbers`, without missing keys: the store would wait."""

@@ -36,7 +36,7 @@ class RankState:
         waits_s: Time since the wait began [s].
         is_stopped: Whether a signal has stopped the process; then it waits for nobody.
         ending: How the process ended, or None while it runs.
-        silent_s: Time since a process of another machine was last heard of; 0 if it is heard of [s].
+        silent_s: Time since the process last reported its position, if it counts as silent; else 0 [s].
     """
 
     rank: int
@@ -157,6 +157,7 @@ def lost_messages(
             sender is None
             or sender.is_stopped
             or sender.ending is not None
+            or sender.silent_s
             or not isinstance(state.op, Compute | Overlap)
         ):
             continue
@@ -256,8 +257,8 @@ def standstill_table(states: Mapping[int, RankState]) -> str:
     rows = [("rank", "op", "for", "waits for", "for", "process")]
     for state in states.values():
         waits = (_whom(state), f"{state.waits_s:.1f} s") if state.whom != NOBODY else ("-", "-")
-        is_silent = "stopped by a signal" if state.is_stopped else "silent" if state.silent_s else "runs"
-        process = state.ending or is_silent
+        running = "stopped by a signal" if state.is_stopped else "silent" if state.silent_s else "runs"
+        process = state.ending or running
         rows.append((str(state.rank), str(state.op or "its start"), f"{state.at_op_s:.1f} s", *waits, process))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import final
 from pipesched.executor import STOP_SIGNALS, ExecutionError, PeerLost, waiting_for
 from pipesched.executor.launch.early_drain import DrainPage, Gate
 from pipesched.executor.launch.progress_page import ProgressPage
-from pipesched.executor.launch.rank_watch import LOST_S, RankStatus, RankWatch, WatchedRun
+from pipesched.executor.launch.rank_watch import FAILED, LOST_S, RankStatus, RankWatch, WatchedRun
 from pipesched.executor.launch.run_board import RunBoard
 from pipesched.executor.launch.sibling import ProcessFiles
 from pipesched.executor.launch.standstill_report import stacks_written_to
@@ -71,7 +72,7 @@ def watched() -> Iterator[WatchedRank]:
     Raises:
         PeerLost: Torchrun's store is gone.
     """
-    process, local, node = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"))
+    process, local = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
     first = process - local
     with ExitStack() as stack:
         page, stacks, drain = (_memory_file(name, stack) for name in ("page", "stacks", "drain"))
@@ -79,7 +80,7 @@ def watched() -> Iterator[WatchedRank]:
         rank = WatchedRank(status)
         stack.enter_context(stacks_written_to(stacks))
         with waiting_for("torchrun's store"):
-            board = RunBoard(node, process)
+            board = RunBoard(process)
             siblings = range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
             watch = RankWatch(status, board, process, siblings, ProcessFiles(os.getpid(), page, stacks))
         try:
@@ -90,7 +91,7 @@ def watched() -> Iterator[WatchedRank]:
                     status.lost = str(error)
                     time.sleep(LOST_S + _SLACK_S)  # the watch ends this process sooner
                     raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             is_one_line = isinstance(error, ExecutionError | ProfileError | ScheduleError)
             failing = f"process {process}" if status.run is None else f"rank {status.run.ranks[process]}"
             reason = f"{failing} failed: " + shortened(f"{type(error).__name__}: {error}", _LONGEST)
@@ -107,18 +108,29 @@ def _watching(watch: RankWatch) -> Iterator[None]:
     bell, ring = socket.socketpair()
     ring.setblocking(False)
     before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
-    handlers = {told: signal.signal(told, lambda *_: None) for told in STOP_SIGNALS}  # with a handler, it rings
-    thread = threading.Thread(target=watch.watch, args=(bell,), name="watch", daemon=True)
+    # a signal wakes the thread only if it has a handler
+    handlers = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    thread = threading.Thread(target=_watch, args=(watch, bell), name="watch", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        for told, handler in handlers.items():
-            signal.signal(told, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(before)
-        ring.close()  # which ends the thread
+        ring.shutdown(socket.SHUT_WR)  # ends the thread, even if a forked child holds the socket
         thread.join()
+        ring.close()
         bell.close()
+
+
+def _watch(watch: RankWatch, bell: socket.socket) -> None:
+    """Run the watch; end this process if the watch fails, as it would no longer end on a signal."""
+    try:
+        watch.watch(bell)
+    except Exception:  # noqa: BLE001 -- whatever it is, nobody watches this rank any more
+        traceback.print_exc()
+        os._exit(FAILED)
 
 
 def _memory_file(name: str, stack: ExitStack) -> int:

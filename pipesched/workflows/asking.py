@@ -15,9 +15,9 @@ Answer = TypeVar("Answer")
 
 
 def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[Arguments, Answer]]:
-    """Return a decorator for a function of a question: its arguments become those of the question's dataclass.
+    """Return a decorator that gives a function the fields of its question, a dataclass, as arguments.
 
-    A type checker follows each call, and the documentation lists the meaning of each setting.
+    A type checker follows each call, and the documentation lists each setting.
     """
     assert isinstance(question, type), "a question is a dataclass"
 

@@ -1,4 +1,4 @@
-"""The table of messages says what `needs` and `gives` say, in lists and in arrays."""
+"""The table of messages agrees with `needs` and `gives`, as lists and as arrays."""
 
 import pytest
 

@@ -77,7 +77,7 @@ def sweep(
     setup = sweep_setup(costs, network, jitter, seed)
     settings = options.space(costs, setup).settings()
     num_runs = require_runs(runs.num_runs, jitter)
-    judge = SweepJudge(setup, costs.machines.limit_bytes(), not no_steady, in_flags, num_runs)
+    judge = SweepJudge(setup, not no_steady, in_flags, num_runs)
     with progress_bar(f"predicting {len(settings)} settings") as tick:
         result = sweep_settings(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick

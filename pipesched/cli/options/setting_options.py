@@ -1,8 +1,7 @@
-"""Options made of declared settings, with their names, types, limits, defaults and meanings."""
+"""Options made of declared settings, with their names, types, limits, defaults and descriptions."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import MISSING
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 
 from pipesched.cli.byte_sizes import parse_bytes
+from pipesched.cli.errors import in_flags
 from pipesched.executor import RunSettings
 from pipesched.schedules import Declared, declared, option_name
 
@@ -19,15 +19,15 @@ def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any
 
     Args:
         setting: The setting.
-        help_text: Help of the option, in place of the meaning of the setting.
+        help_text: Help of the option, in place of the description of the setting.
     """
-    meaning = setting.description
+    description = setting.description
     default = None if setting.default is MISSING else setting.default
-    if meaning.turned_off is not None:
-        return Annotated[bool, typer.Option(setting.option, help=meaning.turned_off, callback=_is_on)], False
-    least, most = (None, None) if is_size(setting) else (meaning.least, meaning.most)
-    text = in_options(help_text or meaning.text)
-    option = typer.Option(setting.option, help=text, min=least, max=most, rich_help_panel=meaning.panel)
+    if description.turned_off is not None:
+        return Annotated[bool, typer.Option(setting.option, help=description.turned_off, callback=_is_on)], False
+    least, most = (None, None) if is_size(setting) else (description.least, description.most)
+    text = in_flags(help_text or description.text)
+    option = typer.Option(setting.option, help=text, min=least, max=most, rich_help_panel=description.panel)
     return Annotated[_option_kind(setting), option], default
 
 
@@ -50,11 +50,6 @@ def setting_words(name: str, value: object) -> list[str]:
     setting = declared(RunSettings).get(name)
     option = option_name(name) if setting is None else setting.option
     return [option] if isinstance(value, bool) else [option, str(value)]
-
-
-def in_options(text: str) -> str:
-    """Return a meaning with the names of settings between backticks as options."""
-    return re.sub(r"`([a-z_]+)`", lambda match: option_name(match[1]), text)
 
 
 def _option_kind(setting: Declared) -> Any:

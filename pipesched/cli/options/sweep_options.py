@@ -155,6 +155,7 @@ def sweep_setup(costs: CostOptions, network: NetworkOptions, jitter: float, seed
         partition=costs.partition,
         input_share=costs.input_share,
         network=network,
+        limit_bytes=costs.machines.limit_bytes(),
         jitter=jitter,
         seed=seed,
     )

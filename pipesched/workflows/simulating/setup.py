@@ -165,7 +165,10 @@ class Setup(PredictionSettings, CostSettings):
         what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
         planned = None if plan is None else plan.cluster
         cluster = read_cluster_argument(planned if self.cluster is None else self.cluster, num_devices, what)
-        cluster = machines_of(self.loaded_costs, cluster) if self.cluster is None else cluster
+        return self.limited(machines_of(self.loaded_costs, cluster) if self.cluster is None else cluster)
+
+    def limited(self, cluster: Cluster) -> Cluster:
+        """Return machines whose devices have the memory limit, if there is one."""
         if self.limit_bytes is None:
             return cluster
         return replace(

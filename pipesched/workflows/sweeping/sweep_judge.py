@@ -56,15 +56,13 @@ class SweepJudge:
     """Predicts settings; can be sent to another process.
 
     Attributes:
-        setup: The common inputs of all settings: costs, machines, network.
-        limit_bytes: Memory of every device [bytes]; None: the memory in the cluster.
+        setup: The common inputs of all settings: costs, machines, network, memory limit.
         is_steady: Whether to simulate longer runs if one batch does not show its steady-state time.
         say: Returns the reason of an error.
         num_runs: Runs of each setting with jitter; the run of median makespan counts.
     """
 
     setup: Setup
-    limit_bytes: int | None = None
     is_steady: bool = True
     say: Callable[[Exception], str] = str
     num_runs: int = 1
@@ -176,14 +174,8 @@ class SweepJudge:
     def _cluster(self, schedule: Schedule, link: Mapping[str, float]) -> Cluster:
         """Return the machines of a setting, every device with the limit if there is one."""
         if link:
-            devices = (Device(memory_bytes=self.limit_bytes),) * (max(schedule.rank_to_device) + 1)
-            return Cluster(devices, Link(**link))
-        cluster = self.setup.cluster_of(schedule)
-        if self.limit_bytes is None:
-            return cluster
-        return replace(
-            cluster, devices=tuple(replace(device, memory_bytes=self.limit_bytes) for device in cluster.devices)
-        )
+            return self.setup.limited(Cluster((Device(),) * (max(schedule.rank_to_device) + 1), Link(**link)))
+        return self.setup.cluster_of(schedule)
 
     def _outcome(self, source: ScheduleSource, setting: SweptSetting) -> SweptOutcome:
         schedule, setup = source.schedule, self.setup

@@ -57,7 +57,7 @@ class SweepResult:
         return pareto_front(self.outcomes, self.by)
 
     def to_rows(self, outcomes: Iterable[SweptOutcome] | None = None) -> list[dict[str, Any]]:
-        """Return plain data, a row per setting, all with the same columns; a missing value is None.
+        """Return plain data: one row per setting, with the same columns in each row and None for missing values.
 
         Args:
             outcomes: The rows; None: all.

@@ -138,6 +138,7 @@ def sweep(
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,
+        limit_bytes=limit_bytes,
         jitter=jitter,
         seed=seed,
     )
@@ -156,8 +157,7 @@ def sweep(
         where=where,
     )
     require_flag("is_steady", is_steady)
-    limit = require_optional("limit_bytes", limit_bytes, 1, 2**63 - 1)
-    judge = SweepJudge(setup, limit, is_steady, num_runs=require_runs(num_runs, jitter))
+    judge = SweepJudge(setup, is_steady, num_runs=require_runs(num_runs, jitter))
     if resume is not None:
         require_kind("resume", resume, str | Path, "the name of a file, or None")
     workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
@@ -261,11 +261,11 @@ def sweep_settings(
         require_choice("by", by, sorted({*SweptOutcome.MEASURES} - {"fits", "reason"}))
         if by == "s_per_sample" and settings[0].microbatch_size is None:
             raise ArgumentError("by: got s_per_sample, expected samples of a micro-batch, too; try s_per_microbatch")
-    if judge.limit_bytes is not None or by == "peak_memory_bytes":
-        _require_judged(settings, judge, "by" if judge.limit_bytes is None else "limit_bytes")
+    if judge.setup.limit_bytes is not None or by == "peak_memory_bytes":
+        _require_judged(settings, judge, "by" if judge.setup.limit_bytes is None else "limit_bytes")
     journal = None
     if resume is not None:
-        what = judge.setup, judge.limit_bytes, judge.is_steady, judge.num_runs, *own_sources(settings)
+        what = judge.setup, judge.is_steady, judge.num_runs, *own_sources(settings)
         journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines, network and builders")
 
     def search(settings: Sequence[SweptSetting]) -> Iterator[Sequence[SweptOutcome]]:

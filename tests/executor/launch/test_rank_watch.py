@@ -46,7 +46,7 @@ class Process:
         self.status.run = WatchedRun(range(4), LISTS.ops.__getitem__, timeout_s, is_on_cpus=True, request=request)
         node = [other for other in range(4) if nodes[other] == nodes[number]]
         self.codes = []
-        board = RunBoard(nodes[number], number)
+        board = RunBoard(number)
         self.watch = RankWatch(self.status, board, number, node, ProcessFiles(pid, *files), self._leave)
 
     def _leave(self, code):
@@ -89,9 +89,9 @@ def clock(monkeypatch):
 def test_the_first_cause_is_that_of_all_and_is_printed_once_per_node(store, tmp_path, clock, capsys):
     processes = [Process(number, tmp_path, nodes=(0, 1, 1, 2)) for number in range(4)]
     assert all(process.look() for process in processes * 2)
-    boards = [RunBoard(3, 4), RunBoard(4, 5)]
+    boards = [RunBoard(4), RunBoard(5)]
     told = [board.decide(text) for board, text in zip(boards, ("rank 4: é", "rank 5"), strict=True)]
-    assert told == [EndingCause(3, 4, "rank 4: é")] * 2
+    assert told == [EndingCause(4, "rank 4: é")] * 2
     printed = []
     for process in processes:
         assert not process.look()
@@ -204,7 +204,7 @@ def test_a_store_that_goes_ends_the_run_unless_its_lists_are_over(store, tmp_pat
 
 def test_a_signal_of_the_agent_is_the_cause_if_no_other_is_reported(store, tmp_path, clock, capsys):
     processes = [Process(number, tmp_path) for number in range(4)]
-    processes[3].watch._hear(bytes([signal.SIGUSR1, signal.SIGTERM]))
+    processes[3].watch._note_signal(bytes([signal.SIGUSR1, signal.SIGTERM]))
     assert processes[3].look()
     clock(0.6)
     assert not processes[3].look()
@@ -213,13 +213,13 @@ def test_a_signal_of_the_agent_is_the_cause_if_no_other_is_reported(store, tmp_p
     assert capsys.readouterr().err == said
     processes[2].status.is_done = True
     with pytest.raises(Left):
-        processes[2].watch._hear(bytes([signal.SIGTERM]))
+        processes[2].watch._note_signal(bytes([signal.SIGTERM]))
 
 
 def test_before_the_job_is_read_processes_are_named(store, tmp_path, clock, capsys):
     process = Process(1, tmp_path)
     process.status.run = None
-    process.watch._hear(bytes([signal.SIGINT]))
+    process.watch._note_signal(bytes([signal.SIGINT]))
     assert process.look()
     clock(0.6)
     assert not process.look()
