@@ -27,9 +27,12 @@ class NetworkOptions:
 
     panel: ClassVar[str] = "Network"
     protocol: Annotated[
-        Protocol, Description("Start of a transfer: when both sides have posted, or only the sender.")
+        Protocol,
+        Description("Start of a transfer: rendezvous, when both sides have posted; eager, when the sender has."),
     ] = "rendezvous"
-    sends: Annotated[Sends, Description("Return of a Send: at once, or after the message has left.")] = "posted"
+    sends: Annotated[Sends, Description("Return of a Send: posted, at once; blocking, after the message has left.")] = (
+        "posted"
+    )
     chunk_bytes: Annotated[
         int | None,
         Description("Size of the pieces in which messages pass shared NICs: 64KiB (default: whole messages).", least=1),
@@ -37,7 +40,7 @@ class NetworkOptions:
     slowdown: Annotated[
         float,
         Description(
-            "Slowdown X of ops beside a message or a reduction in flight: they take 1 + X times as long.",
+            "Ops beside a message or a reduction in flight take 1 + this times as long.",
             least=0.0,
             most=100.0,
         ),

@@ -67,13 +67,13 @@ class PredictionSettings:
     ] = None
     jitter: Jitter = 0.0
     seed: JitterSeed = 0
-    engine: Annotated[
-        Engine, Description("Engine: fast (arrays), or simpy (the reference, with the same results, slower).")
-    ] = "fast"
+    engine: Annotated[Engine, Description("Engine: simpy is the reference, with the same results, and slower.")] = (
+        "fast"
+    )
     buffers: Annotated[
         Buffers,
         Description(
-            "Receive buffers: as in our executor (pooled, from the Recv on; at_use on the streams of a GPU), or as in "
-            "PyTorch, one per micro-batch all the time."
+            "Receive buffers: pooled, from the Recv on, as in our executor; at_use, as on the streams of a GPU; "
+            "per_microbatch, all the time, as in PyTorch."
         ),
     ] = "pooled"

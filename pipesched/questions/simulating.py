@@ -30,7 +30,8 @@ class SimulateSettings(RunCount):
     spread: Annotated[
         int,
         Description(
-            "Draws of the seconds, with a profile or costs from runs, for a range of the makespan; 0: no range.",
+            "Draws of the measured seconds, of a profile or of costs from runs, for a range of the makespan; 0: no "
+            "range.",
             least=0,
             most=MAX_NUMBER,
         ),

@@ -14,6 +14,7 @@ from . import verifying as verifying
 from . import what_if as what_if
 from .asking import asks as asks
 from .asking import documented as documented
+from .asking import plain_signature as plain_signature
 from .choices import AccountingChoice as AccountingChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import FormatName as FormatName

@@ -96,6 +96,12 @@ def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation(
         return f"{question.guests} guests, {question.num_eggs} eggs"
 
     assert cook(3, num_eggs=6) == "3 guests, 6 eggs"
+    with pytest.raises(
+        TypeError, match=r"cook: got an unexpected keyword argument 'eggs', expected cook\(guests, num_"
+    ):
+        cook(3, eggs=6)
+    with pytest.raises(TypeError, match="cook: missing a required argument: 'guests'"):
+        cook()
     assert list(inspect.signature(cook).parameters) == ["guests", *inspect.signature(Kitchen).parameters]
     assert "num_eggs: Eggs in the pan." in cook.__doc__
     assert cook.__doc__.index("Eggs") < cook.__doc__.index("Raises:")
@@ -116,7 +122,7 @@ def test_questions_have_the_settings_that_are_declared():
         assert list(parameters)[:2] == ["schedule", "setup"]
         for name, setting in declared(settings).items():
             assert parameters[name].default == setting.default
-            assert setting.description.text in function.__doc__
+            assert setting.description.text in " ".join(function.__doc__.split())
     settings = {**declared(CostSettings), **declared(PredictionSettings)}
     assert settings.keys() < inspect.signature(pipesched.Setup).parameters.keys()
 

@@ -14,7 +14,7 @@ from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
 from pipesched.schedules import Description, Schedule
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import ArgumentError, documented, require_kind, require_settings
+from pipesched.workflows import ArgumentError, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
     AnyCosts,
     ClusterArgument,
@@ -177,6 +177,7 @@ class Setup(PredictionSettings, CostSettings):
 
 
 Setup.__doc__ = documented(Setup.__doc__ or "", Setup)
+Setup.__signature__ = plain_signature(Setup)  # type: ignore[attr-defined]
 
 SetupArgument: TypeAlias = Setup | CostsArgument
 """A setup, or its costs alone."""
