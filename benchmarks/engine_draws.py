@@ -16,7 +16,8 @@ from pathlib import Path
 from report import arguments_of, provenance, show
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import ScheduleError, Timeline, machine_code
+from pipesched.schedules import ScheduleError, Timeline
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import array_engine, simulate_arrays

@@ -42,9 +42,11 @@ from pipesched.executor.core import (
 from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.processes import pin
-from pipesched.schedules import Compute, Schedule, Step, compute_only
+from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Step
+from pipesched.schedules.transforms import compute_only
 from pipesched.simulator.engine import OpSeconds
 from pipesched.simulator.fast import simulate_arrays
 

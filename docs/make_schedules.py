@@ -20,8 +20,8 @@ sys.path[:0] = [str(DOCS.parent)]
 
 import pipesched
 from pipesched import CATALOGUE, Schedule, build
-from pipesched.schedules import Average, Overlap, Phase, Reduce, computes, stages_of
 from pipesched.schedules.builders import Entry
+from pipesched.schedules.ops import Average, Overlap, Phase, Reduce, computes, stages_of
 from pipesched.simulator.analysis import CellValue, Summary, to_markdown
 
 COST = pipesched.DeviceCost(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)

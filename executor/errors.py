@@ -11,24 +11,10 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import (
-    Average,
-    Compute,
-    OneLineError,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    ScheduleError,
-    Send,
-    Step,
-    Unshard,
-    is_out_of_memory,
-    shortened,
-    users_lines,
-)
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import OneLineError, is_out_of_memory, shortened, users_lines
 from pipesched.schedules.formats import MORE_FILES
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 
 _LONGEST = 1000
 """Longest text of an exception of a user's layer in a message, in characters."""

@@ -37,7 +37,8 @@ from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_lin
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
-from pipesched.schedules import NotRunnableError, ScheduleError, printable
+from pipesched.schedules import NotRunnableError, ScheduleError
+from pipesched.schedules.common import printable
 from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, write_text
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pipesched.executor.settings import Averaging, TransportKind
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
-from pipesched.schedules import LONGEST_S, Description, PredictionRule
+from pipesched.schedules import PredictionRule
+from pipesched.schedules.common import LONGEST_S, Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

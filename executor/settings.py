@@ -6,7 +6,8 @@ import signal
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from pipesched.schedules import PredictionRule, shown
+from pipesched.schedules import PredictionRule
+from pipesched.schedules.common import shown
 
 How: TypeAlias = Literal["sleep", "busy"]
 """A sleeping emulated stage leaves its core to others; a busy one keeps it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesched.schedules import OneLineError, integer, shown
+from pipesched.schedules.common import OneLineError, integer, shown
 from pipesched.schedules.formats import MAX_DEVICES
 
 

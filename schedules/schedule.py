@@ -10,17 +10,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial
 from itertools import pairwise, starmap
-from typing import ParamSpec, TypeAlias, final
+from typing import TypeAlias, final
 
-from pipesched.schedules.memory_room import too_many_objects
-from pipesched.schedules.op import Average, Op, Recv, Reduce, Send, computes
-from pipesched.schedules.op_cells import OVERLAPPED, F, cell_code
-from pipesched.schedules.op_columns import OpColumns, OpRow, OpRows, columns_of
+from pipesched.schedules.columns import OpColumns, OpRow, cell_code, columns_of, op_cells, shows_messages
+from pipesched.schedules.common import MAX_CELLS, too_many_objects
+from pipesched.schedules.errors import NotRunnableError, ScheduleError
+from pipesched.schedules.ops import Average, Op, Recv, Reduce, Send, computes
 from pipesched.schedules.traits import ScheduleTraits
-
-P = ParamSpec("P")
 
 Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 """Parameters of a builder, by name."""
@@ -28,21 +26,7 @@ Parameters: TypeAlias = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 Ops: TypeAlias = Callable[[], Iterator[Op]]
 """Begins one rank's list anew."""
 
-MAX_CELLS = 5_000_000
-"""Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
-
-MAX_NUMBER = 999_999_999
-"""Largest stage, micro-batch, rank, device or version in a file, and the largest count of anything."""
-
 _MESSAGES = frozenset({Send, Recv})
-
-
-class ScheduleError(ValueError):
-    """A schedule, or a file of one, is invalid."""
-
-
-class NotRunnableError(ScheduleError):
-    """The op lists of a schedule cannot run to their end, as `schedules.check.checker` finds."""
 
 
 @final
@@ -189,6 +173,30 @@ class Schedule:
         """Return the ranks that hold `stage`, in ascending order."""
         return tuple(sorted(set(self.homes[stage])))
 
+    def routes(self) -> Mapping[tuple[int, int], int]:
+        """Return the rank that runs F of each (stage, microbatch), the destination of its messages.
+
+        A stage on several ranks (its replicas) needs nothing else.
+        """
+        begins, codes, stages, microbatches, _ = self.columns.in_lists
+        return {
+            (stages[cell], microbatches[cell]): rank
+            for rank, cells in enumerate(starmap(range, pairwise(begins)))
+            for cell in cells
+            if codes[cell] % op_cells.OVERLAPPED == op_cells.F
+        }
+
+    @property
+    def stage_share(self) -> Fraction:
+        """A stage's part of a device's share of the model, if all stages are equal.
+
+        A device's share is one p-th of the model, p being the devices of one copy of the pipeline: a chunk of v per
+        rank is 1/v of it. If the devices of a copy hold several replicas of the model, the share counts all of them:
+        the whole model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3.
+        So m micro-batches are the same work for the devices together under every schedule.
+        """
+        return Fraction(len(set(self.rank_to_device)), self.width * self.num_stages)
+
     def stages_on(self, rank: int) -> tuple[int, ...]:
         """Return the stages that `rank` computes, in ascending order."""
         if self.layout is None:
@@ -264,41 +272,6 @@ def make_generated_schedule(
     return Schedule(name, num_stages, num_microbatches, lists, ranks, layout=layout)
 
 
-def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
-    """Return the builder of the same schedule with its lists in memory."""
-
-    @wraps(builder)
-    def build(*args: P.args, **kwargs: P.kwargs) -> Schedule:
-        return builder(*args, **kwargs).held()
-
-    return build
-
-
-def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
-    """Return whether a Send or Recv is in the lists."""
-    columns = columns_of(lists if isinstance(lists, OpRows) else (lists := tuple(lists)))
-    return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists) if columns is None else columns.has_messages
-
-
-def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
-    """Return the rank that runs F of each (stage, microbatch), the destination of its messages.
-
-    A stage on several ranks (its replicas) needs nothing else.
-    """
-    begins, codes, stages, microbatches, _ = schedule.columns.in_lists
-    return {
-        (stages[cell], microbatches[cell]): rank
-        for rank, cells in enumerate(starmap(range, pairwise(begins)))
-        for cell in cells
-        if codes[cell] % OVERLAPPED == F
-    }
-
-
-def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
-    """Return the stages that one op list computes, in ascending order."""
-    return tuple(sorted({part.stage for op in ops for part in computes(op)}))
-
-
 def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, tuple[int, ...]]:
     """Return, for each stage of an op of `kind`, in ascending order, the ranks that have one."""
     columns, code = schedule.columns, cell_code(kind)
@@ -310,27 +283,10 @@ def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, t
 
 
 def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:
-    route = routes(schedule)
+    route = schedule.routes()
     for stage in range(schedule.num_stages):
         ranks = [route.get((stage, microbatch)) for microbatch in range(schedule.num_microbatches)]
         known = tuple(rank for rank in ranks if rank is not None)
         if len(known) < len(ranks):
             raise NotRunnableError(f"{schedule.name}: {stage}F{ranks.index(None)} is missing; check the schedule")
         yield known[:1] if len(set(known)) == 1 else known
-
-
-def stage_share(schedule: Schedule) -> Fraction:
-    """Return a stage's part of a device's share of the model, if all stages are equal.
-
-    A device's share is one p-th of the model, p being the devices of one copy of the pipeline: a chunk of v per rank is
-    1/v of it. If the devices of a copy hold several replicas of the model, the share counts all of them: the whole
-    model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3. So m
-    micro-batches are the same work for the devices together under every schedule.
-    """
-    return Fraction(len(set(schedule.rank_to_device)), schedule.width * schedule.num_stages)
-
-
-def compute_only(schedule: Schedule) -> Schedule:
-    """Return `schedule` without its Sends and Recvs."""
-    rows = tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
-    return replace(schedule, lists=rows, is_lowered=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipesched.schedules.op import Op, occupies_device
+from pipesched.schedules.ops import Op, occupies_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Span:
     start_s: float
     end_s: float
 
-
-def is_work(span: Span) -> bool:
-    """Return whether a span keeps its device busy: its op does, for some time."""
-    return occupies_device(span.op) and span.end_s > span.start_s
+    @property
+    def is_work(self) -> bool:
+        """Whether the span keeps its device busy: its op does, for some time."""
+        return occupies_device(self.op) and self.end_s > self.start_s

@@ -8,12 +8,9 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from pipesched.schedules.op import Compute, Op, Overlap, Recv, Reduce, Send, occupies_device
-from pipesched.schedules.span import Span, is_work
-from pipesched.schedules.span_columns import SpanColumns
-
-LONGEST_S = 7 * 24 * 3600.0
-"""Longest emulated op and longest wait [s], a week: every clock and sleep supports it."""
+from pipesched.schedules.columns import SpanColumns
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Reduce, Send, occupies_device
+from pipesched.schedules.span import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +27,20 @@ class HandOver:
     op: Op
     start_s: float
     end_s: float
+
+    @classmethod
+    def between(cls, spans: Sequence[Span]) -> Iterator[HandOver]:
+        """Yield a rank's time to post each message, and from the end of a work to its next op.
+
+        The time to receive a message cannot be separated from waiting for it.
+
+        Args:
+            spans: Spans of one rank, in the order of its list, with the time when each op was reached.
+        """
+        for span, following in pairwise(spans):
+            start_s = span.end_s if occupies_device(span.op) else span.posted_s
+            if start_s < following.posted_s and not isinstance(span.op, Reduce):
+                yield cls(span.rank, span.op, start_s, following.posted_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +71,14 @@ class Yardstick:
     num_busy: int
     kernel_s: float
 
-
-def mean_yardstick(yardsticks: Iterable[Yardstick | None]) -> Yardstick | None:
-    """Return the mean of several measurements; None where one is not known, or was taken on another kind of device."""
-    several = list(yardsticks)
-    known = [yardstick for yardstick in several if yardstick is not None]
-    if len(known) < len(several) or len({yardstick.device for yardstick in known}) != 1:
-        return None
-    return replace(known[0], kernel_s=sum(yardstick.kernel_s for yardstick in known) / len(known))
-
-
-def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
-    """Yield a rank's time to post each message, and from the end of a work to its next op.
-
-    The time to receive a message cannot be separated from waiting for it.
-
-    Args:
-        spans: Spans of one rank, in the order of its list, with the time when each op was reached.
-    """
-    for span, following in pairwise(spans):
-        start_s = span.end_s if occupies_device(span.op) else span.posted_s
-        if start_s < following.posted_s and not isinstance(span.op, Reduce):
-            yield HandOver(span.rank, span.op, start_s, following.posted_s)
+    @classmethod
+    def mean(cls, yardsticks: Iterable[Yardstick | None]) -> Yardstick | None:
+        """Return the mean of several; None where one is not known, or was taken on another kind of device."""
+        several = list(yardsticks)
+        known = [yardstick for yardstick in several if yardstick is not None]
+        if len(known) < len(several) or len({yardstick.device for yardstick in known}) != 1:
+            return None
+        return replace(known[0], kernel_s=sum(yardstick.kernel_s for yardstick in known) / len(known))
 
 
 @dataclass(frozen=True)
@@ -139,8 +136,8 @@ class Timeline:
 
     @cached_property
     def work(self) -> tuple[Span, ...]:
-        """The spans that keep a device busy (`is_work`)."""
-        return tuple(filter(is_work, self.spans))
+        """The spans that keep a device busy (`Span.is_work`)."""
+        return tuple(span for span in self.spans if span.is_work)
 
     @cached_property
     def num_stages(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pipesched.schedules.op import computes
-from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.errors import ScheduleError
+from pipesched.schedules.ops import computes
+from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import Timeline
 
 

@@ -1,6 +1,6 @@
 """The errors of simulations, and of reading their results."""
 
-from pipesched.schedules import OneLineError
+from pipesched.schedules.common import OneLineError
 
 
 class SimulationError(OneLineError):

@@ -16,19 +16,7 @@ from typing import NamedTuple, assert_never
 
 from pipesched.profiles.clusters import Cluster, Hop
 from pipesched.profiles.costs import StageCosts, WorkPiece
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Message,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Step,
-    Unshard,
-)
+from pipesched.schedules.ops import Average, Compute, Message, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 
 
 class HandOverPart(StrEnum):

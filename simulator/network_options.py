@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pipesched.schedules import Description
+from pipesched.schedules.common import Description
 
 MAX_JITTER = 10.0
 """Largest sigma of jitter: far beyond any machine; much more would overflow."""

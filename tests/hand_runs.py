@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipesched.schedules import Compute, Message, Op, Phase, Recv, Schedule, Send, Span, Timeline, computes, needs
+from pipesched.schedules import Schedule, Span, Timeline
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Message, Op, Phase, Recv, Send, computes, needs
 
 
 def work_s(op: Op) -> float:

@@ -5,22 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from pipesched.schedules import (
-    Compute,
-    MemorySample,
-    Message,
-    Op,
-    Phase,
-    Recv,
-    Schedule,
-    Send,
-    Span,
-    Timeline,
-    computes,
-    gives,
-    needs,
-)
+from pipesched.schedules import MemorySample, Schedule, Span, Timeline
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Message, Op, Phase, Recv, Send, computes, gives, needs
 
 SECONDS = {phase: 2.0 if phase is Phase.BACKWARD else 1.0 for phase in Phase}
 

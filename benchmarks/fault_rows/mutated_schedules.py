@@ -10,8 +10,9 @@ from pathlib import Path
 import pipesched
 from fault_rows.row import Row, Section
 from fault_rows.workers import worked_off
-from pipesched.schedules import Average, Schedule
+from pipesched.schedules import Schedule
 from pipesched.schedules.check import find_faults
+from pipesched.schedules.ops import Average
 from pipesched.schedules.semantics import Communication
 from pipesched.schedules.semantics.deadlock import deadlocks
 

@@ -9,7 +9,7 @@ from gpu_rows.card import Card
 from gpu_rows.model_runs import Case, verified
 from gpu_rows.predictions import GPT_10M
 from gpu_rows.row import Row
-from pipesched.schedules import Compute
+from pipesched.schedules.ops import Compute
 from pipesched.simulator.analysis import readable_s
 
 SMALL = ("gpt:layers=8,width=64,heads=4,context=32", 1)

@@ -19,7 +19,8 @@ from pipesched.executor.launch import RunSpec
 from pipesched.executor.runs import Measured, RankListener, measure_on_streams
 from pipesched.profiles import Dtype
 from pipesched.profiles.models import Model, resolve_model
-from pipesched.schedules import Compute, Timeline
+from pipesched.schedules import Timeline
+from pipesched.schedules.ops import Compute
 from pipesched.simulator.fidelity import ErrorSplit
 from pipesched.simulator.memory import peak_memory
 from pipesched.workflows.arguments import read_schedule_argument

@@ -10,9 +10,11 @@ from typing import Any
 
 from pipesched import Link, StageCost, StageCosts, build, flat
 from pipesched.profiles.clusters import Cluster, of_nodes
-from pipesched.schedules import Schedule, compute_only, machine_code
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.formats import write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.transforms import compute_only
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import LoadedProgram, compile_lists, held_on_devices

@@ -12,7 +12,7 @@ from typing import final
 import torch
 
 from pipesched.executor.core.device_events import CudaEvent, Event, EventPool
-from pipesched.schedules import Op
+from pipesched.schedules.ops import Op
 
 _POLL_S = 0.05
 """Time between two polls of a position [s]."""

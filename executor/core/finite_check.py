@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.stage import ModuleStage, Stage
-from pipesched.schedules import Compute, Phase
+from pipesched.schedules.ops import Compute, Phase
 
 
 def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:

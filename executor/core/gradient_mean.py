@@ -14,7 +14,8 @@ from typing import final
 from torch import nn
 
 from pipesched.executor.core.schedule_queries import stage_ops
-from pipesched.schedules import ENDS_MICROBATCH, Compute, Schedule, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Step
 
 
 def step_sizes(schedule: Schedule, rank: int, stage: int) -> Iterator[int]:

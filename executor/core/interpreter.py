@@ -17,7 +17,7 @@ from pipesched.executor.core.recorder import Recorder
 from pipesched.executor.core.stage import Stage
 from pipesched.executor.core.streams import HostStreams, RankStreams
 from pipesched.executor.core.transport_interface import PendingReduction, Transport
-from pipesched.schedules import (
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,

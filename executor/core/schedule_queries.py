@@ -7,17 +7,9 @@ from math import lcm
 from typing import TypeAlias, final
 
 from pipesched.executor import ExecutionError
-from pipesched.schedules import (
-    Average,
-    Compute,
-    GeneratedOps,
-    Op,
-    Schedule,
-    Send,
-    Step,
-    computes,
-)
+from pipesched.schedules import GeneratedOps, Schedule
 from pipesched.schedules.lowering import lowered_ranks
+from pipesched.schedules.ops import Average, Compute, Op, Send, Step, computes
 
 LoweredLists: TypeAlias = Mapping[int, Iterable[Op]]
 """The lowered list of each of some ranks; each can be read again and again."""

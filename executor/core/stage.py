@@ -20,7 +20,7 @@ from pipesched.executor.core.gradient_mean import GradientMean
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import in_states
-from pipesched.schedules import Average, Compute, Phase, Step
+from pipesched.schedules.ops import Average, Compute, Phase, Step
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring import Rest

@@ -25,7 +25,8 @@ from pipesched.profiles.models import (
     pinned_for,
     require_untied,
 )
-from pipesched.schedules import Compute, Phase, PredictionRule, Schedule, Step
+from pipesched.schedules import PredictionRule, Schedule
+from pipesched.schedules.ops import Compute, Phase, Step
 from pipesched.schedules.weights import Use, uses
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.stage import ModuleStage
 from pipesched.executor.core.weight_predictor import twin_of
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 _OF_LAYERS = ("weights", "optimizer")
 _LONGEST_NUMBER = 10

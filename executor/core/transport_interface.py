@@ -9,7 +9,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from pipesched.executor import ExecutionError
-from pipesched.schedules import Message, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Recv, Reduce, Send
 
 PendingReduction: TypeAlias = Callable[[], Tensor | None]
 """Returns the sum of a posted reduction, or None if the caller must give up its turn and ask again."""

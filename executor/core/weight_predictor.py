@@ -32,7 +32,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pipesched.executor import ExecutionError
 from pipesched.profiles.measuring import adams_direction
-from pipesched.schedules import PredictionRule, shown
+from pipesched.schedules import PredictionRule
+from pipesched.schedules.common import shown
 
 _BETAS = (0.9, 0.999)
 """Decay rates of our own moments for optimizers without them: Adam's defaults."""

@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.weight_predictor import Predictor
-from pipesched.schedules import Compute
+from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import Agreement, Use, looks_ahead
 
 _Storages: TypeAlias = Mapping[int, UntypedStorage]

@@ -12,7 +12,8 @@ from torch import Tensor
 from pipesched.executor import ExecutionError, How
 from pipesched.executor.core import Bucket, Stage, buckets
 from pipesched.profiles.costs import StageCosts, shared_slowdown
-from pipesched.schedules import LONGEST_S, Average, Compute, Op, Phase, Step, gives, stages_of
+from pipesched.schedules.common import LONGEST_S
+from pipesched.schedules.ops import Average, Compute, Op, Phase, Step, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
 
 _SPIN_S = 0.0002

@@ -38,7 +38,9 @@ from pipesched.executor.core import PendingReduction, Transport
 from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import LONGEST_S, Message, PostOp, Recv, Reduce, Schedule, Send
+from pipesched.schedules import Schedule
+from pipesched.schedules.common import LONGEST_S
+from pipesched.schedules.ops import Message, PostOp, Recv, Reduce, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 MOST_BYTES = 2**20

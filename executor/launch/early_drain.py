@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple, final
 
 from pipesched.executor.launch.shared_page import SharedPage
-from pipesched.schedules import GeneratedOps, Op, Schedule, computes
+from pipesched.schedules import GeneratedOps, Schedule
+from pipesched.schedules.ops import Op, computes
 
 GRACE_S = 10.0
 """Time that a run which is asked to leave waits for its next regular checkpoint [s]."""

@@ -22,7 +22,7 @@ from typing import final
 
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import can_fork, command, environment, hold_interrupts, is_stopped, owned_folder
-from pipesched.schedules import require_room_for_torch
+from pipesched.schedules.common import require_room_for_torch
 
 _POLL_S = 0.02
 _RANK = "pipesched.executor.__main__"

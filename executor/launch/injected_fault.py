@@ -9,7 +9,9 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import channels, lists_of
-from pipesched.schedules import Compute, Op, Overlap, Recv, Schedule, Send, rewritten, shown
+from pipesched.schedules import Schedule
+from pipesched.schedules.common import shown
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send, rewritten
 
 FaultKind: TypeAlias = Literal["kill", "stop", "raise", "exit", "nan", "slow", "drop-link", "disk-full"]
 """Ends the process (SIGKILL), stops it (SIGSTOP), raises in an op, leaves as if all were well, makes an op give NaN,

@@ -18,8 +18,8 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import ModuleStage, Probe, Rank, Stage, check_finite
 from pipesched.executor.launch.injected_fault import InjectedFault, named_in_step
 from pipesched.executor.transport import LossyTransport
-from pipesched.schedules import Compute, Op, Phase
 from pipesched.schedules.formats import fill_disk
+from pipesched.schedules.ops import Compute, Op, Phase
 
 FAULT_TIMES = "PIPESCHED_FAULT_TIMES"
 """Names, in the environment, a file that gets a line when a fault befalls a rank [ns of the monotonic clock]."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipesched.executor import ExecutionError
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 _GET_ADDRESS = 0x8915
 """Linux: ``SIOCGIFADDR``."""

@@ -12,8 +12,8 @@ from typing import NamedTuple, final
 
 from pipesched.executor import NOBODY, listen_to_waits
 from pipesched.executor.launch.shared_page import SharedPage
-from pipesched.schedules import Op
 from pipesched.schedules.formats import parse_op
+from pipesched.schedules.ops import Op
 
 
 class Whereabouts(NamedTuple):

@@ -48,7 +48,8 @@ from pipesched.executor.transport import (
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
 from pipesched.profiles.processes import pin, usable_cores
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op
 
 
 @dataclass(frozen=True, slots=True)

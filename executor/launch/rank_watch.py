@@ -33,7 +33,8 @@ from pipesched.executor.launch.sibling import ENDED, ProcessFiles, Sibling
 from pipesched.executor.launch.sighting import Heard, Sighting
 from pipesched.executor.launch.standstill import RankState, Stillness, state_of
 from pipesched.executor.launch.standstill_report import reported_standstill, stacks_in
-from pipesched.schedules import Op, printable
+from pipesched.schedules.common import printable
+from pipesched.schedules.ops import Op
 
 FAILED = 3
 """Exit code of a rank that ends because the run has failed."""

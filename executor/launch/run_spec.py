@@ -21,7 +21,7 @@ from pipesched.executor.launch.injected_fault import read_fault
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record, record_schema
-from pipesched.schedules import LONGEST_S, faults, shown
+from pipesched.schedules.common import LONGEST_S, faults, shown
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 _MOST = 2**31 - 1

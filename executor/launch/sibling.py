@@ -12,7 +12,7 @@ from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.standstill import is_stopped_at
 from pipesched.executor.launch.standstill_report import StackFile
 from pipesched.profiles.processes import exit_code_of
-from pipesched.schedules import Op
+from pipesched.schedules.ops import Op
 
 ENDED = "its process ended before its list did"
 """The end of a process whose exit code is unknown."""

@@ -13,7 +13,7 @@ from typing import final
 from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, NOBODY, START_S, RankFailed, failed
 from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.profiles.processes import is_stopped
-from pipesched.schedules import Compute, Message, Op, Overlap, Send, computes, needs_from_others
+from pipesched.schedules.ops import Compute, Message, Op, Overlap, Send, computes, needs_from_others
 
 _SHOWN_RANKS = 8
 SLACK_S = 0.3

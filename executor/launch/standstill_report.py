@@ -16,7 +16,7 @@ from pipesched.executor import LAST_STACKS, STACKS, RankFailed
 from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.executor.launch.standstill import RankState, lost_messages, standstill, standstill_table
 from pipesched.profiles.processes import is_stopped, tell_main_thread
-from pipesched.schedules import Op
+from pipesched.schedules.ops import Op
 
 _STACKS_S, _POLL_S = 1.0, 0.02
 """Time that ranks may take to write their stacks, and time between two checks [s]."""

@@ -31,7 +31,8 @@ from pipesched.executor.launch.standstill import (
 from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import environment, num_cores
-from pipesched.schedules import Op, shortened
+from pipesched.schedules.common import shortened
+from pipesched.schedules.ops import Op
 
 _GRACE_S = 5.0
 _POLL_S = 0.02

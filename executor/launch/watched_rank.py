@@ -22,7 +22,9 @@ from pipesched.executor.launch.run_board import RunBoard
 from pipesched.executor.launch.sibling import ProcessFiles
 from pipesched.executor.launch.standstill_report import stacks_written_to
 from pipesched.profiles import ProfileError
-from pipesched.schedules import Op, ScheduleError, shortened
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shortened
+from pipesched.schedules.ops import Op
 
 _LONGEST = 1000
 """Longest reason of a failure of user code that other nodes print, in characters; this node prints all of it."""

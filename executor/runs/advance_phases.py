@@ -21,7 +21,8 @@ from pipesched.executor.runs.local_training import TrainingSetup
 from pipesched.executor.runs.rank_job import RankListener
 from pipesched.executor.training import BATCHES, AdvancePolicy, AdvanceTrials
 from pipesched.executor.transport import TensorShape
-from pipesched.schedules import Op, Schedule, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, Step
 
 
 def lists_ahead(job: Train, advance: int, num_steps: int) -> Schedule:

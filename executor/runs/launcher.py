@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 from pipesched.executor.core import averagers
 from pipesched.executor.launch import Measure, Processes, RunSpec, job_folder, job_to_json
 from pipesched.profiles.io import require_trusted
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op
 
 _Result = TypeVar("_Result")
 

@@ -25,7 +25,8 @@ from pipesched.executor.core import (
     lists_of,
 )
 from pipesched.executor.transport import LocalTransport, Mailroom
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op
 
 _OVER = object()
 """Returned by `next` at the end of an op list."""

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipesched.schedules import (
-    MemorySample,
-    Message,
-    Op,
-    Schedule,
-    Span,
-    Timeline,
-    computes,
-    hand_overs_between,
-    needs_from_others,
-    occupies_device,
-)
+from pipesched.schedules import HandOver, MemorySample, Schedule, Span, Timeline
+from pipesched.schedules.ops import Message, Op, computes, needs_from_others, occupies_device
 from pipesched.schedules.semantics import listed, meeting_reduces, transfers
 
 
@@ -40,7 +30,7 @@ def measured_timeline(
         [Span(rank, op, *((ns - zero) / 1e9 for ns in marks)) for op, marks in zip(ops, times, strict=True)]
         for rank, (ops, times) in enumerate(zip(schedule.ops, times_ns, strict=True))
     ]
-    hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
+    hand_overs = tuple(hand_over for row in rows for hand_over in HandOver.between(row))
     _set_transfers(rows, schedule)
     _set_reductions(rows, schedule)
     spans = tuple(span for row in rows for span in row)

@@ -9,9 +9,9 @@ from typing import final
 from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.measuring_job import Measured
-from pipesched.schedules import Op
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Op
 
 
 def launch(spec: RunSpec, tick: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005

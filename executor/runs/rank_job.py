@@ -17,7 +17,8 @@ from pipesched.executor.core import Batch, DevicePosition, Stage, lists_of, poll
 from pipesched.executor.launch import Gate, LeaveRequest, PageRow, RankContext, RunSpec, references
 from pipesched.executor.training import AdvanceTrials, Scores, save_stages
 from pipesched.executor.transport import TensorShape
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op
 
 _Result = TypeVar("_Result")
 

@@ -22,7 +22,7 @@ from pipesched.executor.runs.result_text import result_from_text, result_to_text
 from pipesched.executor.runs.training_job import TrainingJob
 from pipesched.executor.training import Trained
 from pipesched.profiles.models import Model, kept_random_state
-from pipesched.schedules import LONGEST_S
+from pipesched.schedules.common import LONGEST_S
 
 
 @kept_random_state()

@@ -34,7 +34,7 @@ from pipesched.executor.training import (
 )
 from pipesched.executor.transport import TensorShape, find_shapes
 from pipesched.profiles.models import Model
-from pipesched.schedules import Op
+from pipesched.schedules.ops import Op
 
 
 @final

@@ -31,7 +31,8 @@ from pipesched.executor.training import (
     export_weights,
 )
 from pipesched.profiles.models import build_layers
-from pipesched.schedules import Op, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op
 
 OnRestart: TypeAlias = Callable[[RankFailed, int], None]
 """Called when a rank has failed, with the error and the steps that the restarted run begins after."""

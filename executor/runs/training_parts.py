@@ -45,7 +45,8 @@ from pipesched.executor.training import (
     write_states,
 )
 from pipesched.profiles.io import costs_file_of
-from pipesched.schedules import Op, Schedule, moved
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, moved
 from pipesched.schedules.transforms import TrainingRun
 
 

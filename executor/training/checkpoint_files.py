@@ -25,7 +25,7 @@ from pipesched.executor.training.checkpoint_index import (
     write_lasting,
 )
 from pipesched.executor.training.scores import ScoreTable
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 _STAGE_FILE = re.compile(r"rank\d+-stage(\d+)\.safetensors")
 

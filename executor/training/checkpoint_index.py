@@ -22,7 +22,8 @@ from pydantic import Field
 from pipesched.executor import ExecutionError
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import STRICT, one_line, parse_record, record_schema
-from pipesched.schedules import ScheduleError, room_bytes, shown
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import room_bytes, shown
 from pipesched.schedules.formats import read_bytes, read_text, whole_file
 
 DEALT = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipesched.executor import waiting_for
 from pipesched.executor.core import PendingReduction
-from pipesched.schedules import Reduce
+from pipesched.schedules.ops import Reduce
 
 
 @final

@@ -16,7 +16,8 @@ from pipesched.executor.transport.tensor_shape import TensorShape
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.models import kept_state, torch_dtype
-from pipesched.schedules import Message, Payload, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Message, Payload
 
 _DTYPES = tuple(map(torch_dtype, DTYPES))
 _MAX_DIMENSIONS = 8

@@ -19,7 +19,7 @@ from pipesched.executor import EVERYBODY, ExecutionError, waiting_for
 from pipesched.executor.core import PendingReduction, Transport, require_expected
 from pipesched.executor.transport.all_reduce import StageAllReduce
 from pipesched.executor.transport.tensor_shape import TensorShape
-from pipesched.schedules import Message, Op, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send
 from pipesched.schedules.semantics import Acknowledgements, Meetings
 
 _TAG = 7

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 import torch.distributed as dist
 
-from pipesched.schedules import LONGEST_S
+from pipesched.schedules.common import LONGEST_S
 
 _WATCHDOG = timedelta(seconds=10 * LONGEST_S)
 """The time-out of NCCL's watchdog, which counts from the post of a message: far above any ``--timeout``. The supervisor

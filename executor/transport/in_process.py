@@ -13,7 +13,7 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import HostStreams, PendingReduction, RankStreams, Signal, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
 from pipesched.profiles import MessagePrecision
-from pipesched.schedules import Message, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 

@@ -8,7 +8,7 @@ from typing import final
 from torch import Tensor
 
 from pipesched.executor.core import PendingReduction, Transport
-from pipesched.schedules import Message, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Recv, Reduce, Send
 
 
 @final

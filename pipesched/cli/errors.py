@@ -8,7 +8,7 @@ from pathlib import Path
 from pipesched.executor import RunSettings
 from pipesched.profiles.io import TRUST_ADVICE
 from pipesched.questions import SimulateSettings
-from pipesched.schedules import declared, option_name
+from pipesched.schedules.common import declared, option_name
 from pipesched.workflows import ArgumentError
 
 FINE = 0

@@ -31,7 +31,8 @@ from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain, silence
 from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
-from pipesched.schedules import address_space_bytes, is_out_of_memory, machine_code, require_room_for_torch
+from pipesched.schedules.columns import machine_code
+from pipesched.schedules.common import address_space_bytes, is_out_of_memory, require_room_for_torch
 from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, FileWarning, drop_files, finish_files
 
 COMMANDS = {

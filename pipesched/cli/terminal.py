@@ -46,7 +46,7 @@ def json_answer(command: str, data: Mapping[str, object], notes: Iterable[str] =
 
 def complain(text: str) -> None:
     """Print one line of limited length on stderr."""
-    from pipesched.schedules import shortened
+    from pipesched.schedules.common import shortened
 
     for given in sorted(set(sys.argv[1:]), key=len, reverse=True):
         text = text.replace(given, shortened(given, _LONGEST_WORD))
@@ -65,7 +65,7 @@ def silence(stream: TextIO) -> None:
 
 def terminal_line(text: str) -> str:
     """Return `text` as a line of a terminal, with control characters escaped."""
-    from pipesched.schedules import printable
+    from pipesched.schedules.common import printable
 
     return printable(text)
 

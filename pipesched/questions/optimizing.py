@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pipesched.schedules import MAX_NUMBER, Description
+from pipesched.schedules.common import MAX_NUMBER, Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

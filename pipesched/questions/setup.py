@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeAlias
 
 from pipesched.profiles import MessagePrecision
-from pipesched.schedules import Description
+from pipesched.schedules.common import Description
 from pipesched.simulator import MAX_JITTER, Buffers, Engine
 
 InputShare: TypeAlias = Annotated[

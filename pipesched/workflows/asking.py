@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from pipesched.schedules import declared
+from pipesched.schedules.common import declared
 
 Arguments = ParamSpec("Arguments")
 Asked = TypeVar("Asked")

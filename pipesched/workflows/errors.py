@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from pipesched.schedules import MAX_NUMBER, OneLineError, declared, faults, integer, said, shown
+from pipesched.schedules.common import MAX_NUMBER, OneLineError, declared, faults, integer, said, shown
 
 MAX_INT64 = 2**63 - 1
 """Most bytes, and the largest seed."""

@@ -10,7 +10,9 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
 from pipesched.profiles.partitioning import MAX_PREFIXES, has_too_many_prefixes
 from pipesched.profiles.processes import num_cores
-from pipesched.schedules import Compute, Overlap, Schedule, Timeline, Yardstick, shown
+from pipesched.schedules import Schedule, Timeline, Yardstick
+from pipesched.schedules.common import shown
+from pipesched.schedules.ops import Compute, Overlap
 from pipesched.simulator import NetworkOptions, is_usual
 from pipesched.simulator.analysis import readable_bytes, readable_s
 

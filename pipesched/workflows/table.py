@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from pipesched.schedules import printable
+from pipesched.schedules.common import printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipesched.profiles import ProfileError, require_count
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import MAX_DEVICES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
-from pipesched.schedules import Schedule, stage_share
+from pipesched.schedules import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class DeviceCost:
 
     def stage_costs(self, schedule: Schedule) -> StageCosts:
         """Return the costs of the stages of `schedule`."""
-        share = float(stage_share(schedule))
+        share = float(schedule.stage_share)
 
         def seconds(device_s: float | None) -> float | None:
             return None if device_s is None else device_s * share

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.layer_profile import Profile
-from pipesched.schedules import mean_yardstick
+from pipesched.schedules import Yardstick
 
 
 def median_profile(*profiles: Profile) -> Profile:
@@ -27,7 +27,7 @@ def median_profile(*profiles: Profile) -> Profile:
                 "the same; measure the same model twice"
             )
     layers = tuple(_median(several) for several in zip(*(profile.layers for profile in profiles), strict=True))
-    yardstick = mean_yardstick(profile.provenance.yardstick for profile in profiles)
+    yardstick = Yardstick.mean(profile.provenance.yardstick for profile in profiles)
     return replace(first, layers=layers, provenance=replace(first.provenance, yardstick=yardstick))
 
 

@@ -18,25 +18,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, assert_never
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import (
+from pipesched.schedules import HandOver, Span, Timeline, Yardstick, schedule_of
+from pipesched.schedules.ops import (
     Average,
     Compute,
-    HandOver,
     Overlap,
     Recv,
     Reduce,
     Reshard,
     Send,
-    Span,
     Step,
-    Timeline,
     Unshard,
-    Yardstick,
-    hand_overs_between,
-    is_work,
-    mean_yardstick,
     needs_from_others,
-    schedule_of,
 )
 from pipesched.schedules.semantics import transfers
 
@@ -132,13 +125,13 @@ def samples_of(
         {kind: tuple(seconds) for kind, seconds in sorted(hand_over.items()) if seconds},
         tuple(messages),
         _passes(timelines),
-        mean_yardstick(timeline.yardstick for timeline in timelines),
+        Yardstick.mean(timeline.yardstick for timeline in timelines),
     )
 
 
 def _passes(timelines: Sequence[Timeline]) -> tuple[tuple[float, ...], ...]:
     works = [
-        [span for rank in range(len(timeline.rank_to_device)) for span in timeline.of_rank(rank) if is_work(span)]
+        [span for rank in range(len(timeline.rank_to_device)) for span in timeline.of_rank(rank) if span.is_work]
         for timeline in timelines
     ]
     if len({tuple((span.rank, span.op) for span in spans) for spans in works}) > 1:
@@ -189,7 +182,7 @@ def _shared(timeline: Timeline) -> set[tuple[int, int]]:
     works = defaultdict[int, list[tuple[float, float, int, int]]](list)
     for rank, device in enumerate(timeline.rank_to_device):
         for index, span in enumerate(timeline.of_rank(rank)):
-            if is_work(span):
+            if span.is_work:
                 works[device].append((span.start_s, span.end_s, rank, index))
     places = set()
     for spans in works.values():
@@ -208,7 +201,7 @@ def _hand_overs(timeline: Timeline) -> Sequence[HandOver]:
     if timeline.hand_overs:
         return timeline.hand_overs
     ranks = range(len(timeline.rank_to_device))
-    return tuple(hand_over for rank in ranks for hand_over in hand_overs_between(timeline.of_rank(rank)))
+    return tuple(hand_over for rank in ranks for hand_over in HandOver.between(timeline.of_rank(rank)))
 
 
 class _Use(NamedTuple):

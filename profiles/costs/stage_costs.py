@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, assert_never
 
 from pipesched.profiles import ProfileError, require_count
 from pipesched.profiles.costs.message_sizes import Compression
-from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step, WorkOp
+from pipesched.schedules.ops import Average, Compute, Message, Overlap, Phase, Step, WorkOp
 from pipesched.schedules.weights import looks_ahead
 
 _SECONDS = (

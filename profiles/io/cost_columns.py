@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from pipesched.profiles import BYTE_UNITS
-from pipesched.schedules import guess, shown
+from pipesched.schedules.common import guess, shown
 
 BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
 _NAMES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Gpu
 from pipesched.profiles.io.loading import load_cluster, read_profile_text
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import suffix_of
 
 _DATA = Path(__file__).parents[1] / "data"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import guess
+from pipesched.schedules.common import guess
 
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 

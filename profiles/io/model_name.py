@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 BUILT_IN = ("conv", "digits", "gpt", "lstm", "mlp")
 """The models that come with pipesched."""

@@ -27,7 +27,7 @@ from graphlib import CycleError, TopologicalSorter
 from pipesched.profiles import BYTES_LIMIT, ProfileError
 from pipesched.profiles.costs import UNSAID, LayerCost, LayerGraph, LayerMeasurement, Profile
 from pipesched.profiles.io.model_name import graph_model
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 _NODE = re.compile(
     r"(?P<name>\S+) -- (?P<what>.*) -- forward_compute_time=(?P<forward>[^,]*), "

@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pipesched.profiles.costs import StageCost
 from pipesched.profiles.io.cost_columns import BACKWARDS, COST_COLUMNS, cell_limits
 from pipesched.profiles.io.validation import record_adapter
-from pipesched.schedules import declared
+from pipesched.schedules.common import declared
 from pipesched.schedules.formats import attribute_docs, first_sentence
 
 _HEAD = {

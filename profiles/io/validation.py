@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from pipesched.profiles import BYTES_LIMIT, ProfileError
 from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 """Seconds, limited so that the square of a sum is finite."""

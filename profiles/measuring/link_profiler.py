@@ -31,7 +31,7 @@ from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
 from pipesched.profiles.io import save_cluster
 from pipesched.profiles.measuring.message_slowdown import measure_slowdown
 from pipesched.profiles.processes import end_with, open_sockets, pin, strangers
-from pipesched.schedules import LONGEST_S, printable
+from pipesched.schedules.common import LONGEST_S, printable
 
 SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
 

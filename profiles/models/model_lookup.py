@@ -23,7 +23,7 @@ from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.tied_parameters import shared_parameters
 from pipesched.profiles.processes import users_folders, users_module
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""

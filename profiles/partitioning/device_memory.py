@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipesched.profiles.costs import StageCost
-from pipesched.schedules import computes, in_flight_change
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import computes, in_flight_change
 
 
 def held_bytes(cost: StageCost, in_flight: int) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.partitioning.stage_sizes import stage_sizes
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
 """Cost of (stage, first layer, layer behind the last)."""

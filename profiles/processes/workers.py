@@ -20,7 +20,7 @@ from typing import Any, final
 
 from pipesched.profiles.processes.child_process import end_with
 from pipesched.profiles.processes.interrupts import hold_interrupts
-from pipesched.schedules import OneLineError
+from pipesched.schedules.common import OneLineError
 
 _GARBAGE = 200_000
 """Objects between garbage collections in these processes: predictions make many, and few reference cycles."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.range_patterns import PassName
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.schedules import Phase
+from pipesched.schedules.ops import Phase
 
 _SHOWN_NAMES = 5
 _LONGEST_NAME = 60

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn, final
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import open_to_read
 
 _WINDOW = 1 << 20

@@ -16,26 +16,12 @@ from dataclasses import dataclass, replace
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.clock_alignment import ClockAlignment, MessageTimes, align_clocks
 from pipesched.profiles.traces.passes import RankPasses, TimedPass
-from pipesched.schedules import (
-    MAX_CELLS,
-    Message,
-    Op,
-    Recv,
-    Schedule,
-    ScheduleError,
-    Send,
-    Span,
-    Timeline,
-    computes,
-    gives,
-    hand_overs_between,
-    make_schedule,
-    needs_from_others,
-    occupies_device,
-)
+from pipesched.schedules import HandOver, Schedule, ScheduleError, Span, Timeline, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.check import find_faults
+from pipesched.schedules.common import MAX_CELLS
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Op, Recv, Send, computes, gives, needs_from_others, occupies_device
 from pipesched.schedules.semantics import ListedOp, listed, transfers
 
 _MOST_APART_NS = 3600 * 10**9
@@ -252,7 +238,7 @@ def _timeline(
 
     first_s = min(second(rank, trace.base_ns + trace.passes[0].time.start_ns) for rank, trace in enumerate(ranks))
     rows = [_reached(rank, row, ranks[rank], second, first_s) for rank, row in enumerate(lowered.ops)]
-    hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
+    hand_overs = tuple(hand_over for row in rows for hand_over in HandOver.between(row))
     for (message, (a, i, _), (b, j, _)), times in zip(meetings, messages, strict=True):
         send, recv = rows[a][i], rows[b][j]
         buffer = ranks[b].recvs.get(message)

@@ -18,7 +18,7 @@ from typing import NamedTuple, final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.range_patterns import PassName, family_of
 from pipesched.profiles.traces.rank_trace import NamedRange, RankTrace
-from pipesched.schedules import Phase, computes
+from pipesched.schedules.ops import Phase, computes
 
 _RANK = re.compile(r"(?:\brank[ _:=#-]*|^(?=\d+\())(\d{1,9})", re.IGNORECASE)
 

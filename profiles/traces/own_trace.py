@@ -13,8 +13,10 @@ from pipesched.profiles.traces.event_stream import TraceEvent, TraceFields, even
 from pipesched.profiles.traces.imported_timeline import ImportedTimeline, imported_timeline
 from pipesched.profiles.traces.passes import PostTimes, RankPasses, TimedPass
 from pipesched.profiles.traces.rank_trace import Interval
-from pipesched.schedules import Message, Op, Recv, ScheduleError, Send, StageOp, shown
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import parse_op
+from pipesched.schedules.ops import Message, Op, Recv, Send, StageOp
 
 _DEVICE = re.compile(r"rank (\d{1,6}) / device (\d{1,6})(?: |$)")
 _STAGE_OPS = {kind.__name__: kind for kind in get_args(StageOp)}

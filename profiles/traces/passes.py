@@ -23,7 +23,8 @@ from typing import NamedTuple
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.range_patterns import PassName
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.schedules import Compute, Message, Op, Phase, Recv, Send, Step, computes, gives, needs_from_others, shown
+from pipesched.schedules.common import shown
+from pipesched.schedules.ops import Compute, Message, Op, Phase, Recv, Send, Step, computes, gives, needs_from_others
 
 SINCE_EVER = -(2**62)
 """An instant [ns] before all others."""

@@ -20,8 +20,10 @@ from functools import lru_cache
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import Compute, Op, Phase, Recv, ScheduleError, Send, StageOp, shown
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import parse_op
+from pipesched.schedules.ops import Compute, Op, Phase, Recv, Send, StageOp
 
 _PREFIX = "PP:"
 _TORCH = "torch.distributed.pipelining"

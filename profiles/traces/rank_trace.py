@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipesched.profiles.traces.range_patterns import PassName
-from pipesched.schedules import Op
+from pipesched.schedules.ops import Op
 
 if TYPE_CHECKING:
     import numpy as np

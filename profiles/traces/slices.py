@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 
 from pipesched.profiles.traces.event_stream import TraceEvent, event_arguments, event_ns
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 _BEGINS = {"B": "B", "b": "b", "S": "b"}
 _ENDS = {"E": "B", "e": "b", "F": "b"}

@@ -10,7 +10,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.range_patterns import microbatch_of, renumbered
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
 from pipesched.profiles.traces.step_cuts import passes_of, step_cuts
-from pipesched.schedules import Op, Recv
+from pipesched.schedules.ops import Op, Recv
 
 RankWindows = Sequence[Interval]
 """The same step on each rank."""

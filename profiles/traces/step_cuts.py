@@ -21,7 +21,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.passes import without_nested
 from pipesched.profiles.traces.range_patterns import PassName
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.schedules import Compute, Op, Phase, computes
+from pipesched.schedules.ops import Compute, Op, Phase, computes
 
 _PAUSE = 0.1
 """Least pause between two steps, as a share of a pass."""

@@ -18,7 +18,8 @@ from pipesched.profiles.traces.range_patterns import RangePatterns
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
 from pipesched.profiles.traces.step_choice import EVER, RankWindows, from_zero, step_windows
 from pipesched.profiles.traces.step_cuts import passes_of
-from pipesched.schedules import Op, Schedule, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, Step
 
 _OpLists = Sequence[Sequence[Op] | None]
 

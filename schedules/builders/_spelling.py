@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipesched.schedules import OpColumns, Phase, Reduce, StageOp, Step, cell_code
+from pipesched.schedules.columns import OpColumns, cell_code
+from pipesched.schedules.ops import Phase, Reduce, StageOp, Step
 
 LetterKind: TypeAlias = Phase | type[StageOp]
 """Phase of a computation, or class of an op."""

@@ -17,9 +17,12 @@ One pipeline alone has nothing to average with, and is plain training.
 
 from __future__ import annotations
 
-from pipesched.schedules import Average, OpColumns, Schedule, ScheduleError, make_schedule, positive, require_cells
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import Letter, spelled, stage_letters
 from pipesched.schedules.builders.one_f_one_b import pipeline_rows, require_advance
+from pipesched.schedules.columns import OpColumns
+from pipesched.schedules.common import positive, require_cells
+from pipesched.schedules.ops import Average
 
 
 def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: int = 1) -> Schedule:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pipesched.schedules import Schedule, ScheduleError, integer, positive, repeat, require_cells, shown
+from pipesched.schedules import Schedule, ScheduleError, repeat
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
 from pipesched.schedules.builders.catalogue_entry import Entry, OwnName, ParameterValue
+from pipesched.schedules.common import integer, positive, require_cells, shown
 
 _MAX_GENERATED_STAGES = 100_000
 """Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits, held_builder
+from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits
+from pipesched.schedules.builders._held_builder import held_builder
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.catalogue_entry import Entry, InFlightRule, Parameter, SpecialCase
 from pipesched.schedules.builders.chimera import chimera

@@ -9,7 +9,8 @@ from math import prod
 from numbers import Real
 from typing import Literal, TypeAlias, final
 
-from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
+from pipesched.schedules.common import integer, shown
 
 ParameterValue: TypeAlias = int | float | tuple[int, ...] | None
 """The value of a parameter; None if the builder derives it from the counts."""

@@ -39,8 +39,9 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TypeAlias, final
 
-from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import spelled, v_letters
+from pipesched.schedules.common import positive
 
 UnitBlock: TypeAlias = tuple[int, int, int, int]
 """The slots of F, f, i and I of micro-batch 0 on one rank."""

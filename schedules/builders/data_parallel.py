@@ -10,8 +10,10 @@ gradients are summed at the end (PyTorch DistributedDataParallel, arXiv:2006.157
 
 from __future__ import annotations
 
-from pipesched.schedules import Reduce, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import Letter, spelled, stage_letters
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Reduce
 
 
 def data_parallel(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -25,8 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipesched.schedules import OpColumns, Phase, Reduce, Schedule, ScheduleError, Step, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import Letter, spelled
+from pipesched.schedules.columns import OpColumns
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Phase, Reduce, Step
 
 _INPUTS = str.maketrans("Bb", "Ii")
 _WEIGHTS = str.maketrans("Ii", "Ww")

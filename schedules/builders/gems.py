@@ -18,8 +18,9 @@ idle for (p - 1) / (p + 1 / 2) of the time, the ratio in Chimera's comparison (a
 
 from __future__ import annotations
 
-from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import replica_letters, spelled
+from pipesched.schedules.common import positive
 
 
 def gems(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -9,8 +9,9 @@ Backwards run in the order of the forwards, as in PyTorch. Every rank holds m mi
 
 from __future__ import annotations
 
-from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import rank_letters, spelled
+from pipesched.schedules.common import positive
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:

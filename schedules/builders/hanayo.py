@@ -18,9 +18,11 @@ If B takes as long as F, a rank is idle for 2 (p - 1) chunk times, with any numb
 
 from __future__ import annotations
 
-from pipesched.schedules import Phase, Schedule, Step, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import Letter, LetterKind, spelled
 from pipesched.schedules.builders._time_grid import cross
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Phase, Step
 
 
 def hanayo(num_ranks: int, num_microbatches: int, waves: int = 2) -> Schedule:

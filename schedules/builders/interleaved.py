@@ -11,9 +11,11 @@ of p, PyTorch's rule holds: max(1, m // p) rounds of equal size, so m must be a 
 
 from __future__ import annotations
 
-from pipesched.schedules import Phase, Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import Letter, chunk_steps, spelled
 from pipesched.schedules.builders.one_f_one_b import alternating
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Phase
 
 
 def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

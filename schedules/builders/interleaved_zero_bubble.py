@@ -14,11 +14,13 @@ The optimizer steps after the last W; there is no validation after the step, as 
 
 from __future__ import annotations
 
-from pipesched.schedules import Phase, Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import Letter, chunk_steps, spelled
 from pipesched.schedules.builders.interleaved import chunk_order, round_size
 from pipesched.schedules.builders.one_f_one_b import alternating
 from pipesched.schedules.builders.zero_bubble import with_weights
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Phase
 
 
 def interleaved_zb(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

@@ -11,8 +11,10 @@ bubble is GPipe's divided by v, and every rank holds all m micro-batches of its 
 
 from __future__ import annotations
 
-from pipesched.schedules import Phase, Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import Letter, chunk_steps, spelled
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Phase
 
 
 def looped_bfs(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

@@ -9,8 +9,9 @@ The baseline that every pipeline must beat: one device works at a time.
 
 from __future__ import annotations
 
-from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import rank_letters, spelled
+from pipesched.schedules.common import positive
 
 
 def naive(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -17,8 +17,9 @@ Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) l
 
 from __future__ import annotations
 
-from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import rank_letters, spelled
+from pipesched.schedules.common import positive
 
 
 def alternating(num_forwards: int, warmup: int, back: str = "B") -> str:

@@ -21,17 +21,11 @@ from functools import partial
 from itertools import accumulate
 from math import lcm
 
-from pipesched.schedules import (
-    Op,
-    Schedule,
-    ScheduleError,
-    backward,
-    forward,
-    held_builder,
-    make_generated_schedule,
-    positive,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_generated_schedule
+from pipesched.schedules.builders._held_builder import held_builder
 from pipesched.schedules.builders.pipedream import without_flush
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Op, backward, forward
 
 
 def generated_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> Schedule:

@@ -27,19 +27,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Reduce,
-    Schedule,
-    ScheduleError,
-    Step,
-    backward,
-    forward,
-    held_builder,
-    make_generated_schedule,
-    positive,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_generated_schedule
+from pipesched.schedules.builders._held_builder import held_builder
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Compute, Op, Reduce, Step, backward, forward
 
 
 def generated_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -24,20 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Phase,
-    Schedule,
-    ScheduleError,
-    Step,
-    backward,
-    forward,
-    held_builder,
-    make_generated_schedule,
-    positive,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_generated_schedule
+from pipesched.schedules.builders._held_builder import held_builder
 from pipesched.schedules.builders.pipedream import unflushed, without_flush
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import Compute, Op, Phase, Step, backward, forward
 
 
 def generated_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -20,8 +20,10 @@ How the weights are predicted is not in the list: Rule names it.
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, held_builder
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.builders._held_builder import held_builder
 from pipesched.schedules.builders.pipedream import unflushed
+from pipesched.schedules.ops import Compute, Phase
 
 
 def generated_spectrain(num_ranks: int, num_microbatches: int) -> Schedule:

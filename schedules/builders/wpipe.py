@@ -24,8 +24,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import tee
 
-from pipesched.schedules import Compute, Op, Schedule, backward, forward, held_builder, make_generated_schedule
+from pipesched.schedules import Schedule, make_generated_schedule
+from pipesched.schedules.builders._held_builder import held_builder
 from pipesched.schedules.builders.pipedream import update_period, without_flush
+from pipesched.schedules.ops import Compute, Op, backward, forward
 
 
 def generated_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:

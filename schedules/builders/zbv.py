@@ -13,8 +13,9 @@ micro-batches the order is the same without the missing ones.
 
 from __future__ import annotations
 
-from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import first_turns, spelled, v_letters
+from pipesched.schedules.common import positive
 
 
 def zbv(num_ranks: int, num_microbatches: int) -> Schedule:

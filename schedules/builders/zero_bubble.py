@@ -25,9 +25,10 @@ validate afterwards, roll back) is not part of these lists: no rank waits for an
 
 from __future__ import annotations
 
-from pipesched.schedules import Schedule, make_schedule, positive
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders._spelling import rank_letters, spelled
 from pipesched.schedules.builders.one_f_one_b import alternating
+from pipesched.schedules.common import positive
 
 
 def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -29,8 +29,9 @@ from fractions import Fraction
 from itertools import product
 from typing import final
 
-from pipesched.schedules import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders._spelling import rank_letters, spelled
+from pipesched.schedules.common import positive
 
 
 def zb_auto(

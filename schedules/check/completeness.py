@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import Schedule, machine_code, op_cells
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import machine_code, op_cells
 
 F, B, I, W, R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
     op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F, op_cells.STEP,

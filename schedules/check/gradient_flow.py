@@ -19,7 +19,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule
+from pipesched.schedules.check.finding import Finding
+from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
     Average,
     Compute,
@@ -28,7 +30,6 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
     Send,
     Step,
     Unshard,
@@ -36,7 +37,6 @@ from pipesched.schedules import (
     stages_of,
     stages_of_op,
 )
-from pipesched.schedules.check.finding import Finding
 
 _GradientOp: TypeAlias = Compute | Reduce | Step | Average
 _Events: TypeAlias = list[tuple[int, _GradientOp]]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from pipesched.schedules import Message, Recv, Schedule, Send, computes, gives, routes
+from pipesched.schedules import Schedule
 from pipesched.schedules.check.finding import Finding
+from pipesched.schedules.ops import Message, Recv, Send, computes, gives
 from pipesched.schedules.semantics import Channel, Meetings
 
 
@@ -81,7 +82,7 @@ def _messages(posts: _Posts) -> Iterator[Message]:
 
 def _addresses(schedule: Schedule) -> Iterator[Finding]:
     """Each message is sent once, after it is made, to the rank that uses it."""
-    route = routes(schedule)
+    route = schedule.routes()
     for rank, row in enumerate(schedule.ops):
         made: set[Message] = set()
         sent: set[Message] = set()

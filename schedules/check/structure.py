@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from pipesched.schedules import Phase, Schedule, Step, computes
+from pipesched.schedules import Schedule
 from pipesched.schedules.check.finding import Finding
+from pipesched.schedules.ops import Phase, Step, computes
 
 _Seen = dict[Phase, tuple[int, int]]
 """Where each phase of one (stage, microbatch) is first: (rank, index)."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipesched.schedules import ScheduleError, shown
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats.files import Faults, fault
 
 _MAX_DEPTH = 100

@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipesched.schedules import Compute, Op, Overlap, Phase, Reduce, computes
 from pipesched.schedules.formats.files import Faults, FileWarning, without_breaks
 from pipesched.schedules.formats.torch_rules import CellName, Rows
+from pipesched.schedules.ops import Compute, Op, Overlap, Phase, Reduce, computes
 
 _FULL = re.compile(r"([0-9]+)BW([0-9]+)")
 _PAIR = re.compile(r"([0-9]+SEND_[FB][0-9]+)_([0-9]+RECV_[FB][0-9]+)")

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from pipesched.schedules import (
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shown
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -28,11 +30,9 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    ScheduleError,
     Send,
     Step,
     Unshard,
-    shown,
 )
 
 NO_PEER = -1

@@ -21,27 +21,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, assert_never
 
-from pipesched.schedules import (
-    MAX_CELLS,
-    MAX_NUMBER,
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Parameters,
-    PredictionRule,
-    Recv,
-    Reduce,
-    Reshard,
-    Schedule,
-    ScheduleError,
-    ScheduleTraits,
-    Send,
-    Step,
-    Unshard,
-    shown,
-    shows_messages,
-)
+from pipesched.schedules import Parameters, PredictionRule, Schedule, ScheduleError, ScheduleTraits
+from pipesched.schedules.columns import shows_messages
+from pipesched.schedules.common import MAX_CELLS, MAX_NUMBER, shown
 from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import Faults, read_text, suffix_of
 from pipesched.schedules.formats.json_document import (
@@ -56,6 +38,7 @@ from pipesched.schedules.formats.json_document import (
 )
 from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 
 SCHEDULE_FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}

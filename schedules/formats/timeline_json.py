@@ -16,7 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipesched.schedules import HandOver, MemorySample, Recv, ScheduleError, Send, Span, Timeline, Yardstick, shown
+from pipesched.schedules import HandOver, MemorySample, ScheduleError, Span, Timeline, Yardstick
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import MAX_BYTES, Faults, read_text
 from pipesched.schedules.formats.json_document import (
@@ -31,6 +32,7 @@ from pipesched.schedules.formats.json_document import (
     load_document,
 )
 from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
+from pipesched.schedules.ops import Recv, Send
 
 TIMELINE_FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}

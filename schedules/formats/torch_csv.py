@@ -17,19 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipesched.schedules import (
-    MAX_CELLS,
-    Compute,
-    Op,
-    Recv,
-    Schedule,
-    ScheduleError,
-    Send,
-    Step,
-    computes,
-    make_schedule,
-    shown,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.common import MAX_CELLS, shown
 from pipesched.schedules.formats.files import Faults, fault, read_text
 from pipesched.schedules.formats.older_torch_csv import in_todays_words, paired_messages, warn_older, word_of_today
 from pipesched.schedules.formats.op_text import NO_PEER, parse_op
@@ -45,6 +34,7 @@ from pipesched.schedules.formats.torch_rules import (
     survey,
     unsayable,
 )
+from pipesched.schedules.ops import Compute, Op, Recv, Send, Step, computes
 
 
 def has_communication(rows: Rows) -> bool:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules import (
+from pipesched.schedules.common import MAX_CELLS
+from pipesched.schedules.formats.files import Faults
+from pipesched.schedules.formats.op_text import NO_PEER
+from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
-    MAX_CELLS,
     Average,
     Compute,
     Op,
@@ -28,8 +30,6 @@ from pipesched.schedules import (
     Unshard,
     computes,
 )
-from pipesched.schedules.formats.files import Faults
-from pipesched.schedules.formats.op_text import NO_PEER
 
 OUR_JSON = "our JSON (schedules.formats.to_json)"
 """The advice if PyTorch's CSV cannot represent a schedule."""

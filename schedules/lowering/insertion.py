@@ -17,19 +17,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pipesched.schedules import (
-    MOST_RANKS,
-    Cells,
-    MessageTable,
-    NotRunnableError,
-    OpColumns,
-    Schedule,
-    ScheduleError,
-    machine_code,
-    message_table,
-    shown,
-    stages_of_op,
-)
+from pipesched.schedules import NotRunnableError, Schedule, ScheduleError
+from pipesched.schedules.columns import Cells, MessageTable, OpColumns, machine_code, message_table
+from pipesched.schedules.common import MOST_RANKS, shown
 from pipesched.schedules.lowering.recv_places import (
     DONE,
     FULL,
@@ -42,6 +32,7 @@ from pipesched.schedules.lowering.recv_places import (
     work_through,
     write_lowered,
 )
+from pipesched.schedules.ops import stages_of_op
 from pipesched.schedules.semantics import explain, progress
 
 _MAX_CLOCKS = MOST_RANKS**2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pipesched.schedules import Cells, MessageTable, op_cells
+from pipesched.schedules.columns import Cells, MessageTable, op_cells
 
 F, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, RESHARD, OVERLAPPED = (
     op_cells.F, op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.RECV_B, op_cells.REDUCE, op_cells.STEP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from pipesched.schedules import Reduce
+from pipesched.schedules.ops import Reduce
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 

@@ -14,22 +14,9 @@ from dataclasses import replace
 from functools import partial
 from math import inf, lcm
 
-from pipesched.schedules import (
-    GeneratedOps,
-    Layout,
-    Message,
-    NotRunnableError,
-    Op,
-    Recv,
-    Reduce,
-    Schedule,
-    Send,
-    Step,
-    computes,
-    gives,
-    needs_from_others,
-)
+from pipesched.schedules import GeneratedOps, Layout, NotRunnableError, Schedule
 from pipesched.schedules.lowering.reduce_clocks import ReduceClocks
+from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs_from_others
 
 
 def lower_generated(schedule: Schedule) -> Schedule:

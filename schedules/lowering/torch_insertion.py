@@ -22,7 +22,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule
+from pipesched.schedules.lowering.insertion import lower
+from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
     Message,
     Op,
@@ -30,16 +32,13 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
     Send,
     Step,
     Unshard,
     computes,
     gives,
     needs,
-    routes,
 )
-from pipesched.schedules.lowering.insertion import lower
 
 MAX_GATHERED = 3
 """Stages of a rank whose weights are gathered at the same time: one forward, one backward, one to come."""
@@ -108,7 +107,7 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
     PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas, unless
     the replicas come to their Reduces in different orders: then each takes its own, and the checker finds the deadlock.
     """
-    route, replicas = routes(schedule), _replicas(schedule)
+    route, replicas = schedule.routes(), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]
     arrived: list[set[Message]] = [set() for _ in rows]
     left = [list(reversed(row)) for row in rows]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import final
 
-from pipesched.schedules import Message, Op, Recv, Send, computes, needs_from_others
+from pipesched.schedules.ops import Message, Op, Recv, Send, computes, needs_from_others
 from pipesched.schedules.semantics.meetings import Meetings
 
 

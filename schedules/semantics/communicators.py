@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules import Recv, Send
+from pipesched.schedules.ops import Recv, Send
 from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 ListPosition: TypeAlias = tuple[int, int]

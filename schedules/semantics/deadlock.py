@@ -16,7 +16,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -27,14 +28,12 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
     Send,
     Step,
     Unshard,
     computes,
     gives,
     needs,
-    routes,
 )
 from pipesched.schedules.semantics.communicators import Communication, ListPosition
 from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
@@ -183,7 +182,7 @@ class _Reasons:
         self._reached, self._held_by = outcome.reached, outcome.held_by
         self._stuck = {stuck.rank: stuck.waits_for for stuck in outcome.blocked}
         self._communication = communication
-        self._routes = None if schedule.is_lowered else routes(schedule)
+        self._routes = None if schedule.is_lowered else schedule.routes()
         self._makers: dict[Message, ListPosition] = {}
         self._own: dict[tuple[int, Message], ListPosition] = {}
         self._recvs: defaultdict[tuple[int, Message], list[ListPosition]] = defaultdict(list)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
-from pipesched.schedules import Message, Op, PostOp, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Op, PostOp, Recv, Reduce, Send
 
 Channel: TypeAlias = tuple[int, int]
 """(rank that sends, rank that receives)."""

@@ -18,7 +18,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import assert_never
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -27,14 +28,12 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
     Send,
     Step,
     Unshard,
     computes,
     gives,
     needs,
-    routes,
 )
 from pipesched.schedules.semantics.communicators import Communication, ListPosition, Streams
 from pipesched.schedules.semantics.reductions import OpenReductions
@@ -91,7 +90,7 @@ def progress(schedule: Schedule, communication: Communication = Communication.CH
 class _Machine:
     def __init__(self, schedule: Schedule, communication: Communication) -> None:
         self._schedule = schedule
-        self._routes = {} if schedule.is_lowered else routes(schedule)
+        self._routes = {} if schedule.is_lowered else schedule.routes()
         self._next = [0] * schedule.num_ranks
         self._there: set[tuple[int, Message]] = set()
         self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)

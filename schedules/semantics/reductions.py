@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from pipesched.schedules import Reduce
+from pipesched.schedules.ops import Reduce
 from pipesched.schedules.semantics.communicators import ListPosition
 from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 

@@ -1,3 +1,4 @@
+from .compute_only import compute_only as compute_only
 from .delayed_reduce import delay_reduces as delay_reduces
 from .longer_run import Continuation as Continuation
 from .longer_run import continuation as continuation

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pipesched.schedules import Op, Reduce, Schedule, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, Reduce, Step
 
 
 def delay_reduces(schedule: Schedule) -> Schedule:

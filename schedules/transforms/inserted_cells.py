@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pipesched.schedules import OpColumns
+from pipesched.schedules.columns import OpColumns
 
 
 def with_cells(

@@ -16,20 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 
-from pipesched.schedules import (
-    ENDS_MICROBATCH,
-    NotRunnableError,
-    Op,
-    Phase,
-    Schedule,
-    ScheduleError,
-    Step,
-    computes,
-    moved,
-    op_cells,
-)
+from pipesched.schedules import NotRunnableError, Schedule, ScheduleError
 from pipesched.schedules.builders import build, lookup
+from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import ENDS_MICROBATCH, Op, Phase, Step, computes, moved
 from pipesched.schedules.transforms.recomputation import recompute
 from pipesched.schedules.transforms.replication import replicate
 from pipesched.schedules.transforms.training_run import microbatches_per_step

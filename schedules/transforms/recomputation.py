@@ -24,7 +24,9 @@ from functools import partial
 
 import numpy as np
 
-from pipesched.schedules import Op, OpColumns, Phase, Schedule, ScheduleError, cell_code, computes, op_cells
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.columns import OpColumns, cell_code, op_cells
+from pipesched.schedules.ops import Op, Phase, computes
 from pipesched.schedules.transforms.inserted_cells import with_cells
 
 _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)

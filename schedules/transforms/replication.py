@@ -26,25 +26,11 @@ from typing import TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
-from pipesched.schedules import (
-    ENDS_MICROBATCH,
-    Average,
-    Compute,
-    Op,
-    OpColumns,
-    Recv,
-    Reduce,
-    Schedule,
-    ScheduleError,
-    Send,
-    Step,
-    cell_code,
-    computes,
-    op_cells,
-    positive,
-    rewritten,
-)
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.columns import OpColumns, cell_code, op_cells
+from pipesched.schedules.common import positive
 from pipesched.schedules.formats import MAX_DEVICES
+from pipesched.schedules.ops import ENDS_MICROBATCH, Average, Compute, Op, Recv, Reduce, Send, Step, computes, rewritten
 from pipesched.schedules.transforms.inserted_cells import with_cells
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 

@@ -13,21 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 
-from pipesched.schedules import (
-    ENDS_MICROBATCH,
-    Op,
-    Reduce,
-    Schedule,
-    ScheduleError,
-    Step,
-    cell_code,
-    computes,
-    op_cells,
-    positive,
-    repeat,
-    stages_of,
-)
+from pipesched.schedules import Schedule, ScheduleError, repeat
 from pipesched.schedules.builders import ParameterValue, build, build_generated, find
+from pipesched.schedules.columns import cell_code, op_cells
+from pipesched.schedules.common import positive
+from pipesched.schedules.ops import ENDS_MICROBATCH, Op, Reduce, Step, computes, stages_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from pipesched.schedules import ENDS_MICROBATCH, Phase, Schedule, ScheduleError
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.ops import ENDS_MICROBATCH, Phase
 from pipesched.schedules.weights.versions import Agreement, Use, looks_ahead, uses
 
 Uses: TypeAlias = dict[tuple[int, int], Use]

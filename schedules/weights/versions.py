@@ -13,17 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipesched.schedules import (
-    ENDS_MICROBATCH,
-    Compute,
-    Op,
-    Phase,
-    Schedule,
-    ScheduleError,
-    Step,
-    computes,
-    in_flight_change,
-)
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Op, Phase, Step, computes, in_flight_change
 
 
 class Agreement(StrEnum):

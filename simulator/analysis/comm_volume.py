@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, Payload, Schedule, op_cells
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import op_cells
+from pipesched.schedules.ops import Message, Payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from enum import StrEnum
 from itertools import accumulate, groupby
 from typing import NamedTuple, assert_never, final
 
-from pipesched.schedules import (
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -33,9 +34,7 @@ from pipesched.schedules import (
     Reduce,
     Reshard,
     Send,
-    Span,
     Step,
-    Timeline,
     Unshard,
     computes,
     needs,

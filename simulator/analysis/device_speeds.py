@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
-from pipesched.schedules import Compute, Phase, Timeline
+from pipesched.schedules import Timeline
+from pipesched.schedules.ops import Compute, Phase
 
 Slowness: TypeAlias = Literal["layers", "device"]
 """The reason why a stage took longer than its peers."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_cells
+from pipesched.schedules.columns import op_cells
 
 WARMUP, UPSTREAM, DOWNSTREAM, BUSY_LINK, TRANSFER, HAND_OVER, COLLECTIVE, OVERHEAD, COOLDOWN, BUSY = range(10)
 """The causes, in the order of their names; and BUSY, the time in which the device works."""

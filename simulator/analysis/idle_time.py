@@ -32,7 +32,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from pipesched.schedules import HandOver, Op, OpColumns, Send, Timeline, machine_code, message_table, op_cells
+from pipesched.schedules import HandOver, Timeline
+from pipesched.schedules.columns import OpColumns, machine_code, message_table, op_cells
+from pipesched.schedules.ops import Op, Send
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis.idle_loop import BUSY, CHARGE_PARTS, charge_device, find_transfers
 

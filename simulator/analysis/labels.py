@@ -7,20 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Step,
-    Timeline,
-    Unshard,
-    printable,
-)
+from pipesched.schedules import Timeline
+from pipesched.schedules.common import printable
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 from pipesched.simulator import SteadyPace
 
 

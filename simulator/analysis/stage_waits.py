@@ -14,7 +14,8 @@ import math
 from collections import defaultdict
 from itertools import pairwise
 
-from pipesched.schedules import Message, Recv, Span, Timeline, computes, needs
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import Message, Recv, computes, needs
 
 
 def waits_by_stage(timeline: Timeline) -> dict[int, float]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from pipesched.schedules import printable
+from pipesched.schedules.common import printable
 
 CellValue: TypeAlias = str | int | float | None
 """The value of a cell of a table, or None if unknown."""

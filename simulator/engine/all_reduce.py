@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import final
 
-from pipesched.schedules import Reduce
+from pipesched.schedules.ops import Reduce
 from pipesched.schedules.semantics import MeetingKey, Meetings
 from pipesched.simulator.engine.transfer_times import TransferTimes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipesched.schedules import PostOp
+from pipesched.schedules.ops import PostOp
 from pipesched.simulator.engine.transfer_times import TransferTimes
 
 

@@ -35,7 +35,8 @@ from simpy import Environment
 
 from pipesched.profiles.clusters import AllReduce, Cluster, Hop, Rounds
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, NotRunnableError, Recv, Send
+from pipesched.schedules import NotRunnableError
+from pipesched.schedules.ops import Message, Recv, Send
 from pipesched.schedules.semantics import Channel, Meetings
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.device import SharedDevice

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, rewritten
+from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, Compute, Op, Recv, Send, rewritten
 from pipesched.simulator import Estimate, Inexact, Scenario, engine
 from pipesched.simulator.memory import iteration
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, faults
+from pipesched.schedules import Schedule
+from pipesched.schedules.common import faults
 from pipesched.simulator import MAX_JITTER, NetworkOptions, SimulationError
 
 

@@ -27,12 +27,14 @@ from simpy import Environment, Event
 
 from pipesched.profiles.clusters import AllReduce, Cluster, all_reduce, flat
 from pipesched.profiles.costs import StageCosts, WorkPiece
-from pipesched.schedules import (
+from pipesched.schedules import HandOver, NotRunnableError, Schedule, ScheduleError, Timeline
+from pipesched.schedules.columns import SpanColumns, spread
+from pipesched.schedules.common import paused_collector
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import (
     Average,
     Compute,
-    HandOver,
     Message,
-    NotRunnableError,
     Op,
     Overlap,
     Phase,
@@ -40,20 +42,13 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
-    ScheduleError,
     Send,
-    SpanColumns,
     Step,
-    Timeline,
     Unshard,
     computes,
     gives,
     needs,
-    paused_collector,
-    spread,
 )
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine.all_reduce import Collectives

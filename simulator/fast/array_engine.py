@@ -16,7 +16,8 @@ from typing import Any, final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, ScheduleError, Timeline, machine_code
+from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError, engine
 from pipesched.simulator.engine import OpSeconds, require_given, require_simulable

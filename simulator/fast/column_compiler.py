@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pipesched.schedules import Message, OpColumns, Payload, Schedule, WorkOp, machine_code, message_table, op_cells
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import OpColumns, machine_code, message_table, op_cells
+from pipesched.schedules.ops import Message, Payload, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from pipesched.profiles.clusters import Cluster, possible_hops
-from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send
+from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send
 from pipesched.simulator import Scenario, is_usual
 
 

@@ -31,8 +31,10 @@ import numpy as np
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Schedule, machine_code
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average
 from pipesched.simulator import (
     USUAL_NETWORK,
     Estimate,

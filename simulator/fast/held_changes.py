@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pipesched.schedules import Cells, MessageTable, op_cells
+from pipesched.schedules.columns import Cells, MessageTable, op_cells
 from pipesched.simulator.fast.program import SpanNumbers
 
 F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B, STEP, AVERAGE, RESHARD, OVERLAPPED = (  # noqa: E741

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipesched.schedules import Cells, MessageTable, op_cells
+from pipesched.schedules.columns import Cells, MessageTable, op_cells
 from pipesched.simulator.fast.loop_arrays import END, MARK, RECV, REDUCE, SEND, WAIT, WORK
 
 SEND_F, SEND_B, RECV_F, POST_REDUCE, STEP, AVERAGE, UNSHARD, RESHARD, OVERLAPPED = (

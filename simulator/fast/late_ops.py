@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from itertools import chain, pairwise, starmap
 from typing import final
 
-from pipesched.schedules import OpColumns, Timeline, op_cells
+from pipesched.schedules import Timeline
+from pipesched.schedules.columns import OpColumns, op_cells
 from pipesched.simulator import SAME, SteadyPace
 from pipesched.simulator.fast.timeline_extents import busy_s, idle_share
 

@@ -19,7 +19,9 @@ from typing import Any, TypeAlias, assert_never, final
 
 import numpy as np
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import machine_code
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -29,14 +31,12 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
     Send,
     Step,
     Unshard,
     WorkOp,
     computes,
     gives,
-    machine_code,
     needs,
 )
 from pipesched.schedules.semantics import Channel, Meetings

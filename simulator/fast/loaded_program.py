@@ -7,7 +7,7 @@ from typing import final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
 from pipesched.simulator.fast.loop_arrays import LoopArrays
 from pipesched.simulator.fast.loop_runner import loop_times

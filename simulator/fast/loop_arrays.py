@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 
 WORK, OWN, PAUSE, SEND, RECV, REDUCE, WAIT, MARK, END = range(9)
 """Kinds of instructions: see `simulator.fast.event_loop`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator.fast.event_loop import EVENT_PARTS, run_events
 from pipesched.simulator.fast.loop_arrays import LoopArrays
 from pipesched.simulator.fast.run_ahead import run_ahead, run_ahead_columns

@@ -19,18 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesched.profiles.clusters import Hop
-from pipesched.schedules import (
-    HandOver,
-    Message,
-    Op,
-    Schedule,
-    SpanColumns,
-    Timeline,
-    WorkOp,
-    machine_code,
-    op_cells,
-    spread,
-)
+from pipesched.schedules import HandOver, Schedule, Timeline
+from pipesched.schedules.columns import SpanColumns, machine_code, op_cells, spread
+from pipesched.schedules.ops import Message, Op, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.fast.loop_arrays import RECV, extent_s

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts, WorkPiece, shared_slowdown
-from pipesched.schedules import Overlap
+from pipesched.schedules.ops import Overlap
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.engine import first_factors
 from pipesched.simulator.fast.loop_arrays import Instructions, in_arrays

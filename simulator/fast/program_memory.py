@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, Payload, machine_code, message_table, op_cells
+from pipesched.schedules.columns import machine_code, message_table, op_cells
+from pipesched.schedules.ops import Message, Payload
 from pipesched.simulator import SimulationError, differ
 from pipesched.simulator.fast.held_changes import (
     BytesByStage,

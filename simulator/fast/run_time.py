@@ -18,7 +18,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipesched.schedules import Phase, ScheduleError, Timeline, computes
+from pipesched.schedules import ScheduleError, Timeline
+from pipesched.schedules.ops import Phase, computes
 from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
 from pipesched.simulator.fast.array_engine import simulate_arrays
 from pipesched.simulator.fast.equal_pipelines import predict_drifting

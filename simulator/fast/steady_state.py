@@ -24,7 +24,7 @@ from functools import cached_property, partial
 from typing import final
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.schedules import Schedule, Timeline, repeat_in_columns
+from pipesched.schedules import Schedule, Timeline, repeat
 from pipesched.schedules.transforms import with_steps
 from pipesched.simulator import (
     SAME,
@@ -98,7 +98,7 @@ class RepeatedRuns:
     def _run(self, scenario: Scenario, times: int) -> tuple[Schedule, Timeline]:
         """Return the op lists of `times` batches, and their Timeline in a scenario."""
         if times not in self._runs:
-            lists = self._batch if times == 1 else repeat_in_columns(self._batch, times)
+            lists = self._batch if times == 1 else repeat(self._batch, times, in_memory=True)
             self._runs[times] = ScenarioLists(lists)
         return self._runs[times].schedule, self._runs[times].under(scenario).timeline()
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipesched.schedules import Timeline, machine_code, op_cells
+from pipesched.schedules import Timeline
+from pipesched.schedules.columns import machine_code, op_cells
 from pipesched.simulator import SAME
 
 SEND_F, SEND_B, RECV_F, REDUCE = op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F, op_cells.REDUCE

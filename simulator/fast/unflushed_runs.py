@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import final
 
-from pipesched.schedules import Schedule, ScheduleError, Timeline, computes, repeat
+from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
+from pipesched.schedules.ops import computes
 from pipesched.schedules.transforms import Continuation, continuation, microbatches_per_step
 from pipesched.simulator import Estimate, Inexact, Scenario, SteadyPace
 from pipesched.simulator.fast.array_engine import ScenarioLists

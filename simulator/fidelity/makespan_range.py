@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts, Variation
-from pipesched.schedules import Schedule, WorkOp
+from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import WorkOp
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError, engine
 from pipesched.simulator.engine import OpSeconds

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts, uniform
-from pipesched.schedules import PostOp, Timeline, schedule_of
+from pipesched.schedules import Timeline, schedule_of
+from pipesched.schedules.ops import PostOp
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.engine import OpSeconds, simulate_lists
 

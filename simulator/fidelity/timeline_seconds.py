@@ -21,18 +21,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
-from pipesched.schedules import (
-    Message,
-    PostOp,
-    Recv,
-    Reduce,
-    Span,
-    Step,
-    Timeline,
-    computes,
-    needs,
-    schedule_of,
-)
+from pipesched.schedules import Span, Timeline, schedule_of
+from pipesched.schedules.ops import Message, PostOp, Recv, Reduce, Step, computes, needs
 from pipesched.schedules.semantics import listed, transfers
 from pipesched.simulator.engine import OpSeconds
 from pipesched.simulator.fidelity.network_model import NetworkModel, PostPlace

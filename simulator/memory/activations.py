@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Phase
+from pipesched.schedules.ops import Compute, Phase
 from pipesched.simulator.memory.instants import NEVER, Instant, TimedOp
 
 

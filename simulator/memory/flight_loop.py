@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.schedules import op_cells
+from pipesched.schedules.columns import op_cells
 
 F, B, I, W, R, SEND_F = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F  # noqa: E741
 STEP, RESHARD, OVERLAPPED = op_cells.STEP, op_cells.RESHARD, op_cells.OVERLAPPED

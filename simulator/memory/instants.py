@@ -16,20 +16,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar, assert_never
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Span,
-    Step,
-    Unshard,
-    computes,
-)
+from pipesched.schedules import Span
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard, computes
 from pipesched.schedules.weights import looks_ahead
 
 _State = TypeVar("_State")

@@ -50,18 +50,16 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import (
+from pipesched.schedules import Schedule, Span, Timeline
+from pipesched.schedules.ops import (
     ENDS_MICROBATCH,
     Average,
     Compute,
     Message,
     Phase,
     Recv,
-    Schedule,
     Send,
-    Span,
     Step,
-    Timeline,
     computes,
     gives,
     needs_from_others,

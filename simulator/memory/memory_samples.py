@@ -19,17 +19,9 @@ from itertools import groupby, zip_longest
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import (
-    MemorySample,
-    Op,
-    Recv,
-    Schedule,
-    Send,
-    Span,
-    Timeline,
-    paused_collector,
-    too_many_objects,
-)
+from pipesched.schedules import MemorySample, Schedule, Span, Timeline
+from pipesched.schedules.common import paused_collector, too_many_objects
+from pipesched.schedules.ops import Op, Recv, Send
 from pipesched.simulator import Buffers, Estimate, Meaning, SimulationError, differ
 from pipesched.simulator.memory.instants import NEVER, holds_inside, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, Timeline, machine_code, stage_share
+from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator.memory.activations import Part, activation_bytes
 from pipesched.simulator.memory.flight_loop import add_changes, find_changes
 
@@ -93,7 +94,7 @@ class _Counts:
     """
 
     def __init__(self, timeline: Timeline, costs: StageCosts, schedule: Schedule) -> None:
-        spans, share = timeline.columns, stage_share(schedule)
+        spans, share = timeline.columns, schedule.stage_share
         shares = [
             [share * _share_held(costs, part, stage) for stage in range(spans.ops.num_computed_stages)]
             for part in (Part.INPUT, Part.SAVED, Part.SAVED_FOR_WEIGHT)

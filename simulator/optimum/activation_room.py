@@ -25,7 +25,8 @@ from typing import final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import ENDS_MICROBATCH, Compute, Message, Op, Payload, Phase, Schedule, Step, stage_share
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Message, Op, Payload, Phase, Step
 from pipesched.simulator import SimulationError
 from pipesched.simulator.memory import Part, activation_bytes
 from pipesched.simulator.optimum.orderable_lists import is_split, recomputing_stages
@@ -137,7 +138,7 @@ def counted_room(schedule: Schedule, costs: StageCosts, in_flight: float) -> Act
     Raises:
         SimulationError: It is less than one micro-batch.
     """
-    limit = round(Fraction(in_flight) / stage_share(schedule) * _UNIT)
+    limit = round(Fraction(in_flight) / schedule.stage_share * _UNIT)
     return _reduced(schedule, _counted_room(costs, (limit,) * schedule.num_ranks))
 
 
@@ -145,7 +146,7 @@ def most_in_flight(schedule: Schedule, costs: StageCosts) -> float:
     """Return the micro-batches that are in flight at most, on the rank with most, as its list orders them."""
     room = _counted_room(costs, ())
     most = max(map(room.most_held, schedule.ops), default=0)
-    return float(Fraction(most, _UNIT) * stage_share(schedule))
+    return float(Fraction(most, _UNIT) * schedule.stage_share)
 
 
 def bytes_room(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> ActivationRoom | None:

@@ -7,7 +7,7 @@ from enum import Enum
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from pipesched.schedules import Compute, Phase, Step
+from pipesched.schedules.ops import Compute, Phase, Step
 from pipesched.simulator.optimum.due_scheduling import DueArrays, DueState
 from pipesched.simulator.optimum.message_room import MessageArrays, MessageState
 from pipesched.simulator.optimum.op_times import OpTimes

@@ -21,7 +21,7 @@ from itertools import chain, product
 from random import Random
 from typing import final
 
-from pipesched.schedules import Compute, Phase
+from pipesched.schedules.ops import Compute, Phase
 from pipesched.simulator.optimum.due_arrays import recomputed_before
 from pipesched.simulator.optimum.gradient_lags import GradientLags, Lags, lagging_stages
 from pipesched.simulator.optimum.order_problem import OrderProblem

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple, TypeAlias, final
 
-from pipesched.schedules import Compute, Phase
+from pipesched.schedules.ops import Compute, Phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 
 Lags: TypeAlias = tuple[float, ...]

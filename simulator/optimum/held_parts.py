@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from pipesched.schedules import Compute, Phase, Step
+from pipesched.schedules.ops import Compute, Phase, Step
 from pipesched.simulator.optimum.order_kinds import is_phase
 from pipesched.simulator.optimum.order_problem import OrderProblem
 

@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Phase, Schedule, ScheduleError
+from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE, Entry, ParameterValue, build
+from pipesched.schedules.ops import Compute, Phase
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.optimum.excess_bytes import Excess

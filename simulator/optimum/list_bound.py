@@ -14,8 +14,9 @@ from typing import NamedTuple, TypeAlias
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Compute, Overlap, Phase, Recv, Schedule, Step, gives, needs
+from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, Compute, Overlap, Phase, Recv, Step, gives, needs
 from pipesched.simulator.optimum.order_bound import least_of_jobs
 from pipesched.simulator.optimum.order_problem import travel_s
 

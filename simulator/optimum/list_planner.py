@@ -19,7 +19,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 from pipesched.simulator.optimum.due_arrays import due_arrays, due_state, due_times, message_arrays, message_state
 from pipesched.simulator.optimum.due_blocks import DueBlock, DueBlocks
 from pipesched.simulator.optimum.due_scheduling import DOES_NOT_FIT, DUE_PARTS, schedule_by_due

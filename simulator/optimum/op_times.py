@@ -12,7 +12,8 @@ import math
 from fractions import Fraction
 from typing import TypeAlias
 
-from pipesched.schedules import Compute, Op, Schedule, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Compute, Op, Step
 from pipesched.simulator.optimum.order_kinds import of_one_kind
 from pipesched.simulator.optimum.order_problem import OrderProblem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pipesched.schedules import Compute, Phase, Step
+from pipesched.schedules.ops import Compute, Phase, Step
 
 
 class OrderKind(NamedTuple):

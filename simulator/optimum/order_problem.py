@@ -24,7 +24,8 @@ from typing import final
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Message, Phase, Schedule, Step, gives, needs
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Compute, Message, Phase, Step, gives, needs
 from pipesched.simulator.optimum.activation_room import ActivationRoom
 from pipesched.simulator.optimum.order_kinds import OrderArc, OrderKind, is_phase, of_one_kind
 from pipesched.simulator.optimum.room_arcs import room_arcs

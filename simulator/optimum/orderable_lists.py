@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import (
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import (
     Compute,
     Op,
     Overlap,
     Phase,
     Recv,
     Reshard,
-    Schedule,
     Send,
     Step,
     Unshard,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipesched.schedules import Phase
+from pipesched.schedules.ops import Phase
 from pipesched.simulator.optimum.activation_room import ActivationRoom
 from pipesched.simulator.optimum.order_kinds import OrderArc, OrderKind, is_phase
 

@@ -33,19 +33,9 @@ from typing import TypeAlias, final
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import (
-    Compute,
-    Message,
-    Op,
-    Payload,
-    Phase,
-    Recv,
-    Schedule,
-    Send,
-    Step,
-    make_generated_schedule,
-)
+from pipesched.schedules import Schedule, make_generated_schedule
 from pipesched.schedules.builders import without_flush
+from pipesched.schedules.ops import Compute, Message, Op, Payload, Phase, Recv, Send, Step
 from pipesched.simulator import SimulationError
 
 FlightCounts: TypeAlias = tuple[int, ...]

@@ -30,7 +30,7 @@ from typing import final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, Message, Payload, Phase, Step
+from pipesched.schedules.ops import Compute, Message, Payload, Phase, Step
 from pipesched.simulator import Estimate, Meaning, Precision
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.stage_layout import StageLayout

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, Timeline, op_cells
+from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, replicate
 from pipesched.schedules.weights import staleness

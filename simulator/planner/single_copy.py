@@ -15,7 +15,9 @@ from dataclasses import replace
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Op, Reduce, Schedule, machine_code, op_cells
+from pipesched.schedules import Schedule
+from pipesched.schedules.columns import machine_code, op_cells
+from pipesched.schedules.ops import Op, Reduce
 from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
 from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from pipesched.schedules import Phase, ScheduleError, cell_code
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import InFlightRule, build_generated, find
+from pipesched.schedules.columns import cell_code
+from pipesched.schedules.ops import Phase
 
 _WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 

@@ -13,8 +13,10 @@ from typing import TypeAlias, final
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.partitioning import Layers, RankWork, balanced_over_ranks, first_cuts, flushed_bytes
-from pipesched.schedules import Message, Payload, Schedule, ScheduleError, op_cells
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.columns import op_cells
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload
 from pipesched.schedules.transforms import runs_without_flush
 from pipesched.simulator import USUAL_NETWORK, Buffers, Estimate, Inexact, NetworkOptions, Scenario
 from pipesched.simulator.engine import require_simulable

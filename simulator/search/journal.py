@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import read_profile_text, record_schema
-from pipesched.schedules import ScheduleError, shown
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
 

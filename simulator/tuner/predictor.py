@@ -32,7 +32,8 @@ from enum import StrEnum
 from itertools import accumulate
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Recv, Span, Timeline, computes, is_work, stages_of_op
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import Recv, computes, stages_of_op
 from pipesched.simulator import SimulationError
 from pipesched.simulator.memory import Part, activations, peak_memory, timed_ops
 
@@ -158,7 +159,7 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
         model_bytes = sum(held.get(kind, 0) for kind in _MODEL_KINDS)
         devices.append(
             DeviceProfile(
-                curve=_curve(filter(is_work, device_spans), costs),
+                curve=_curve((span for span in device_spans if span.is_work), costs),
                 transfer_s=sum(span.end_s - span.start_s for span in device_spans if isinstance(span.op, Recv)),
                 model_bytes=model_bytes,
                 reference_bytes=sum(costs.stages[stage].weight_bytes for stage in stages),

@@ -19,7 +19,8 @@ from itertools import count, groupby
 from operator import itemgetter
 from typing import Any, assert_never
 
-from pipesched.schedules import (
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -29,9 +30,7 @@ from pipesched.schedules import (
     Reduce,
     Reshard,
     Send,
-    Span,
     Step,
-    Timeline,
     Unshard,
     computes,
     gives,

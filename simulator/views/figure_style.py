@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 from pipesched.simulator import SimulationError
 
 _USUAL_POINTS = 10.0

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from pipesched.schedules import Compute, Op, Overlap, Reduce, Span, Timeline, computes
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import Compute, Op, Overlap, Reduce, computes
 from pipesched.simulator.analysis import Metrics, label, metrics, readable_s, sources
 from pipesched.simulator.views.figure_style import FigureStyle
 

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipesched.schedules import Payload, Timeline, is_work
+from pipesched.schedules import Timeline
+from pipesched.schedules.ops import Payload
 from pipesched.schedules.semantics import transfers
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, readable_s, unit_of
@@ -260,7 +261,7 @@ def _write_names(axes: Axes, chart: Chart, left_in: float, to_s: float) -> None:
         timeline = chart.timelines[row.timeline]
         device = timeline.rank_to_device[row.rank]
         name = f"rank {row.rank}" + (f" (dev {device})" if timeline.rank_to_device.count(device) > 1 else "")
-        busy_s = sum(span.end_s - span.start_s for span in works if is_work(span))
+        busy_s = sum(span.end_s - span.start_s for span in works if span.is_work)
         share = f"{busy_s / chart.makespans_s[row.timeline]:.0%}"
         axes.annotate(share, (1, row.y), (7, 0), ha="left", color=FAINT, size=8.5, **beside)
         if not chart.is_paired:

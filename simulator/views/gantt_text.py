@@ -8,21 +8,9 @@ from itertools import groupby
 from textwrap import wrap
 from typing import assert_never
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    Unshard,
-    printable,
-)
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.common import printable
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 from pipesched.simulator.analysis import metrics, readable_s
 from pipesched.simulator.views.figure import SLATE
 from pipesched.simulator.views.gantt_chart import WHOLE, ChartOptions, caption_of, uncovered

@@ -6,20 +6,8 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Phase,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Step,
-    Timeline,
-    Unshard,
-)
+from pipesched.schedules import Timeline
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard
 from pipesched.simulator.views.figure import (
     BLUE,
     BROWN,

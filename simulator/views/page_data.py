@@ -13,18 +13,9 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from pipesched.schedules import (
-    Compute,
-    MemorySample,
-    Message,
-    Op,
-    Recv,
-    Send,
-    gives,
-    is_work,
-    needs_from_others,
-    printable,
-)
+from pipesched.schedules import MemorySample
+from pipesched.schedules.common import printable
+from pipesched.schedules.ops import Compute, Message, Op, Recv, Send, gives, needs_from_others
 from pipesched.schedules.semantics import transfers
 from pipesched.simulator.analysis import Piece, idle_parts, label
 from pipesched.simulator.views.figure import DARK_RED, FAINT, IDLE, INK, WHITE
@@ -116,7 +107,7 @@ def _rows(
             after.append(next((senders.get((row.rank, message), -1) for message in needed), -1))
         looks = [(look(box.op)[0], lighter(look(box.op)[1], box.lightness)) for box in own]
         shown = [label(box.op) for box in own]
-        busy_s = sum(span.end_s - span.start_s for span in works if is_work(span))
+        busy_s = sum(span.end_s - span.start_s for span in works if span.is_work)
         rows.append(
             {
                 "run": row.timeline,

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from pipesched.schedules import Timeline, computes, printable
+from pipesched.schedules import Timeline
+from pipesched.schedules.common import printable
+from pipesched.schedules.ops import computes
 from pipesched.simulator.analysis import (
     CAUSES,
     DeviceMetrics,

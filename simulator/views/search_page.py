@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from pipesched.schedules import Timeline, printable
+from pipesched.schedules import Timeline
+from pipesched.schedules.common import printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
 from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of

@@ -7,19 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    Unshard,
-)
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import Average, Compute, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import label
 from pipesched.simulator.views.figure import require_suffix, write_bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipesched.schedules import Timeline, printable
+from pipesched.schedules import Timeline
+from pipesched.schedules.common import printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import critical_path
 from pipesched.simulator.views.gantt_chart import WHOLE, Chart, ChartOptions, gantt_layout

@@ -119,7 +119,7 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(
     pipesched, bad, said, request, monkeypatch, line, message
 ):
     before = sorted(bad.rglob("*"))
-    monkeypatch.setattr("pipesched.schedules.cell_limit.room_bytes", lambda: 6_000_000_000)
+    monkeypatch.setattr("pipesched.schedules.common.limits.room_bytes", lambda: 6_000_000_000)
     answer = pipesched(line)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("pipesched: ")

@@ -12,9 +12,10 @@ from pipesched.executor.rank_command import main as run_rank
 from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.io import Plan, Predicted, save_cluster, save_plan, save_profile
-from pipesched.schedules import MemorySample, Span, Timeline, backward, forward
+from pipesched.schedules import MemorySample, Span, Timeline
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json, to_json
+from pipesched.schedules.ops import backward, forward
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 

@@ -73,7 +73,7 @@ def test_every_other_command_takes_it_too(pipesched, page_folder, line):
 
 def test_show_writes_lists_that_cannot_run_and_says_so(pipesched, folder):
     (folder / "mine.py").write_text(
-        "from pipesched.schedules import backward, forward\n"
+        "from pipesched.schedules.ops import backward, forward\n"
         "def dead(p, m): return [[backward(rank, 0), forward(rank, 0)] for rank in range(p)]\n"
     )
     shown = pipesched("show -s mine.py:dead -p 2 -m 1")

@@ -13,10 +13,11 @@ from pipesched.executor.runs import Measured, whole_model_losses
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.io import load_profile, read_cluster
-from pipesched.schedules import MemorySample, Message, Payload
+from pipesched.schedules import MemorySample
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload
 from pipesched.simulator.engine import simulate_lists
 from pipesched.workflows.verifying.schedule_verification import relative_difference, with_initial_weights
 from tests.trace_rules import check_trace

@@ -13,7 +13,7 @@ from pipesched.cli.options.setting_options import setting_option, setting_words
 from pipesched.cli.options.train_options import TrainOptions
 from pipesched.executor import RunSettings
 from pipesched.executor.launch import Measure, job_from_json
-from pipesched.schedules import declared
+from pipesched.schedules.common import declared
 
 GROUPS = [RunOptions, TrainOptions, ModelOptions, LayerOptions]
 SETTINGS = declared(RunSettings)

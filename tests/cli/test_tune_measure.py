@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipesched.schedules import Span, Step, Timeline
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.ops import Step
 from pipesched.workflows.tuning.setting_runs import _iteration_s
 
 

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from pipesched.cli.options.uniform_costs import uniform_costs
-from pipesched.schedules import Phase, computes
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import replicate
 from tests.cli.json_answers import data
 

@@ -75,6 +75,6 @@ def test_a_picture_is_drawn_beside_the_table(pipesched, folder):
 
 
 def test_a_run_too_long_for_memory_is_read_through(pipesched, monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.cell_limit.MAX_CELLS", 50)
+    monkeypatch.setattr("pipesched.schedules.common.limits.MAX_CELLS", 50)
     assert pipesched("show -s pipedream -p 2 -m 2000").code == 2
     assert "2000 micro-batches" in pipesched("versions -s pipedream -p 2 -m 2000").out

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pipesched.executor.transport import Groups, ProcessGroupTransport, RankChannels
-from pipesched.schedules import Reduce
+from pipesched.schedules.ops import Reduce
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
-from pipesched.schedules import Message, Payload, Recv, Send, forward
+from pipesched.schedules.ops import Message, Payload, Recv, Send, forward
 
 CPU = torch.device("cpu")
 SIZE = (3, 5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from pipesched.executor.core import Stage
-from pipesched.schedules import Phase, Step, backward, forward, make_schedule
+from pipesched.schedules import make_schedule
+from pipesched.schedules.ops import Phase, Step, backward, forward
 
 
 def random_schedule(chance, num_ranks, num_microbatches, chunks):

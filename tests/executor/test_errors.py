@@ -3,7 +3,7 @@
 import pytest
 
 from pipesched.executor import ExecutionError, PeerLost, RankFailed, failed
-from pipesched.schedules import forward
+from pipesched.schedules.ops import forward
 
 HOSTILE = "\x1b[31mred\x1b[0m\r\nsecond \u202eline\x07\udc80"
 

@@ -11,10 +11,11 @@ from pipesched.executor import ExecutionError, PeerLost, RankFailed, failed, wai
 from pipesched.executor.launch import Measure, Processes, RunSpec
 from pipesched.executor.runs import launch, whole_model_losses
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import ScheduleError, forward, repeat
+from pipesched.schedules import ScheduleError, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import forward
 from tests.executor.pipelines import job
 
 pytestmark = pytest.mark.distributed

@@ -11,9 +11,10 @@ from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.core.gradient_mean import loss_scales, step_sizes
 from pipesched.executor.core.schedule_queries import channels, lists_of
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.schedules import PredictionRule, Send, repeat, stages_of
+from pipesched.schedules import PredictionRule, repeat
 from pipesched.schedules.builders import build, build_generated, find
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Send, stages_of
 from pipesched.schedules.transforms import recompute
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, InProcess, Local, assert_equal, even_bounds

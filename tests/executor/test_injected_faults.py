@@ -11,8 +11,8 @@ from pipesched.executor.core import lists_of
 from pipesched.executor.launch import named_in_step, read_fault, require_there
 from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Compute
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import job
 from tests.executor.test_training_processes import a_job

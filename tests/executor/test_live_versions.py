@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pipesched.schedules import Step, computes
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Step, computes
 from pipesched.schedules.transforms import recompute
 from pipesched.schedules.weights import uses
 from tests.executor.models import plain

@@ -12,8 +12,9 @@ from pipesched.executor.core import HostClock, Recorder
 from pipesched.executor.core.memory_meter import Heap, Meter, make_meter
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model
-from pipesched.schedules import Compute, Phase, PredictionRule, Step, backward, forward, make_schedule
+from pipesched.schedules import PredictionRule, make_schedule
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Compute, Phase, Step, backward, forward
 from tests.executor import pipelines
 from tests.executor.pipelines import MLP, Calls, Local
 

@@ -18,17 +18,10 @@ from pipesched.executor.runs import launch
 from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.models import Model
-from pipesched.schedules import (
-    Reduce,
-    Step,
-    backward,
-    backward_input,
-    backward_weight,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Reduce, Step, backward, backward_input, backward_weight, forward
 from tests.executor import models
 from tests.executor.job_sequence_ranks import run_module
 from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model

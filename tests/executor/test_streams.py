@@ -12,9 +12,9 @@ import torch
 from pipesched.executor import RankFailed
 from pipesched.executor.core import Batch, CudaStreams
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.schedules import Compute, Phase
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Phase
 from pipesched.schedules.transforms import recompute, replicate
 from tests.executor.pipelines import Local, any_schedule
 from tests.executor.race_detector import HERE, RaceDetector, RaceError, RacingStreams

@@ -11,7 +11,7 @@ import pipesched
 from pipesched.cli.options.option_groups import grouped
 from pipesched.executor import RunSettings
 from pipesched.questions import CostSettings, OptimizeSettings, PredictionSettings, SimulateSettings
-from pipesched.schedules import Description, declared, faults, option_name, values_of
+from pipesched.schedules.common import Description, declared, faults, option_name, values_of
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, asks, require_settings
 

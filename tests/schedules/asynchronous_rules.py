@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipesched.schedules import Compute, Phase, Reduce, Schedule, Step
+from pipesched.schedules import Schedule
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Phase, Reduce, Step
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, parts
 

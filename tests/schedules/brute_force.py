@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipesched.schedules import Op, Payload, Recv, Reduce, Schedule, Send, Step, computes
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, Payload, Recv, Reduce, Send, Step, computes
 
 Thing = tuple[str, int, int]
 """("activation" or "gradient", the stage that makes it, micro-batch)."""

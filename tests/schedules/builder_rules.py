@@ -7,9 +7,10 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from pipesched.schedules import Average, Compute, Op, Overlap, Reduce, Schedule, Step, computes
+from pipesched.schedules import Schedule
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, Compute, Op, Overlap, Reduce, Step, computes
 from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
 RANKS = st.integers(1, 8)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pipesched.schedules import Op, Recv, Reduce, Schedule, Send, Step, computes
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, Recv, Reduce, Send, Step, computes
 from pipesched.schedules.semantics.deadlock import Deadlock, Missing, WaitingOp
 from tests.schedules.brute_force import Thing, carried, made, wanted
 from tests.schedules.state_exploration import Model, batches, stream

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import dedent, indent
 
-from pipesched.schedules import Compute, Schedule, computes
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Compute, computes
 from tests.schedules.brute_force import made, wanted
 
 

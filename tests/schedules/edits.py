@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, Step, computes, make_schedule
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Op, Reduce, Step, computes
 from pipesched.schedules.transforms import recompute
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, Op, Phase, Reduce, Schedule, Step, backward, forward, make_schedule
+from pipesched.schedules import Schedule, make_schedule
+from pipesched.schedules.ops import Compute, Op, Phase, Reduce, Step, backward, forward
 
 
 def v_shaped() -> Schedule:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from pipesched.schedules import Op, Recv, Reduce, Schedule, Send, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Op, Recv, Reduce, Send, Step
 from tests.schedules.brute_force import carried, made, wanted
 
 Place = tuple[int, int]

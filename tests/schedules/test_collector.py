@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from pipesched.schedules import paused_collector
+from pipesched.schedules.common import paused_collector
 
 
 @pytest.fixture(autouse=True)

@@ -2,22 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
-    Compute,
-    Overlap,
-    Recv,
-    ScheduleError,
-    Send,
-    backward,
-    forward,
-    make_schedule,
-    repeat,
-    repeat_in_columns,
-    routes,
-)
+from pipesched.schedules import ScheduleError, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Overlap, Recv, Send, backward, forward
 from pipesched.schedules.weights import uses
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line
@@ -33,7 +22,7 @@ def test_a_generated_schedule_has_the_lists_of_the_one_in_memory_every_time_it_i
     for _ in range(2):
         assert tuple(map(tuple, generated.lists)) == whole.ops
     assert generated.ops == whole.ops
-    assert {(k, i): generated.home(k, i) for k in range(generated.num_stages) for i in range(16)} == routes(whole)
+    assert {(k, i): generated.home(k, i) for k in range(generated.num_stages) for i in range(16)} == whole.routes()
     assert (generated.num_ranks, generated.is_lowered) == (4, False)
     assert (generated.is_held, whole.is_held) == (False, True)
     assert generated.held() == whole
@@ -101,9 +90,9 @@ def test_batch_b_of_a_repeated_schedule_is_its_list_moved_by_b_batches(name, tim
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 @pytest.mark.parametrize("name", ["gpipe", "zbv", "chimera", "dualpipe", "pipedream", "wpipe", "spectrain", "avgpipe"])
 def test_columns_of_a_repeated_schedule_have_its_ops(name, break_even, monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", break_even)
     for batch in (build(name, 4, 8), lower(build(name, 4, 8))):
-        run, columns = repeat(batch, 3).held(), repeat_in_columns(batch, 3)
+        run, columns = repeat(batch, 3).held(), repeat(batch, 3, in_memory=True)
         assert columns.ops == run.ops
         assert (columns.num_microbatches, columns.is_lowered) == (24, batch.is_lowered)
         assert columns.homes == run.homes
@@ -112,9 +101,9 @@ def test_columns_of_a_repeated_schedule_have_its_ops(name, break_even, monkeypat
 def test_replicas_and_turns_keep_their_routes_when_repeated():
     for batch in (replicated(), v_shaped()):
         run = repeat(batch, 3)
-        assert {(k, i): run.home(k, i) for k in range(run.num_stages) for i in range(run.num_microbatches)} == routes(
-            run.held()
-        )
+        assert {
+            (k, i): run.home(k, i) for k in range(run.num_stages) for i in range(run.num_microbatches)
+        } == run.held().routes()
         assert run.rank_to_device == batch.rank_to_device
         lowered = repeat(lower(batch), 3).held()
         assert finishes(lowered)

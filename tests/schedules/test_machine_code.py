@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 
 
 class Pair(NamedTuple):
@@ -37,7 +37,7 @@ CALLS = """
 import sys
 import numba
 import numpy as np
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 from loop import add
 
 loop = machine_code.compiled(add)
@@ -68,7 +68,7 @@ def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_p
     pytest.importorskip("numba")
     (tmp_path / "doubling.py").write_text("from part import part\n\ndef loop(number):\n    return part(number) + 1\n")
     program = (
-        "from pipesched.schedules import machine_code; import doubling, part; "
+        "from pipesched.schedules.columns import machine_code; import doubling, part; "
         "print(machine_code.compiled(doubling.loop, (part.part,))(3))"
     )
     for factor in (2, 5):
@@ -80,7 +80,7 @@ def test_an_index_below_0_counts_from_the_end_and_one_outside_is_refused_where_m
     pytest.importorskip("numba")
     (tmp_path / "last.py").write_text("def last(numbers, index):\n    return numbers[index]\n")
     program = (
-        "import numpy; from pipesched.schedules import machine_code; from last import last; "
+        "import numpy; from pipesched.schedules.columns import machine_code; from last import last; "
         "print(machine_code.compiled(last)(numpy.arange(3), -1)); machine_code.compiled(last)(numpy.arange(3), 3)"
     )
     told = told_by(program, tmp_path, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
@@ -90,7 +90,7 @@ def test_an_index_below_0_counts_from_the_end_and_one_outside_is_refused_where_m
 
 COMPILED_TWICE = """
 import numpy as np
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 from loop import add
 
 machine_code.on_compile(lambda is_kept: print("compiling", is_kept))
@@ -123,7 +123,7 @@ def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):
 
 HOT_FROM = """
 import numpy as np
-from pipesched.schedules import machine_code
+from pipesched.schedules.columns import machine_code
 from loop import add
 
 machine_code.BREAK_EVEN = 10

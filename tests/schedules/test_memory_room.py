@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from pipesched.schedules import is_out_of_memory
+from pipesched.schedules.common import is_out_of_memory
 from tests.processes import run
 
 LIMITED = """
 import resource
-from pipesched.schedules import room_bytes
+from pipesched.schedules.common import room_bytes
 before = room_bytes()
 resource.setrlimit(resource.{limit}, ({bytes}, {bytes}))
 print(before, room_bytes())
@@ -54,7 +54,7 @@ def test_other_errors_are_not_of_memory(error):
 IMPORTING = """
 import resource
 from pathlib import Path
-from pipesched.schedules import is_out_of_memory
+from pipesched.schedules.common import is_out_of_memory
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + {room}, used + {room}))
 print(is_out_of_memory(ImportError("cannot import name 'x' from 'y'")))

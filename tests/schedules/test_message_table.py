@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipesched.schedules import Compute, Message, Payload, gives, message_table, needs, op_cells
+from pipesched.schedules.columns import message_table, op_cells
+from pipesched.schedules.ops import Compute, Message, Payload, gives, needs
 
 
 def messages_of(rows, num_stages):

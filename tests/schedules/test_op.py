@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules import (
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,

@@ -3,20 +3,11 @@ import pickle
 import numpy as np
 import pytest
 
-from pipesched.schedules import (
-    Average,
-    OpColumns,
-    OpRow,
-    Reduce,
-    Reshard,
-    Schedule,
-    Step,
-    Unshard,
-    make_schedule,
-    shows_messages,
-)
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders.catalogue import build
+from pipesched.schedules.columns import OpColumns, OpRow, shows_messages
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, Reduce, Reshard, Step, Unshard
 
 LISTS = [
     lower(build("dualpipe_v", 2, 4)),

@@ -2,25 +2,15 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules import (
-    Overlap,
-    Recv,
-    ScheduleError,
-    Send,
-    Step,
-    backward,
-    compute_only,
-    forward,
-    make_schedule,
-    positive,
-    routes,
-    stages_of,
-)
+from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.common import positive
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Overlap, Recv, Send, Step, backward, forward, stages_of
+from pipesched.schedules.transforms import compute_only
 
 
 def test_the_text_is_a_grid_of_computations_with_a_row_per_rank():
@@ -52,17 +42,17 @@ def test_lists_become_tuples_that_cannot_change():
 
 
 def test_a_route_leads_to_the_rank_of_the_forward():
-    assert routes(interleaved(2, 2, 2)) == {(k, i): k % 2 for k in range(4) for i in range(2)}
+    assert interleaved(2, 2, 2).routes() == {(k, i): k % 2 for k in range(4) for i in range(2)}
 
 
 def test_replicas_of_a_stage_share_its_microbatches_in_the_routes():
     rows = [[forward(0, i), backward(0, i)] for i in range(3)]
-    assert routes(make_schedule("replicas", 1, 3, rows)) == {(0, 0): 0, (0, 1): 1, (0, 2): 2}
+    assert make_schedule("replicas", 1, 3, rows).routes() == {(0, 0): 0, (0, 1): 1, (0, 2): 2}
 
 
 def test_a_forward_inside_an_overlap_is_on_the_route_too():
     rows = [[forward(0, 0), Overlap(forward(0, 1), backward(0, 0)), backward(0, 1)]]
-    assert routes(make_schedule("overlap", 1, 2, rows)) == {(0, 0): 0, (0, 1): 0}
+    assert make_schedule("overlap", 1, 2, rows).routes() == {(0, 0): 0, (0, 1): 0}
 
 
 def test_stages_of_a_list_are_ascending_and_each_once():

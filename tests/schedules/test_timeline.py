@@ -2,20 +2,8 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules import (
-    MemorySample,
-    Message,
-    Payload,
-    Recv,
-    Reduce,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    backward,
-    forward,
-    is_work,
-)
+from pipesched.schedules import MemorySample, Span, Timeline
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, backward, forward
 
 MESSAGE = Message(Payload.ACTIVATION, 0, 0)
 SPANS = (
@@ -42,7 +30,7 @@ def test_work_is_all_but_sends_and_receives():
 def test_work_is_what_occupies_a_device_and_the_makespan_counts_the_last_reduce_too():
     spans = (Span(0, forward(0, 0), 1.0, 1.0, 2.0), Span(0, Step(0), 2.0, 2.0, 2.0), Span(0, Reduce(0), 2.0, 2.0, 5.0))
     timeline = Timeline("hand", "predicted", spans, (0,))
-    assert timeline.work == tuple(filter(is_work, spans)) == spans[:1]
+    assert timeline.work == tuple(span for span in spans if span.is_work) == spans[:1]
     assert timeline.makespan_s == 4.0
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipesched.schedules import Schedule, computes
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import computes
 
 pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, Op, Overlap, Reduce, Schedule, Step
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import Compute, Op, Overlap, Reduce, Step
 
 Thing = tuple[str, int, int]
 """("F" or "B", the stage that makes it, micro-batch)."""

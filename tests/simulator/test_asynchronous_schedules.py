@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Phase, computes
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Phase, computes
 from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import Compression, SharingPrice, StageCost, StageCosts
-from pipesched.schedules import Average, WorkOp, machine_code, repeat
+from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, WorkOp
 from pipesched.schedules.transforms import recompute, replicate, training_run, with_steps
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Precision, Scenario
 from pipesched.simulator.analysis import usage

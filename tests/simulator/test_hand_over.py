@@ -7,9 +7,10 @@ import pytest
 
 from pipesched.profiles.clusters import Device, Link, flat, with_slow_device
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, Message, Payload, Phase, Recv, Schedule, Send, forward
+from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Message, Payload, Phase, Recv, Send, forward
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays

@@ -9,8 +9,9 @@ from simpy import Environment
 
 from pipesched.profiles.clusters import Link, all_reduce, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Step, computes, forward, make_schedule, needs
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, computes, forward, needs
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Average, Recv, Step, computes, needs
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Average, Recv, Step, computes, needs
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 

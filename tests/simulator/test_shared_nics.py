@@ -11,9 +11,10 @@ from simpy import Environment
 
 from pipesched.profiles.clusters import Link, dealt, of_nodes
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Message, Payload, Recv, Reduce, Schedule, Send, Step, backward, forward
+from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, backward, forward
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network

@@ -8,7 +8,8 @@ import pipesched
 from pipesched import workflows
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.processes import LoadMeter
-from pipesched.schedules import Compute, HandOver, Phase, Span, Timeline, Yardstick, mean_yardstick
+from pipesched.schedules import HandOver, Span, Timeline, Yardstick
+from pipesched.schedules.ops import Compute, Phase
 from pipesched.workflows import (
     busy_machine,
     crowded_cores,
@@ -122,8 +123,8 @@ def test_profile_and_run_at_different_speeds_are_told_apart(run, said):
 
 def test_several_yardsticks_have_a_mean_where_all_are_known_and_of_one_kind():
     fast, slow, gpu = Yardstick("cpu", 2, 1.0), Yardstick("cpu", 2, 3.0), Yardstick("cuda", 1, 1.0)
-    assert mean_yardstick([fast, slow]) == Yardstick("cpu", 2, 2.0)
-    assert mean_yardstick([fast, None]) is mean_yardstick([fast, gpu]) is mean_yardstick([]) is None
+    assert Yardstick.mean([fast, slow]) == Yardstick("cpu", 2, 2.0)
+    assert Yardstick.mean([fast, None]) is Yardstick.mean([fast, gpu]) is Yardstick.mean([]) is None
 
 
 def test_seconds_of_a_cpu_stand_for_no_gpu():

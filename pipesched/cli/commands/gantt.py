@@ -19,7 +19,7 @@ from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.shown_timelines import read_shown
 from pipesched.cli.terminal import print_coloured, print_json, print_lines, terminal_line
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 
 if TYPE_CHECKING:
     from pipesched.simulator.views import FigureStyle

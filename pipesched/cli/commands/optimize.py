@@ -19,7 +19,7 @@ from pipesched.cli.output.output_files import CSV, JSON, check_outputs
 from pipesched.cli.terminal import percent, print_json, print_result, progress_bar
 from pipesched.cli.terminal import seconds as in_seconds
 from pipesched.questions import OptimizeSettings
-from pipesched.schedules import values_of
+from pipesched.schedules.common import values_of
 from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def optimize(
 
 def _steps_early(schedule: Schedule) -> bool:
     """Whether a stage steps before the last op of its rank."""
-    from pipesched.schedules import Step
+    from pipesched.schedules.ops import Step
 
     steps = [[isinstance(op, Step) for op in row] for row in schedule.ops]
     return any(is_step and not all(row[place:]) for row in steps for place, is_step in enumerate(row))

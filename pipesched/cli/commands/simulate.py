@@ -19,7 +19,7 @@ from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
 from pipesched.questions import SimulateSettings
-from pipesched.schedules import values_of
+from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 
 

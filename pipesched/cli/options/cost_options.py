@@ -11,7 +11,7 @@ import typer
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.questions import CostSettings
-from pipesched.schedules import values_of
+from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
@@ -171,9 +171,8 @@ class CostOptions(CostSettings):
         """Return the share of each stage in the costs of a device from `--uniform`, or None for other costs."""
         if self.uniform is None:
             return None
-        from pipesched.schedules import stage_share
 
-        return float(stage_share(schedule))
+        return float(schedule.stage_share)
 
     def load_cluster(self, schedule: Schedule, plan: Plan | None = None) -> Cluster:
         """Return the machines of `schedule`; by default, the machines of the plan."""

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from pipesched.cli.byte_sizes import byte_units
 from pipesched.cli.errors import InputError
-from pipesched.schedules import guess
+from pipesched.schedules.common import guess
 
 
 def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:

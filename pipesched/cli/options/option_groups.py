@@ -18,7 +18,7 @@ from typer.models import OptionInfo
 from pipesched.cli.options.common_options import OUTPUT, Wide
 from pipesched.cli.options.setting_options import read_setting, setting_option
 from pipesched.cli.terminal import all_columns
-from pipesched.schedules import declaration, declared
+from pipesched.schedules.common import declaration, declared
 
 _WIDE = "wide"
 _OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}

@@ -16,7 +16,7 @@ from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles import MessagePrecision
 from pipesched.questions import InputShare
-from pipesched.schedules import MAX_NUMBER
+from pipesched.schedules.common import MAX_NUMBER
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
 

@@ -262,7 +262,7 @@ class ScheduleOptions:
 
 def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
     """Refuse more copies than lists can hold, before they are made; each keeps `num_kept` micro-batches on stages."""
-    from pipesched.schedules import MAX_CELLS
+    from pipesched.schedules.common import MAX_CELLS
     from pipesched.schedules.transforms import MAX_REPLICATED_RANKS
 
     if width > 1 and (width * num_ranks > MAX_REPLICATED_RANKS or width * num_kept > MAX_CELLS):

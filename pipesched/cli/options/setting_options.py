@@ -11,7 +11,7 @@ import typer
 from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import in_flags
 from pipesched.executor import RunSettings
-from pipesched.schedules import Declared, declared, option_name
+from pipesched.schedules.common import Declared, declared, option_name
 
 
 def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any, object]:

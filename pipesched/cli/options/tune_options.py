@@ -15,7 +15,7 @@ from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.torch_options import load_model
 from pipesched.questions import InputShare
-from pipesched.schedules import MAX_NUMBER
+from pipesched.schedules.common import MAX_NUMBER
 from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:

@@ -58,13 +58,12 @@ def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True)
         schedules: Schedules that took these costs.
         named: Whether a line names its schedules.
     """
-    from pipesched.schedules import stage_share
     from pipesched.simulator.analysis import readable_s
 
     values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"), "f=10ms,b=20ms")
     by_share: dict[Fraction, list[str]] = {}
     for schedule in schedules:
-        by_share.setdefault(stage_share(schedule), []).append(schedule.name)
+        by_share.setdefault(schedule.stage_share, []).append(schedule.name)
     lines = []
     for share, names in by_share.items():
         if share == 1:
@@ -92,7 +91,7 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule | 
 
 def _splits(schedule: Schedule) -> bool:
     """Whether there is an I or W; an endless list is read up to its first Step, before which all kinds come."""
-    from pipesched.schedules import Phase, Step, computes
+    from pipesched.schedules.ops import Phase, Step, computes
 
     if schedule.is_held:
         return schedule.columns.splits_backward

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from pipesched.profiles.clusters import Cluster, Device, Link, first_devices, flat
 from pipesched.profiles.costs import RunCosts
 from pipesched.profiles.io import load_cluster, machine_names
-from pipesched.schedules import faults
+from pipesched.schedules.common import faults
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers

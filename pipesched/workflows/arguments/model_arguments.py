@@ -14,7 +14,8 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
-from pipesched.schedules import PredictionRule, ScheduleTraits, shown
+from pipesched.schedules import PredictionRule, ScheduleTraits
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import require_folder
 from pipesched.workflows import ArgumentError, is_rank, require_kind, require_settings
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument

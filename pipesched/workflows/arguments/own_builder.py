@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 from pipesched.profiles.processes import prints_to_stderr, users_folders, users_module
-from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown, users_lines
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import Entry, OwnName, Parameter, lookup
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.common import integer, shown, users_lines
 from pipesched.schedules.transforms import microbatches_per_step
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments.own_lists import builder_rows, builder_schedule

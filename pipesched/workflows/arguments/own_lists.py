@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, get_args
 
-from pipesched.schedules import (
-    MAX_CELLS,
-    MAX_NUMBER,
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.common import MAX_CELLS, MAX_NUMBER, integer, shown
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -19,14 +19,9 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
-    ScheduleError,
     Send,
     Step,
     Unshard,
-    integer,
-    make_schedule,
-    shown,
     stages_of_op,
 )
 from pipesched.schedules.transforms import with_steps
@@ -84,7 +79,7 @@ def _problem(made: Any, lists: list[list[Op]], num_ranks: int, num_microbatches:
         for index, op in enumerate(ops):
             if not _is_op(op):
                 got = f"rank {rank}, op {index}: got {_shown(op)}"
-                return f"{got}, expected an op of whole numbers; try pipesched.schedules.forward(0, 0)"
+                return f"{got}, expected an op of whole numbers; try pipesched.schedules.ops.forward(0, 0)"
     return None
 
 

@@ -19,8 +19,8 @@ Names and rules are from torchtitan 0.3.0 (`config/configs.py`, `distributed/pip
 
 from __future__ import annotations
 
-from pipesched.schedules import stages_of
 from pipesched.schedules.formats import write_csv
+from pipesched.schedules.ops import stages_of
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import (
     TRANSFORMER_COMMENT,

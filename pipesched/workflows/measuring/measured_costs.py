@@ -19,7 +19,8 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
 from pipesched.profiles.partitioning import cut_profile
-from pipesched.schedules import Schedule, Timeline, integer, schedule_of
+from pipesched.schedules import Schedule, Timeline, schedule_of
+from pipesched.schedules.common import integer
 from pipesched.simulator.analysis import readable_s
 from pipesched.workflows import (
     MAX_INT64,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pipesched.executor import RunSettings
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import LONGEST_S, Schedule, is_work
+from pipesched.schedules import Schedule
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import simulate_arrays
@@ -182,7 +183,7 @@ def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, t
             f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "
             f"({LONGEST_S:g}); try smaller costs"
         )
-    works = [span for span in timeline.spans if is_work(span)]
+    works = [span for span in timeline.spans if span.is_work]
     if not works:
         return
     longest = max(works, key=lambda span: span.start_s - span.posted_s)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import DeviceCost, LayerCosts, Profile, RunCosts, StageCosts
-from pipesched.schedules import Schedule, Timeline, Yardstick, stage_share
+from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
 from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace, engine
@@ -181,7 +181,7 @@ class Prediction:
     @property
     def stage_share(self) -> float | None:
         """The share of each stage in a `DeviceCost`, or None with other costs."""
-        return float(stage_share(self.schedule)) if isinstance(self.setup.loaded_costs, DeviceCost) else None
+        return float(self.schedule.stage_share) if isinstance(self.setup.loaded_costs, DeviceCost) else None
 
 
 def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipesched.profiles import ProfileError
 from pipesched.questions import RunCount
-from pipesched.schedules import Description, ScheduleError
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import ParameterValue
+from pipesched.schedules.common import Description
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize

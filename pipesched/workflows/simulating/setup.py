@@ -12,7 +12,8 @@ from pipesched.profiles.costs import Compression, LayerCosts, Profile, StageCost
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
-from pipesched.schedules import Description, Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.common import Description
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from pipesched.schedules import shown
+from pipesched.schedules.common import shown
 from pipesched.workflows import ArgumentError
 
 _Reader: TypeAlias = Callable[[Mapping[str, object]], Any]

@@ -11,9 +11,10 @@ from typing import Any
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import DeviceCost, LayerCosts, Profile, StageCosts
-from pipesched.schedules import Schedule, ScheduleError, Timeline, machine_code, stage_share
+from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.builders import find
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower, require_lowerable
 from pipesched.schedules.transforms import recompute, with_steps
 from pipesched.simulator import Inexact, Scenario, SteadyPace
@@ -156,7 +157,7 @@ class SweepJudge:
         elif size != known.microbatch_size:
             known = replace(known, microbatch_size=size)
         if isinstance(known.costs, DeviceCost):
-            key: object = (size, schedule.num_stages, stage_share(schedule))
+            key: object = (size, schedule.num_stages, schedule.stage_share)
         elif isinstance(known.costs, Profile | LayerCosts):
             key = (
                 size,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipesched.schedules import Average, Reduce, Step, Timeline
+from pipesched.schedules import Timeline
+from pipesched.schedules.ops import Average, Reduce, Step
 from pipesched.simulator.analysis import (
     CellValue,
     Comparison,

@@ -12,9 +12,10 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import Plan
 from pipesched.profiles.models import draw_batch
 from pipesched.profiles.processes import prints_to_stderr
-from pipesched.schedules import Schedule, shown
+from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue, build_entry
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats import read_schedule, to_json
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.simulator.analysis import readable_reason

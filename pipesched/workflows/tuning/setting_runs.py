@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import trusted
-from pipesched.schedules import Schedule, ScheduleError, Step, Timeline, repeat
+from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Step
 from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows import ArgumentError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipesched.schedules import Yardstick, mean_yardstick
+from pipesched.schedules import Yardstick
 from pipesched.simulator.analysis import readable_change, readable_s, readable_share
 from pipesched.simulator.tuner import Setting, SettingOutcome, rank_correlation, regret
 from pipesched.workflows import (
@@ -70,7 +70,7 @@ class Verdict:
     @property
     def notes(self) -> list[str]:
         """Cautions about the seconds, a line each."""
-        return other_speed(self.profiled, mean_yardstick(run.yardstick for run in self.verified))
+        return other_speed(self.profiled, Yardstick.mean(run.yardstick for run in self.verified))
 
     @property
     def regret(self) -> float | None:

@@ -13,8 +13,9 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_companions
-from pipesched.schedules import Phase, Schedule, Timeline, computes
+from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.ops import Phase, computes
 from pipesched.simulator.analysis import compare_timelines
 from pipesched.simulator.fidelity import NetworkModel
 from pipesched.workflows import ArgumentError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.costs import Profile
-from pipesched.schedules import Timeline, mean_yardstick
+from pipesched.schedules import Timeline, Yardstick
 from pipesched.simulator.analysis import Comparison, readable_change
 from pipesched.workflows import Table, merged_notes, other_speed, timeline_notes
 from pipesched.workflows.timelines import Explanation, comparison_table, split_table
@@ -111,7 +111,7 @@ class Verification:
     def notes(self) -> list[str]:
         """Cautions about the seconds, a line each."""
         runs = [verified.measured for verified in self.schedules]
-        speed = other_speed(self.profile.provenance.yardstick, mean_yardstick(run.yardstick for run in runs))
+        speed = other_speed(self.profile.provenance.yardstick, Yardstick.mean(run.yardstick for run in runs))
         return [*speed, *notes_on_runs(self.schedules)]
 
     def __getitem__(self, name: str) -> VerifiedSchedule:

@@ -7,9 +7,10 @@ from typing import Any, Literal, get_args
 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
-from pipesched.schedules import Op, Schedule, Timeline, computes, schedule_of
+from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.builders import Entry, ParameterValue, build, lookup
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Op, computes
 from pipesched.schedules.transforms import recompute as recomputed
 from pipesched.simulator.analysis import Slowness, device_speeds, metrics
 from pipesched.workflows import (

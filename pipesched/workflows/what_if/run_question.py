@@ -24,9 +24,10 @@ from pipesched.profiles.costs import (
     costs_of_stages,
     fitted_profile,
 )
-from pipesched.schedules import Phase, Reduce, Schedule, Step, Timeline, computes
+from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Phase, Reduce, Step, computes
 from pipesched.simulator import USUAL_NETWORK
 from pipesched.simulator.fast import compile_lists, program_times, simulate_arrays
 from pipesched.simulator.memory import with_memory

@@ -7,8 +7,9 @@ import torch
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import averagers, begin, execute_rank
-from pipesched.schedules import Average, Step, backward, forward, make_schedule, repeat
+from pipesched.schedules import make_schedule, repeat
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Average, Step, backward, forward
 from tests.executor.elastic_loop import OPTIMIZERS, by_hand, vector
 from tests.executor.pipelines import MLP, Local, assert_equal
 

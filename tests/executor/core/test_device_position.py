@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipesched.executor.core import DevicePosition, polled
-from pipesched.schedules import forward
+from pipesched.schedules.ops import forward
 from tests.executor.core.fake_device import FakeDevice
 
 GPU = torch.device("cuda", 0)

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
-from pipesched.schedules import Compute, Phase, Step, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Compute, Phase, Step
 
 STEPS = ((0, 1, 2), (3, 4))
 """The micro-batches of each."""

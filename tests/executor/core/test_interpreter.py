@@ -6,7 +6,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import Waiting
-from pipesched.schedules import (
+from pipesched.schedules import make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import (
     Compute,
     Message,
     Overlap,
@@ -18,10 +21,7 @@ from pipesched.schedules import (
     Unshard,
     backward,
     forward,
-    make_schedule,
 )
-from pipesched.schedules.builders import build
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from tests.executor.pipelines import Local
 

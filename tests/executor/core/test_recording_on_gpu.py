@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipesched.executor.core import CudaClock, DevicePosition, Recorder, make_clock, make_meter
-from pipesched.schedules import forward
+from pipesched.schedules.ops import forward
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 

@@ -16,7 +16,8 @@ from pipesched.executor.core import GradientMean, HostClock, LayerGenerators, Mo
 from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
-from pipesched.schedules import Compute, Phase, Step, backward, backward_input, backward_weight, forward, make_schedule
+from pipesched.schedules import make_schedule
+from pipesched.schedules.ops import Compute, Phase, Step, backward, backward_input, backward_weight, forward
 from pipesched.schedules.weights import uses
 from tests.executor import models
 from tests.executor.pipelines import CPU, Local, assert_equal

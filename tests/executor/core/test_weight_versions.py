@@ -8,7 +8,8 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import Weights
 from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.profiles.models import build_layers
-from pipesched.schedules import Compute, Phase, PredictionRule, ScheduleError, Step, backward, forward, make_schedule
+from pipesched.schedules import PredictionRule, ScheduleError, make_schedule
+from pipesched.schedules.ops import Compute, Phase, Step, backward, forward
 from pipesched.schedules.weights import uses
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 

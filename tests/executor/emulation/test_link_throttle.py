@@ -13,9 +13,9 @@ from pipesched.executor.runs import launch
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.io import cluster_text
-from pipesched.schedules import Recv, Reduce, Send
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Recv, Reduce, Send
 from pipesched.simulator.engine import simulate_lists
 from tests.executor.pipelines import job
 

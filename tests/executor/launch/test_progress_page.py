@@ -9,8 +9,8 @@ import pytest
 
 from pipesched.executor import NOBODY
 from pipesched.executor.launch.progress_page import ProgressPage
-from pipesched.schedules import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, forward
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, forward
 
 LONGEST = 999_999_999
 OPS = build("1f1b", 2, 50).ops[1]

@@ -17,9 +17,9 @@ from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_watch import RankStatus, RankWatch, WatchedRun
 from pipesched.executor.launch.run_board import EndingCause, RunBoard
 from pipesched.executor.launch.sibling import ProcessFiles
-from pipesched.schedules import forward
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import forward
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks can watch each other on Linux")
 

@@ -18,8 +18,8 @@ from pipesched.executor.launch import (
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.models.optimizers import OPTIMIZERS
-from pipesched.schedules import LONGEST_S
 from pipesched.schedules.builders import build
+from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import job
 

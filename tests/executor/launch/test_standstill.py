@@ -10,9 +10,9 @@ from pipesched.executor import EVERYBODY, ITS_CHECKPOINT, NOBODY, PeerLost, wait
 from pipesched.executor.launch import RankState, lost_messages, standstill, standstill_table
 from pipesched.executor.launch.progress_page import Whereabouts
 from pipesched.executor.launch.standstill import Stillness
-from pipesched.schedules import Message, Payload, Send, backward, forward
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Send, backward, forward
 
 
 def state(rank, whom=NOBODY, waits_s=0.0, *, at_op_s=3.0, is_stopped=False, ending=None):

@@ -4,22 +4,11 @@ import pytest
 import torch
 
 from pipesched.executor import ExecutionError
-from pipesched.schedules import (
-    Compute,
-    Message,
-    Payload,
-    Phase,
-    PredictionRule,
-    Recv,
-    Send,
-    Step,
-    backward,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import PredictionRule, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Message, Payload, Phase, Recv, Send, Step, backward, forward
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 PLAIN = {

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from pipesched.executor.runs.measured_timeline import measured_timeline
-from pipesched.schedules import Recv, Reduce, Send, Span, Step, make_schedule
+from pipesched.schedules import Span, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Recv, Reduce, Send, Step
 from pipesched.simulator.analysis import usage
 
 SCHEDULE = lower(build("gpipe", 2, 1))

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from pipesched.executor.runs import launch, whole_model_losses
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.processes import num_cores
-from pipesched.schedules import Recv, Send, computes, needs
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Recv, Send, computes, needs
 from tests.executor.pipelines import MLP, assert_equal, job, recurrence, whole_model
 
 pytestmark = pytest.mark.distributed

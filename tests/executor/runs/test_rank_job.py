@@ -10,9 +10,9 @@ from pipesched.executor import NOBODY, waiting_for
 from pipesched.executor.launch import ProgressPage, standstill
 from pipesched.executor.launch.standstill import Stillness, state_of
 from pipesched.executor.runs.rank_job import RankListener, following_device
-from pipesched.schedules import Compute
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute
 
 OPS = lower(build("1f1b", 2, 6)).ops
 PATIENCE_S = 60

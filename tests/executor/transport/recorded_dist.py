@@ -10,7 +10,7 @@ import torch.distributed as dist
 from pipesched.executor.core import Batch, HostClock, Recorder, Stage, execute_rank
 from pipesched.executor.launch import RankContext
 from pipesched.executor.transport import Groups, TensorShape
-from pipesched.schedules import gives, stages_of
+from pipesched.schedules.ops import gives, stages_of
 
 CPU = torch.device("cpu")
 SIZE = (3,)

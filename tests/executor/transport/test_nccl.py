@@ -15,9 +15,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from pipesched.executor import PeerLost
 from pipesched.executor.transport import Groups, NcclTransport, RankChannels, TensorShape, groups, nccl_environment
 from pipesched.executor.transport.nccl import _ENVIRONMENT
-from pipesched.schedules import LONGEST_S, Compute, Message, Payload, Recv, Reduce, Send, needs_from_others
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Message, Payload, Recv, Reduce, Send, needs_from_others
 from tests.executor.pipelines import any_schedule
 from tests.executor.transport.recorded_dist import SIZE, RecordedDist, calls_of, context_of, run_list
 

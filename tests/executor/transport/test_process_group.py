@@ -6,9 +6,9 @@ import torch
 from pipesched.executor import ExecutionError
 from pipesched.executor.transport import ProcessGroupTransport, RankChannels, TensorShape
 from pipesched.executor.transport.boundary_shapes import _header, _shape
-from pipesched.schedules import Message, Payload, Phase, Send, computes
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Phase, Send, computes
 from pipesched.schedules.semantics import Acknowledgements
 from tests.executor.pipelines import any_schedule
 

@@ -4,8 +4,8 @@ import pytest
 
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
-from pipesched.schedules import Message, Payload, backward, backward_input, backward_weight, forward
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Message, Payload, backward, backward_input, backward_weight, forward
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays

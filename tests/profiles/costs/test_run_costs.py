@@ -7,8 +7,8 @@ import pytest
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Device, Link
 from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of
-from pipesched.schedules import backward, backward_input, backward_weight, forward
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import backward, backward_input, backward_weight, forward
 from pipesched.schedules.transforms import recompute
 
 WORK = {"F": 1.0, "B": 2.0, "Step": 0.5}

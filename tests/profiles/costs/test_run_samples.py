@@ -6,21 +6,9 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import samples_of, spread_of
-from pipesched.schedules import (
-    HandOver,
-    Message,
-    Overlap,
-    Payload,
-    Recv,
-    ScheduleError,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    backward,
-    forward,
-)
+from pipesched.schedules import HandOver, ScheduleError, Span, Timeline
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Message, Overlap, Payload, Recv, Send, Step, backward, forward
 from tests.hand_timelines import play
 
 

@@ -10,7 +10,8 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerExecution, SharingPrice, Variation, costs_of_stages
 from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
-from pipesched.schedules import Yardstick, backward, backward_input
+from pipesched.schedules import Yardstick
+from pipesched.schedules.ops import backward, backward_input
 from tests.processes import run
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 

@@ -14,7 +14,7 @@ from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_model
 from pipesched.profiles.models.optimizers import OPTIMIZERS
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import backward_weight
+from pipesched.schedules.ops import backward_weight
 from tests.profiles.measuring.test_split_backward import Tied
 
 MLP = "mlp:width=6,layers=4"

@@ -9,7 +9,7 @@ import pipesched
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import samples_of
 from pipesched.profiles.traces import read_traces
-from pipesched.schedules import Recv, Send
+from pipesched.schedules.ops import Recv, Send
 from tests.hand_timelines import play
 from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, exchanging_ranks, two_ranks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.profiles.traces import read_traces
-from pipesched.schedules import computes
+from pipesched.schedules.ops import computes
 from tests.processes import run_all
 from tests.profiles.traces.torch_ranks import KINDS, MICROBATCHES, STEPS
 

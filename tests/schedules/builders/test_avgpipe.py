@@ -2,12 +2,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Average, Recv, ScheduleError, Send, Step, make_schedule, routes
+from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import avgpipe as module
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, Recv, Send, Step
 from tests.schedules.builder_rules import assert_one_line, assert_sound, letters, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
 
@@ -49,7 +50,7 @@ def test_rank_k_of_pipeline_n_has_stage_k_on_device_k_and_the_nth_share_of_the_m
 @given(**COUNTS)
 def test_messages_stay_within_their_pipeline(p, share, pipelines):
     schedule = avgpipe(p, pipelines * share, pipelines)
-    assert set(routes(schedule)) == {(k, i) for k in range(p) for i in range(pipelines * share)}
+    assert set(schedule.routes()) == {(k, i) for k in range(p) for i in range(pipelines * share)}
     for rank, row in enumerate(lower(schedule).ops):
         assert all(op.peer // p == rank // p for op in row if isinstance(op, Send | Recv))
 

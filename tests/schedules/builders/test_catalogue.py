@@ -6,11 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from pipesched.schedules import Phase, ScheduleError, Step, computes, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import CATALOGUE, InFlightRule, Parameter, build, build_generated, find, simplest_case
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.check import find_faults
+from pipesched.schedules.ops import Phase, Step, computes, stages_of
 from pipesched.schedules.transforms import training_run
 from tests.schedules.builder_rules import assert_one_line
 
@@ -253,11 +254,11 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
 
 LARGE = """
 import json, resource, sys, time
-from pipesched.schedules import cell_limit
+from pipesched.schedules.common import limits
 from pipesched.schedules.builders.catalogue import CATALOGUE, build, build_generated
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules import ScheduleError
 
-cell_limit.room_bytes = lambda: 2 << 30
+limits.room_bytes = lambda: 2 << 30
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 settings, answers = json.load(sys.stdin), []

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Reduce, ScheduleError, Step, routes, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import chimera as module
 from pipesched.schedules.builders.chimera import chimera
+from pipesched.schedules.ops import Reduce, Step, stages_of
 from tests.schedules.builder_rules import (
     assert_complete,
     assert_one_line,
@@ -62,7 +63,7 @@ def test_the_middle_ranks_hold_p_microbatches_the_outermost_half_of_them_and_one
 
 
 def test_half_of_every_unit_goes_down_the_ranks_and_half_goes_up():
-    route = routes(chimera(6, 12))
+    route = chimera(6, 12).routes()
     for (stage, i), rank in route.items():
         assert rank == (stage if i % 6 < 3 else 5 - stage)
 

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import controllable_memory as module
 from pipesched.schedules.builders.controllable_memory import v_half, v_half_block, v_min, v_min_block
+from pipesched.schedules.ops import stages_of
 from pipesched.schedules.weights.versions import stages_in_flight
 from tests.schedules.builder_rules import (
     MICROBATCHES,

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError, Send
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import data_parallel as module
 from pipesched.schedules.builders.data_parallel import data_parallel
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Send
 from tests.schedules.builder_rules import RANKS, assert_one_line, assert_sound, most_in_flight
 
 DRAWING = """

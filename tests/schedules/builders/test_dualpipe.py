@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Overlap, Phase, Reduce, Schedule, ScheduleError, Step, routes, stages_of
+from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.builders import dualpipe as module
 from pipesched.schedules.builders.dualpipe import dualpipe, dualpipe_v
+from pipesched.schedules.ops import Overlap, Phase, Reduce, Step, stages_of
 from tests.schedules.builder_rules import assert_one_line, assert_sound, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
 from tests.schedules.torch_schedules import NUM_SHAPES, built, vee, words_of
@@ -68,7 +69,7 @@ def test_dualpipe_v_is_sound_and_holds_one_microbatch_more_than_there_are_stages
 
 def test_half_of_the_microbatches_go_down_the_ranks_and_half_go_up():
     p, m = 6, 16
-    route = routes(dualpipe(p, m))
+    route = dualpipe(p, m).routes()
     assert all(route[k, i] == (k if i < m // 2 else p - 1 - k) for k in range(p) for i in range(m))
 
 

@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Compute, Reduce, ScheduleError, Step, routes
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import gems as module
 from pipesched.schedules.builders.gems import gems
+from pipesched.schedules.ops import Compute, Reduce, Step
 from tests.schedules.builder_rules import assert_one_line, assert_sound, finish_times, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 
@@ -50,7 +51,7 @@ def test_at_most_two_microbatches_are_on_their_way_one_of_them_in_each_direction
 
 
 def test_even_microbatches_go_down_the_ranks_and_odd_ones_up():
-    for (stage, i), rank in routes(gems(5, 7)).items():
+    for (stage, i), rank in gems(5, 7).routes().items():
         assert rank == (stage if i % 2 == 0 else 4 - stage)
 
 

@@ -1,9 +1,10 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import ScheduleError, Step
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import gpipe as module
 from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.ops import Step
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError, routes
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import hanayo as module
 from pipesched.schedules.builders.hanayo import hanayo
 from tests.schedules.builder_rules import (
@@ -35,7 +35,7 @@ def test_it_is_sound_for_any_number_of_microbatches_and_holds_at_most_p_of_them(
 
 
 def test_the_stages_go_down_the_ranks_and_up_again_wave_by_wave():
-    route = routes(hanayo(3, 1, waves=2))
+    route = hanayo(3, 1, waves=2).routes()
     assert [route[stage, 0] for stage in range(12)] == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
 
 

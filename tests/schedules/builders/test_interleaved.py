@@ -4,9 +4,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError, Step, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import interleaved as module
 from pipesched.schedules.builders.interleaved import chunk_order, interleaved, round_size
+from pipesched.schedules.ops import Step, stages_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError, Step, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import interleaved_zero_bubble as module
 from pipesched.schedules.builders.interleaved_zero_bubble import interleaved_zb
 from pipesched.schedules.builders.zero_bubble import zb_h1
+from pipesched.schedules.ops import Step, stages_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError, Step, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import looped_bfs as module
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.looped_bfs import looped_bfs
+from pipesched.schedules.ops import Step, stages_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

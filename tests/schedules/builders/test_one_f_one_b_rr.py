@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Compute, ScheduleError, routes
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import one_f_one_b_rr as module
 from pipesched.schedules.builders.one_f_one_b_rr import one_f_one_b_rr
 from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import staleness
 from tests.schedules.asynchronous_rules import assert_runs, ordinary, reads_of
 from tests.schedules.builder_rules import assert_one_line, letters
@@ -45,7 +46,7 @@ def test_it_runs_and_reduces_before_every_step_where_there_are_replicas(layout):
 def test_microbatch_i_goes_to_replica_i_mod_r_in_1f1b_with_pipedreams_warmup(layout):
     replicas, m = layout
     total, schedule = sum(replicas), one_f_one_b_rr(sum(replicas), m, replicas)
-    assert routes(schedule) == {(s, i): sum(replicas[:s]) + i % r for s, r in enumerate(replicas) for i in range(m)}
+    assert schedule.routes() == {(s, i): sum(replicas[:s]) + i % r for s, r in enumerate(replicas) for i in range(m)}
     for s, r in enumerate(replicas):
         warmup = floor((total - 1 - sum(replicas[:s])) / r)
         for q in range(r):

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Compute, ScheduleError, Step
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import pipedream as module
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream, pipedream_2bw
+from pipesched.schedules.ops import Compute, Step
 from pipesched.schedules.weights.versions import is_consistent, live_versions, uses
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight

@@ -1,5 +1,5 @@
-from pipesched.schedules import Phase, Step
 from pipesched.schedules.builders._spelling import Letter, first_turns, spelled
+from pipesched.schedules.ops import Phase, Step
 
 ROWS = ["FFGbfBiS", "fFBbS"]
 LETTERS = {

@@ -2,12 +2,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Compute, ScheduleError
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import stale_weights as module
 from pipesched.schedules.builders.naive import naive
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.builders.stale_weights import hybrid, stale_weights, vanilla_1f1b
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import live_versions, staleness
 from pipesched.simulator.theory import staleness_degree
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of

@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import ScheduleError, Send
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import wpipe as module
 from pipesched.schedules.builders.wpipe import wpipe
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Send
 from pipesched.schedules.weights import staleness
 from pipesched.schedules.weights.versions import is_consistent
 from tests.schedules.asynchronous_rules import assert_runs, reads_of

@@ -3,9 +3,10 @@ import random
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import ScheduleError, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import zbv as module
 from pipesched.schedules.builders.zbv import zbv
+from pipesched.schedules.ops import stages_of
 from tests.schedules.builder_rules import (
     MICROBATCHES,
     RANKS,

@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import Compute, Phase, ScheduleError
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import zero_bubble as module
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.zero_bubble import with_weights, zb_h1, zb_h2
+from pipesched.schedules.ops import Compute, Phase
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

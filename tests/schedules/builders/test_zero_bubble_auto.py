@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Compute, Schedule, ScheduleError
+from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.builders import zero_bubble_auto as module
 from pipesched.schedules.builders.zero_bubble import zb_h1
 from pipesched.schedules.builders.zero_bubble_auto import zb_auto
+from pipesched.schedules.ops import Compute
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

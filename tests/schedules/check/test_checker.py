@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Schedule, ScheduleError, compute_only, make_schedule
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import BACKENDS, Finding, MessageBackend, find_faults, judge, require_runnable
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv
 from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.transforms import compute_only
 from tests.schedules.edits import edited, mutant, place_of
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

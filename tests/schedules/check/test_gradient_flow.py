@@ -2,21 +2,20 @@
 
 import pytest
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule, make_schedule
+from pipesched.schedules.check import find_faults
+from pipesched.schedules.ops import (
     Average,
     Op,
     Reduce,
     Reshard,
-    Schedule,
     Step,
     Unshard,
     backward,
     backward_input,
     backward_weight,
     forward,
-    make_schedule,
 )
-from pipesched.schedules.check import find_faults
 from tests.schedules.edits import faults_of
 from tests.schedules.hand_schedules import replicated
 

@@ -1,9 +1,10 @@
 import pytest
 
-from pipesched.schedules import Message, Payload, Recv, Send, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Recv, Send
 from tests.schedules.edits import edited, faults_of, place_of, swapped
 
 

@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.schedules import Compute, Overlap, Phase, backward, forward, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.check import find_faults
+from pipesched.schedules.ops import Compute, Overlap, Phase, backward, forward
 from tests.schedules.edits import edited, faults_of
 
 INPUTS, WEIGHTS, AGAIN = (

@@ -4,7 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,

@@ -3,7 +3,8 @@ import stat
 
 import pytest
 
-from pipesched.schedules import ScheduleError, shown
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common import shown
 from pipesched.schedules.formats.files import Faults, read_text, whole_file, write_text
 from pipesched.schedules.formats.json_document import format_of, load_json
 

@@ -1,7 +1,9 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import (
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats.op_text import NO_PEER, op_text, parse_op, parse_op_with_peer
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -11,12 +13,10 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    ScheduleError,
     Send,
     Step,
     Unshard,
 )
-from pipesched.schedules.formats.op_text import NO_PEER, op_text, parse_op, parse_op_with_peer
 from tests.schedules.formats.random_ops import ops
 
 F, B = Phase.FORWARD, Phase.BACKWARD

@@ -4,23 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
-    Message,
-    Payload,
-    Recv,
-    Schedule,
-    ScheduleError,
-    ScheduleTraits,
-    Send,
-    Step,
-    backward,
-    forward,
-)
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.formats import from_json, read_schedule, to_json
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Recv, Send, Step, backward, forward
 from tests.schedules.formats.random_ops import ops
 
 TINY = """{

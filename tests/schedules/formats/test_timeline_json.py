@@ -7,19 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
-    HandOver,
-    MemorySample,
-    Message,
-    Payload,
-    ScheduleError,
-    Send,
-    Span,
-    Timeline,
-    Yardstick,
-    forward,
-)
+from pipesched.schedules import HandOver, MemorySample, ScheduleError, Span, Timeline, Yardstick
 from pipesched.schedules.formats.timeline_json import read_timeline, timeline_from_json, timeline_to_json
+from pipesched.schedules.ops import Message, Payload, Send, forward
 from tests.schedules.formats.random_ops import damaged, ops
 
 TINY = Timeline(

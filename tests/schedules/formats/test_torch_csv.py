@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.formats import torch_csv
+from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,
@@ -14,23 +22,13 @@ from pipesched.schedules import (
     Recv,
     Reduce,
     Reshard,
-    Schedule,
-    ScheduleError,
     Send,
     Step,
     Unshard,
     backward,
     computes,
     forward,
-    make_schedule,
 )
-from pipesched.schedules.builders.gpipe import gpipe
-from pipesched.schedules.builders.interleaved import interleaved
-from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.builders.pipedream import pipedream
-from pipesched.schedules.formats import torch_csv
-from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.lowering import lower
 
 COMPUTE = "0F0,0F1,,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1\r\n"
 COMMS = (

@@ -5,13 +5,14 @@ import io
 
 import pytest
 
-from pipesched.schedules import Overlap, ScheduleError, Send, computes, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.ops import Overlap, Send, computes, stages_of
 from tests.schedules.formats.csv_support import halves
 from tests.schedules.torch_schedules import constructed, loop, pipelining, vee
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from pipesched.schedules import stages_of
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower_for_torch
+from pipesched.schedules.ops import stages_of
 from tests.executor import pipelines
 from tests.processes import run_all
 from tests.schedules.formats.csv_support import halves

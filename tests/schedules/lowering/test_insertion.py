@@ -5,21 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Recv,
-    Reduce,
-    Schedule,
-    ScheduleError,
-    Send,
-    Step,
-    backward,
-    compute_only,
-    computes,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
@@ -27,6 +13,8 @@ from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_af
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.reduce_clocks import ReduceClocks
+from pipesched.schedules.ops import Compute, Op, Recv, Reduce, Send, Step, backward, computes, forward
+from pipesched.schedules.transforms import compute_only
 from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

@@ -6,19 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
-    Schedule,
-    ScheduleError,
-    backward,
-    forward,
-    make_generated_schedule,
-    make_schedule,
-    repeat,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_generated_schedule, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b_rr import generated_one_f_one_b_rr
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_generated, lowered_ranks
+from pipesched.schedules.ops import backward, forward
 from tests.schedules.builder_rules import assert_one_line
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.hand_schedules import replicated, v_shaped

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipesched.schedules import Recv, Reduce, Reshard, ScheduleError, Step, Unshard, stages_of
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.zbv import zbv
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.ops import Recv, Reduce, Reshard, Step, Unshard, stages_of
 from pipesched.schedules.semantics import Communication, progress
 from tests.schedules.formats.csv_support import halves
 from tests.schedules.torch_schedules import constructed, loop, vee

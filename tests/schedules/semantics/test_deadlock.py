@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Overlap, Recv, Reduce, Schedule, Send, Step, backward, computes, forward, make_schedule
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.check import find_faults, judge
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Overlap, Recv, Reduce, Send, Step, backward, computes, forward
 from pipesched.schedules.semantics import Communication, progress
 from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
 from tests.schedules.brute_force import delivers, finishes, made

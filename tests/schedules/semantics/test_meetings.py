@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import Message, Payload, Recv, Reduce, Send
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send
 from pipesched.schedules.semantics import Meetings, channel_of, listed, meeting_reduces, transfers
 
 MESSAGES = [Message(Payload.ACTIVATION, 0, microbatch) for microbatch in range(4)]

@@ -2,10 +2,11 @@ import random
 
 import pytest
 
-from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Step, backward, forward, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, backward, forward
 from pipesched.schedules.semantics import Communication
 from pipesched.schedules.semantics.progress import Blocked, progress
 from tests.schedules.brute_force import finishes, made, wanted

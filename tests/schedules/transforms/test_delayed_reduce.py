@@ -6,8 +6,9 @@ import pytest
 
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build, build_generated
+from pipesched.schedules.ops import Reduce, Step, backward, forward
 from pipesched.schedules.transforms import delay_reduces, replicate
 from pipesched.simulator.engine import simulate_lists
 

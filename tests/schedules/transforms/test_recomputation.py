@@ -2,24 +2,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
-    Compute,
-    Op,
-    Overlap,
-    Phase,
-    Schedule,
-    ScheduleError,
-    Step,
-    backward,
-    computes,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_generated
+from pipesched.schedules.ops import Compute, Op, Overlap, Phase, Step, backward, computes, forward
 from pipesched.schedules.transforms import recomputation as module
 from pipesched.schedules.transforms import recompute
 from pipesched.schedules.weights.versions import is_consistent, live_versions

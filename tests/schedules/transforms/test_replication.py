@@ -7,25 +7,14 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import uniform
-from pipesched.schedules import (
-    GeneratedOps,
-    Layout,
-    Phase,
-    Reduce,
-    ScheduleError,
-    Step,
-    backward,
-    computes,
-    forward,
-    machine_code,
-    make_schedule,
-    repeat,
-)
+from pipesched.schedules import GeneratedOps, Layout, ScheduleError, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import MessageBackend, find_faults, judge
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_generated
+from pipesched.schedules.ops import Phase, Reduce, Step, backward, computes, forward
 from pipesched.schedules.transforms import place_copies, recompute, replicate
 from pipesched.schedules.transforms import replication as module
 from pipesched.schedules.weights import live_versions

@@ -4,20 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.schedules import (
-    ScheduleError,
-    ScheduleTraits,
-    backward,
-    compute_only,
-    forward,
-    make_schedule,
-    repeat,
-)
+from pipesched.schedules import ScheduleError, ScheduleTraits, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_generated
-from pipesched.schedules.transforms import ScheduleSpec, delay_reduces, place_copies, recompute, replicate
+from pipesched.schedules.ops import backward, forward
+from pipesched.schedules.transforms import ScheduleSpec, compute_only, delay_reduces, place_copies, recompute, replicate
 from tests.schedules.builder_rules import assert_one_line
 
 LAYOUT = {"width": 2, "placement": "data", "recompute": (0,)}

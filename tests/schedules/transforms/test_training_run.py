@@ -2,8 +2,9 @@
 
 import pytest
 
-from pipesched.schedules import PredictionRule, Reduce, ScheduleError, Step, make_schedule
+from pipesched.schedules import PredictionRule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.ops import Reduce, Step
 from pipesched.schedules.transforms.training_run import repeated_run, training_run, with_steps
 
 RANKS, MICROBATCHES, STEPS = 4, 8, 6

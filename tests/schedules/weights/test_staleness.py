@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from pipesched.schedules import Phase, ScheduleError, backward, forward, make_schedule, repeat
+from pipesched.schedules import ScheduleError, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_generated
+from pipesched.schedules.ops import Phase, backward, forward
 from pipesched.schedules.weights import Agreement, Reading, first_uses, rank_uses, staleness
 from pipesched.simulator.theory import wpipe_table
 from tests.schedules.builder_rules import assert_one_line

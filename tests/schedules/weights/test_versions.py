@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Compute, Overlap, Phase, ScheduleError, Step, backward, computes, forward, make_schedule
+from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import generated_pipedream, pipedream
+from pipesched.schedules.ops import Compute, Overlap, Phase, Step, backward, computes, forward
 from pipesched.schedules.weights.versions import (
     Agreement,
     is_consistent,

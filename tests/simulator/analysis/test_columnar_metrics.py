@@ -6,8 +6,10 @@ import sys
 import pytest
 
 from pipesched import DeviceCost, simulate
-from pipesched.schedules import OpColumns, ScheduleError, SpanColumns, is_work, require_cells
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
+from pipesched.schedules.columns import OpColumns, SpanColumns
+from pipesched.schedules.common import require_cells
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import in_flight, peak_in_flight, peaks_in_flight
@@ -16,7 +18,7 @@ from tests.hand_timelines import play, shaken
 
 def busy_and_span(timeline, device):
     """Add up the works of a device, none of which lie side by side; return that, and how long it is between them."""
-    works = [span for span in timeline.spans if timeline.rank_to_device[span.rank] == device and is_work(span)]
+    works = [span for span in timeline.spans if timeline.rank_to_device[span.rank] == device and span.is_work]
     return (
         sum(span.end_s - span.start_s for span in works),
         max(span.end_s for span in works) - min(span.start_s for span in works),
@@ -61,7 +63,7 @@ def test_a_simulation_makes_no_op_of_lists_as_columns(monkeypatch):
 
 
 def test_the_refusal_names_what_there_is_memory_for(monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.cell_limit.room_bytes", lambda: 600_000_000)
+    monkeypatch.setattr("pipesched.schedules.common.limits.room_bytes", lambda: 600_000_000)
     with pytest.raises(
         ScheduleError, match="expected at most 1000000 in all, for which there is memory; try 100 micro"
     ):

@@ -1,9 +1,10 @@
 import pytest
 
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Reduce, Step, backward, forward
 from pipesched.simulator.analysis.comm_volume import CommunicationVolume, communication_volume
 from tests.schedules.hand_schedules import replicated, v_shaped
 

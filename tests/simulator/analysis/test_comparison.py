@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.schedules import Phase
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.ops import Phase
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import compare_timelines
 from tests.hand_timelines import play

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat, of_nodes
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Compute, Recv, Reduce, ScheduleError, Step, gives, needs
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Recv, Reduce, Step, gives, needs
 from pipesched.simulator.analysis.critical_paths import Kind, critical_path, readable_path, shares
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays

@@ -9,21 +9,10 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import (
-    Message,
-    Payload,
-    Recv,
-    Reduce,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    backward,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import Span, Timeline, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send, Step, backward, forward
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics
 from pipesched.simulator.engine import simulate_lists

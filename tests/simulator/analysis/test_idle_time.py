@@ -3,7 +3,6 @@
 import pytest
 
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import is_work
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
@@ -28,7 +27,7 @@ def test_the_parts_of_gpipe_are_where_its_gaps_are():
 def test_parts_and_works_follow_one_another_from_the_first_work_to_the_last(build):
     line = shaken(play(build(3, 6), 0.1))
     for rank, parts in idle_parts(line).items():
-        works = [(span.start_s, span.end_s) for span in line.of_rank(rank) if is_work(span)]
+        works = [(span.start_s, span.end_s) for span in line.of_rank(rank) if span.is_work]
         now_s = line.start_s
         for start_s, end_s in sorted([*works, *((part.start_s, part.end_s) for part in parts)]):
             assert start_s == pytest.approx(now_s, abs=1e-9)

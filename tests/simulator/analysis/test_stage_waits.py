@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from pipesched.schedules import Recv, Timeline
+from pipesched.schedules import Timeline
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Recv
 from pipesched.simulator.analysis import usage, waits_by_stage
 from tests.hand_timelines import play
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.schedules import Phase, Span, Timeline
+from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Phase
 from pipesched.simulator.analysis import Straggler, device_speeds, straggler, waits_by_stage
 from tests.hand_timelines import SECONDS, play
 

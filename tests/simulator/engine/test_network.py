@@ -3,7 +3,8 @@ from simpy import Environment
 
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Message, Payload, Recv, Reduce, ScheduleError, Send
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.ops import Message, Payload, Recv, Reduce, Send
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.all_reduce import Collectives
 from pipesched.simulator.engine.network import Network

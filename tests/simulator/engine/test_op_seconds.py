@@ -3,9 +3,9 @@
 import pytest
 
 from pipesched.profiles.costs import uniform
-from pipesched.schedules import Recv, Reduce
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Recv, Reduce
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import OpSeconds, simulate_lists
 

@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import (
+from pipesched.schedules import Schedule, ScheduleError, Timeline, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import (
     Compute,
     Message,
     Overlap,
@@ -13,17 +16,11 @@ from pipesched.schedules import (
     Phase,
     Recv,
     Reduce,
-    Schedule,
-    ScheduleError,
     Send,
     Step,
-    Timeline,
     backward,
     forward,
-    make_schedule,
 )
-from pipesched.schedules.builders import build
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import metrics

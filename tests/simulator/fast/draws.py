@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import Compression, StageCosts
-from pipesched.schedules import Op, Recv, Schedule, ScheduleError, computes, make_schedule, needs
+from pipesched.schedules import Schedule, ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.ops import Op, Recv, computes, needs
 from pipesched.schedules.transforms import recompute, replicate
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import OpSeconds

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Reduce, ScheduleError, machine_code, make_schedule
+from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import build
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Reduce
 from pipesched.schedules.transforms import replicate
 from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.engine import simulate_lists

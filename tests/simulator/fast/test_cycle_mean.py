@@ -8,8 +8,9 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, Phase, repeat
+from pipesched.schedules import repeat
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.ops import Compute, Phase
 
 DELAY_S = Fraction(1, 4)
 """How long messages take."""

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Average, Reduce, Schedule, machine_code, make_schedule, repeat
+from pipesched.schedules import Schedule, make_schedule, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Average, Reduce
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario, SimulationError
 from pipesched.simulator.engine import predict_by_events, simulate_lists

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
-from pipesched.schedules import Compute
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.engine import simulate_lists

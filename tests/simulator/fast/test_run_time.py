@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Phase, computes
+from pipesched.schedules.ops import Phase, computes
 from pipesched.schedules.transforms import ScheduleSpec, training_run
 from pipesched.simulator import USUAL_NETWORK, Inexact, NetworkOptions, Scenario, SimulationError
 from pipesched.simulator.engine import simulate_lists

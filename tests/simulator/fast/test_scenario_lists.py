@@ -7,8 +7,9 @@ import pytest
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
-from pipesched.schedules import machine_code, make_schedule, repeat
+from pipesched.schedules import make_schedule, repeat
 from pipesched.schedules.builders import build
+from pipesched.schedules.columns import machine_code
 from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute

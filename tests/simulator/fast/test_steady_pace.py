@@ -9,10 +9,11 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Compute, Phase, Reduce, Schedule, ScheduleTraits, Step
+from pipesched.schedules import Schedule, ScheduleTraits
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Phase, Reduce, Step
 from pipesched.schedules.transforms import recompute, replicate, runs_without_flush
 from tests.simulator.fast.shared_devices import seconds_per_microbatch
 

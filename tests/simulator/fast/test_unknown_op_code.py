@@ -6,8 +6,9 @@ import pytest
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import StageCosts, uniform
-from pipesched.schedules import OpColumns, Schedule, SpanColumns, Timeline, op_cells
+from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.builders import build
+from pipesched.schedules.columns import OpColumns, SpanColumns, op_cells
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import usage

@@ -9,13 +9,10 @@ import pytest
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import (
-    Message,
-    Payload,
-    Yardstick,
-)
+from pipesched.schedules import Yardstick
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Message, Payload
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, split_error

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, Phase, ScheduleError, Span, Step, backward, forward, make_schedule
+from pipesched.schedules import ScheduleError, Span, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats.timeline_json import timeline_from_json, timeline_to_json
+from pipesched.schedules.ops import Compute, Phase, Step, backward, forward
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, over_capacity, peak_memory, timed_ops

@@ -8,20 +8,10 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import (
-    Compute,
-    MemorySample,
-    Overlap,
-    Phase,
-    Step,
-    backward,
-    backward_input,
-    backward_weight,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import MemorySample, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Overlap, Phase, Step, backward, backward_input, backward_weight, forward
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists

@@ -5,18 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import (
-    Compute,
-    Phase,
-    ScheduleError,
-    backward,
-    backward_input,
-    backward_weight,
-    computes,
-    forward,
-    make_schedule,
-)
+from pipesched.schedules import ScheduleError, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.ops import Compute, Phase, backward, backward_input, backward_weight, computes, forward
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from tests.schedules.hand_schedules import replicated, v_shaped
@@ -140,7 +131,7 @@ def test_shares_without_a_small_common_unit_are_exact_also_where_loops_are_compi
     schedule = build("zb_h1", 3, 4)
     timeline = simulate_lists(schedule, costs)
     plain = in_flight(timeline, costs, schedule)
-    monkeypatch.setattr("pipesched.schedules.machine_code._steps_run", 10**12)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code._steps_run", 10**12)
     assert in_flight(timeline, costs, schedule) == plain
     for sample in plain:
         for_weight = Fraction(saved[sample.device] // 3, saved[sample.device])  # a rank is a stage and a device

@@ -9,9 +9,10 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, NotRunnableError, Phase, Step, make_schedule
+from pipesched.schedules import NotRunnableError, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Phase, Step
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
@@ -209,9 +210,9 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
             cluster = Cluster((Device(memory_bytes=2 * weights + int(micro_batches * saved)),) * 2)
             room = bytes_room(lists, costs, cluster)
             problem = order_problem(lists, costs, cluster, room)
-            monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 10**12)
+            monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", 10**12)
             starts = planned_times(problem)
-            monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 0)
+            monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", 0)
             assert planned_times(problem) == starts
             planned = schedule_of_times(problem, lists, starts, "planned")
             assert room.holds(planned)

@@ -8,10 +8,11 @@ import pytest
 from pipesched.profiles.clusters import Cluster as Machines
 from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Compute, Overlap, Phase, Schedule, make_schedule
+from pipesched.schedules import Schedule, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.ops import Compute, Overlap, Phase
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.fast import simulate_arrays
@@ -144,9 +145,9 @@ def test_the_planner_finds_a_proven_optimum_and_says_the_same_compiled(name, cos
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_TRIES", 80)
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._MOST_MOVES", 2000)
     monkeypatch.setattr("pipesched.simulator.optimum.list_planner._LONGER", 1)
-    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 10**12)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", 10**12)
     interpreted = planned_times(problem)
-    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", 0)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", 0)
     assert planned_times(problem) == interpreted
     planned = schedule_of_times(problem, lists, interpreted, "planned")
     assert problem.room.holds(planned)

@@ -7,7 +7,7 @@ import pytest
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
-from pipesched.schedules import backward, backward_input, backward_weight, forward
+from pipesched.schedules.ops import backward, backward_input, backward_weight, forward
 from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import predict_candidate

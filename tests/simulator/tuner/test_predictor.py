@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
-from pipesched.schedules import Average, MemorySample, Span, Step, Timeline, backward, forward, make_schedule
+from pipesched.schedules import MemorySample, Span, Timeline, make_schedule
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Average, Step, backward, forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.theory import gpipe_makespan_s

@@ -1,8 +1,9 @@
 import pytest
 
-from pipesched.schedules import Average, ScheduleError
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import one_pipeline
+from pipesched.schedules.ops import Average
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.tuner import Setting, Space
 

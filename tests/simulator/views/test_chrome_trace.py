@@ -5,25 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import (
-    Average,
-    MemorySample,
-    Message,
-    Overlap,
-    Payload,
-    Recv,
-    Reduce,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    backward,
-    forward,
-)
+from pipesched.schedules import MemorySample, Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.ops import Average, Message, Overlap, Payload, Recv, Reduce, Send, Step, backward, forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import to_trace
 from tests.hand_timelines import play, shaken

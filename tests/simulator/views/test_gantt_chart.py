@@ -6,25 +6,11 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    HandOver,
-    MemorySample,
-    Overlap,
-    Phase,
-    Reduce,
-    Reshard,
-    Span,
-    Step,
-    Timeline,
-    Unshard,
-    backward,
-    forward,
-)
+from pipesched.schedules import HandOver, MemorySample, Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.ops import Average, Compute, Overlap, Phase, Reduce, Reshard, Step, Unshard, backward, forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import metrics, readable_s
 from pipesched.simulator.views import (

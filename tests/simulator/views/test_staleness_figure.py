@@ -2,8 +2,9 @@ import sys
 
 import pytest
 
-from pipesched.schedules import forward, make_schedule
+from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build, build_generated
+from pipesched.schedules.ops import forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views.staleness_figure import draw_staleness, panels
 from tests.processes import run

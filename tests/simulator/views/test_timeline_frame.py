@@ -4,9 +4,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipesched.schedules import Compute, Overlap, Phase, Span, Step, Timeline, backward, forward
+from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.ops import Compute, Overlap, Phase, Step, backward, forward
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import timeline_frame as frame_module
 from pipesched.simulator.views import to_frame, write_frame

@@ -10,10 +10,13 @@ from itertools import accumulate
 
 import pytest
 
-from pipesched.schedules import (
+from pipesched.schedules import MemorySample, Span, Timeline
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.ops import (
     Average,
     Compute,
-    MemorySample,
     Message,
     Overlap,
     Payload,
@@ -22,17 +25,12 @@ from pipesched.schedules import (
     Reduce,
     Reshard,
     Send,
-    Span,
     Step,
-    Timeline,
     Unshard,
     backward,
     computes,
     forward,
 )
-from pipesched.schedules.builders.gpipe import gpipe
-from pipesched.schedules.builders.interleaved import interleaved
-from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import RunDetails, timeline_page
 from tests.browser import opened

@@ -6,20 +6,9 @@ import numpy as np
 import pytest
 
 import pipesched
-from pipesched.schedules import (
-    Compute,
-    Message,
-    Overlap,
-    Payload,
-    ScheduleError,
-    Send,
-    Step,
-    backward,
-    forward,
-    make_generated_schedule,
-    make_schedule,
-)
+from pipesched.schedules import ScheduleError, make_generated_schedule, make_schedule
 from pipesched.schedules.builders import OwnName
+from pipesched.schedules.ops import Compute, Message, Overlap, Payload, Send, Step, backward, forward
 from pipesched.workflows.arguments import own_entry, read_schedule_argument, searched_entries
 from tests.profiles.hand_profiles import layer, measurement, profile
 
@@ -81,7 +70,7 @@ def test_a_file_is_read_anew_when_it_has_changed(tmp_path):
     path = tmp_path / "changing.py"
     for count in (1, 2):
         path.write_text(
-            f"from pipesched.schedules import forward\nN = {count}\n"
+            f"from pipesched.schedules.ops import forward\nN = {count}\n"
             "def b(p, m): return [[forward(0, i) for i in range(N)]]\n"
         )
         schedule = read_schedule_argument(f"{path}:b", num_ranks=1, num_microbatches=2).schedule
@@ -185,7 +174,7 @@ def test_training_runs_its_lists():
 
 def test_a_search_sends_its_name_to_other_processes_and_not_its_code(tmp_path):
     path = tmp_path / "sent.py"
-    imports = "from pipesched.schedules import backward, forward"
+    imports = "from pipesched.schedules.ops import backward, forward"
     text = f"{imports}\ndef b(p, m): return [[f(0, i) for f in (forward, backward) for i in range(m)]]"
     path.write_text(text)
     (entry,) = searched_entries([f"{path}:b"], "")

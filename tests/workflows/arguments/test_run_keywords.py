@@ -9,7 +9,7 @@ import pytest
 import pipesched
 from pipesched.executor import RunSettings
 from pipesched.executor.launch import Measure, RunSpec
-from pipesched.schedules import declared
+from pipesched.schedules.common import declared
 from pipesched.workflows.arguments import RunKeywords
 
 

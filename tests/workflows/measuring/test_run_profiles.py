@@ -8,7 +8,7 @@ import pytest
 
 import pipesched
 from pipesched.profiles.costs import costs_of_stages
-from pipesched.schedules import Compute, Step
+from pipesched.schedules.ops import Compute, Step
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 

@@ -10,8 +10,9 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerCosts, StageCost
-from pipesched.schedules import Phase, ScheduleTraits
+from pipesched.schedules import ScheduleTraits
 from pipesched.schedules.builders import build
+from pipesched.schedules.ops import Phase
 from pipesched.simulator.memory import peak_memory
 
 EQUAL = StageCost(0.010, 0.020)

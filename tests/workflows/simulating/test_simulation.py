@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 import pipesched
 from pipesched.profiles.costs import SharingPrice, StageCost, StageCosts, Variation
 from pipesched.profiles.io import load_profile
-from pipesched.schedules import Average
 from pipesched.schedules.builders.avgpipe import one_pipeline
+from pipesched.schedules.ops import Average
 from pipesched.schedules.transforms import replicate
 from pipesched.simulator.theory import one_f_one_b_makespan_s
 from pipesched.workflows import ArgumentError

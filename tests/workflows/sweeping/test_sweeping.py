@@ -46,7 +46,7 @@ def require_as_simulated(row, simulation):
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 @pytest.mark.parametrize("name", ["chimera", "gems"])
 def test_lists_that_are_simulated_have_a_row_for_every_link(name, break_even, monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", break_even)
     link = {"bandwidth_bytes_per_s": [8.0, 16.0, 32.0]}
     rows = pipesched.sweep(costs=COSTS, schedules=[name], num_ranks=[4], num_microbatches=[8], link=link).to_rows()
     assert sorted(row["bandwidth_bytes_per_s"] for row in rows) == link["bandwidth_bytes_per_s"]
@@ -61,7 +61,7 @@ def test_lists_that_are_simulated_have_a_row_for_every_link(name, break_even, mo
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 @pytest.mark.parametrize("name", ["1f1b", "zbv"])
 def test_costs_that_say_no_bytes_have_a_row_for_every_link_too(name, break_even, monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", break_even)
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
     link = {"latency_s": [0.0, 0.5, 1.0]}
     rows = pipesched.sweep(costs=costs, schedules=[name], num_ranks=[4], num_microbatches=[8], link=link).to_rows()
@@ -76,7 +76,7 @@ def test_costs_that_say_no_bytes_have_a_row_for_every_link_too(name, break_even,
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monkeypatch):
     """Of costs in whole milliseconds many times are equal but for roundings, and so are what is held between them."""
-    monkeypatch.setattr("pipesched.schedules.machine_code.BREAK_EVEN", break_even)
+    monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", break_even)
     costs = pipesched.DeviceCost(
         1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, saved_bytes=10**6, output_bytes=8000
     )

@@ -6,8 +6,9 @@ from statistics import quantiles
 import pytest
 
 import pipesched
-from pipesched.schedules import Phase, Span
+from pipesched.schedules import Span
 from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.ops import Phase
 from pipesched.schedules.transforms import recompute
 from tests.hand_timelines import SECONDS, play
 from tests.profiles.hand_profiles import layer, measurement, profile, split

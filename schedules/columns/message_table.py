@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipesched.schedules.machine_code import Int32s
-from pipesched.schedules.op import Compute, Message, Payload, gives, needs, needs_from_others
-from pipesched.schedules.op_cells import PHASES
+from pipesched.schedules.columns.machine_code import Int32s
+from pipesched.schedules.columns.op_cells import PHASES
+from pipesched.schedules.ops import Compute, Message, Payload, gives, needs, needs_from_others
 
 
 class MessageTable(NamedTuple):

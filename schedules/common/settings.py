@@ -15,8 +15,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pipesched.schedules.counts import integer
-from pipesched.schedules.quoting import said, shown
+from pipesched.schedules.common.counts import integer
+from pipesched.schedules.common.quoting import said, shown
 
 
 @dataclass(frozen=True, slots=True)

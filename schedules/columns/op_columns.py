@@ -23,11 +23,12 @@ from typing import Any, NamedTuple, final, overload
 import numpy as np
 import numpy.typing as npt
 
-from pipesched.schedules.machine_code import Int8s, Int32s, bounds, int32s
-from pipesched.schedules.op import Compute, Op, Overlap
-from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, RESHARD, SEND_F, GrowingCells, I, W, op_of_cell
+from pipesched.schedules.columns.machine_code import Int8s, Int32s, bounds, int32s
+from pipesched.schedules.columns.op_cells import OVERLAPPED, REDUCE, RESHARD, SEND_F, GrowingCells, I, W, op_of_cell
+from pipesched.schedules.ops import Compute, Op, Overlap, Recv, Send
 
 _MESSAGES = frozenset(range(SEND_F, REDUCE))
+_POSTS = frozenset({Send, Recv})
 
 
 class Cells(NamedTuple):
@@ -214,6 +215,12 @@ def columns_of(lists: Sequence[Iterable[Op]]) -> OpColumns | None:
         return None
     are_rows = (isinstance(row, OpRow) and (row.columns, row.rank) == (columns, rank) for rank, row in enumerate(lists))
     return columns if all(are_rows) else None
+
+
+def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
+    """Return whether a Send or Recv is in the lists."""
+    columns = columns_of(lists if isinstance(lists, OpRows) else (lists := tuple(lists)))
+    return not all(_POSTS.isdisjoint(map(type, row)) for row in lists) if columns is None else columns.has_messages
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules import ScheduleError
 
 
 def positive(**counts: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pipesched.schedules.quoting import OneLineError
+from pipesched.schedules.common.quoting import OneLineError
 
 _TORCH_BYTES = 1_400 << 20
 """Least address space for a process with torch: ranks of torch 2.13 hung at 1,000 MiB and ran at 1,500 [bytes]."""

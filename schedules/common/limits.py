@@ -1,10 +1,19 @@
-"""The limit of lists in memory: a maximum of stages times micro-batches."""
+"""The limits of numbers, of seconds, and of lists in memory."""
 
 from __future__ import annotations
 
-from pipesched.schedules.memory_room import room_bytes
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import MAX_CELLS, ScheduleError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.common.memory_room import room_bytes
+from pipesched.schedules.common.quoting import shown
+
+MAX_CELLS = 5_000_000
+"""Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
+
+MAX_NUMBER = 999_999_999
+"""Largest stage, micro-batch, rank, device or version in a file, and the largest count of anything."""
+
+LONGEST_S = 7 * 24 * 3600.0
+"""Longest emulated op and longest wait [s], a week: every clock and sleep supports it."""
 
 CELL_BYTES = 600
 """Memory of a micro-batch of a stage while columns are built, lowered and simulated [bytes]."""

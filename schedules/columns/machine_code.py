@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipesched.schedules.memory_room import has_room_for_numba
+from pipesched.schedules.common import has_room_for_numba
 
 Int8s: TypeAlias = npt.NDArray[np.int8]
 Int32s: TypeAlias = npt.NDArray[np.int32]

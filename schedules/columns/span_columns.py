@@ -21,13 +21,12 @@ from typing import Any, final, overload
 import numpy as np
 import numpy.typing as npt
 
-from pipesched.schedules.machine_code import Float64s, Int8s, Int64s
-from pipesched.schedules.memory_room import room_bytes
-from pipesched.schedules.op import Op, Overlap
-from pipesched.schedules.op_cells import OVERLAPPED, REDUCE, SEND_F
-from pipesched.schedules.op_columns import OpColumns
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.schedules.span import Span
+from pipesched.schedules import ScheduleError, Span
+from pipesched.schedules.columns.machine_code import Float64s, Int8s, Int64s
+from pipesched.schedules.columns.op_cells import OVERLAPPED, REDUCE, SEND_F
+from pipesched.schedules.columns.op_columns import OpColumns
+from pipesched.schedules.common import room_bytes
+from pipesched.schedules.ops import Op, Overlap
 
 _FEW, _SPAN_BYTES = 1_000_000, 300
 """Ops that fit into any memory, and the memory of a span with its op, as objects [bytes]."""
@@ -103,7 +102,7 @@ class SpanColumns(Sequence[Span]):
         return float(first_s), float(np.max(self.ends_s, where=works, initial=-np.inf))
 
     def busy_cells(self, rank: int) -> Int64s:
-        """Return the cells of a rank's ops that keep its device busy (`is_work`), the first one of an Overlap."""
+        """Return the cells of a rank's ops that keep its device busy (`Span.is_work`), the first one of an Overlap."""
         begin, end = int(self.ops.begins[rank]), int(self.ops.begins[rank + 1])
         codes, starts_s, ends_s = self.ops.codes, self.starts_s, self.ends_s
         own = codes[begin:end]

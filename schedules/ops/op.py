@@ -9,10 +9,9 @@ W backward for weights. (The zero-bubble paper, arXiv:2401.10241, writes B for o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias
 
 
 class Phase(StrEnum):
@@ -175,104 +174,6 @@ StageOp: TypeAlias = Reduce | Step | Average | Unshard | Reshard
 
 Op: TypeAlias = WorkOp | PostOp | StageOp
 """Closed on purpose: a new kind of op must be given a meaning in every reader."""
-
-
-def computes(op: Op) -> tuple[Compute, ...]:
-    """Return the computations inside `op`: one, two for an Overlap, none for all else."""
-    if isinstance(op, Compute):
-        return (op,)
-    if isinstance(op, Overlap):
-        return (op.first, op.second)
-    if isinstance(op, (Send, Recv, Reduce, Step, Average, Unshard, Reshard)):
-        return ()
-    assert_never(op)
-
-
-def in_flight_change(part: Compute) -> int:
-    """Return by how much `part` changes the number of micro-batches in flight on its stage: 1, 0 or -1.
-
-    A micro-batch counts while its F runs, and while its last backward pass runs.
-    """
-    return (part.phase is Phase.FORWARD) - (part.phase in ENDS_MICROBATCH)
-
-
-def occupies_device(op: Op) -> bool:
-    """Return whether `op` keeps its device busy; other ops only post, and run beside the device's work."""
-    if isinstance(op, PostOp):
-        return False
-    if isinstance(op, (WorkOp, Unshard, Reshard)):
-        return True
-    assert_never(op)
-
-
-def stages_of_op(op: Op) -> tuple[int, ...]:
-    """Return the stages that `op` works on: one, two for an Overlap, none for a message, which is between two."""
-    if isinstance(op, Overlap):
-        return op.first.stage, op.second.stage
-    if isinstance(op, (Compute, StageOp)):
-        return (op.stage,)
-    if isinstance(op, (Send, Recv)):
-        return ()
-    assert_never(op)
-
-
-def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Send | Recv], Send | Recv]) -> Op:
-    """Return `op` with each computation in it, or the message that it posts, replaced by the result of a function."""
-    match op:
-        case Compute():
-            return compute(op)
-        case Overlap():
-            return Overlap(compute(op.first), compute(op.second))
-        case Send() | Recv():
-            return post(op)
-        case Step() | Reduce() | Average() | Unshard() | Reshard():
-            return op
-        case _:
-            assert_never(op)
-
-
-def gives(op: Compute) -> Message | None:
-    """Return the message that `op` makes, if any.
-
-    With `needs`, the only statement of the dependency rule.
-    """
-    match op.phase:
-        case Phase.FORWARD:
-            return Message(Payload.ACTIVATION, op.stage, op.microbatch)
-        case Phase.BACKWARD | Phase.BACKWARD_INPUT:
-            return Message(Payload.GRADIENT, op.stage, op.microbatch)
-        case Phase.BACKWARD_WEIGHT | Phase.RECOMPUTE:
-            return None
-
-
-def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
-    """Return the messages that must be there before `op` may start; its own stage's come first.
-
-    A message of the op's own stage never travels: it puts F before R, B and I, and I before W.
-    """
-    match op.phase:
-        case Phase.FORWARD:
-            if op.stage == 0:
-                return ()
-            return (Message(Payload.ACTIVATION, op.stage - 1, op.microbatch),)
-        case Phase.RECOMPUTE:
-            return (Message(Payload.ACTIVATION, op.stage, op.microbatch),)
-        case Phase.BACKWARD | Phase.BACKWARD_INPUT:
-            own = Message(Payload.ACTIVATION, op.stage, op.microbatch)
-            if op.stage == num_stages - 1:
-                return (own,)
-            return (own, Message(Payload.GRADIENT, op.stage + 1, op.microbatch))
-        case Phase.BACKWARD_WEIGHT:
-            return (Message(Payload.GRADIENT, op.stage, op.microbatch),)
-
-
-def needs_from_others(op: Compute, num_stages: int) -> tuple[Message, ...]:
-    """Return the message that `op` needs of another stage: the activation from before, or the gradient from behind.
-
-    There is one such message at most.
-    """
-    messages = needs(op, num_stages)
-    return messages if op.phase is Phase.FORWARD else messages[1:]
 
 
 def forward(stage: int, microbatch: int, version: int = 0) -> Compute:

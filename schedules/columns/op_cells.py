@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never, final
 
-from pipesched.schedules.op import (
+from pipesched.schedules.ops import (
     Average,
     Compute,
     Message,

@@ -1,0 +1,14 @@
+from . import machine_code as machine_code
+from . import op_cells as op_cells
+from .column_repetition import repeated_columns as repeated_columns
+from .message_table import MessageTable as MessageTable
+from .message_table import message_table as message_table
+from .op_cells import cell_code as cell_code
+from .op_columns import Cells as Cells
+from .op_columns import OpColumns as OpColumns
+from .op_columns import OpRow as OpRow
+from .op_columns import OpRows as OpRows
+from .op_columns import columns_of as columns_of
+from .op_columns import shows_messages as shows_messages
+from .span_columns import SpanColumns as SpanColumns
+from .span_columns import spread as spread

@@ -1,0 +1,5 @@
+"""Helpers of all floors: limits, settings, counts, quoted values and room in memory."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
