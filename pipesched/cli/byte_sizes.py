@@ -13,11 +13,17 @@ _LEAST_BARE = 1024
 
 
 def parse_bytes(text: str, option: str) -> int:
-    """Return the bytes of a text: GB is 10^9, GiB 2^30.
+    """Return the bytes of a text: GB or gb is 10^9, GiB 2^30; Gb, which are bits, is refused.
 
     Raises:
         InputError: The text is no size, or more than any machine has.
     """
+    bits = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]i?)b\s*", text)
+    if bits is not None:
+        raise InputError(
+            f"{option}: got {text!r}, which are bits, expected bytes; try {bits[1]}{bits[2]}B for bytes, or an eighth "
+            "of the number"
+        )
     match = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     try:
         value = float(match[1]) * BYTE_UNITS[match[2].lower()] if match else math.nan

@@ -63,7 +63,7 @@ COMMANDS = {
 """The module in `commands` and the function of every command, loaded on demand so that no command waits for another."""
 
 
-_EXTRAS = {"torch": "run", "safetensors": "run", "ortools": "optimize"}
+_EXTRAS = {"torch": "run", "safetensors": "run", "ortools": "optimize", "ray": "ray"}
 """The extra of ours that installs a package."""
 
 _COMPLETION = "_PIPESCHED_COMPLETE"

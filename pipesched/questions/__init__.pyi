@@ -1,4 +1,8 @@
 from .optimizing import OptimizeSettings as OptimizeSettings
+from .searching import RECOMPUTES as RECOMPUTES
+from .searching import Recompute as Recompute
+from .searching import SearchSettings as SearchSettings
+from .searching import Workers as Workers
 from .setup import CostSettings as CostSettings
 from .setup import InputShare as InputShare
 from .setup import Jitter as Jitter
@@ -6,3 +10,4 @@ from .setup import JitterSeed as JitterSeed
 from .setup import PredictionSettings as PredictionSettings
 from .simulating import RunCount as RunCount
 from .simulating import SimulateSettings as SimulateSettings
+from .sweeping import SweepSettings as SweepSettings

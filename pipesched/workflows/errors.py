@@ -25,18 +25,15 @@ class ArgumentError(OneLineError):
 
 
 def require_settings(record: Any) -> None:
-    """Refuse a dataclass with an invalid declared setting; integers of numpy become Python integers.
+    """Refuse a dataclass with an invalid declared setting; integers become Python's, and `Counts` a tuple.
 
     Raises:
         ArgumentError: A setting is invalid.
     """
     for fault in faults(record):
         raise ArgumentError(fault)
-    for name in declared(record.__class__):
-        value = getattr(record, name)
-        number = integer(value)
-        if number is not None and type(value) is not int:
-            object.__setattr__(record, name, number)  # it is frozen
+    for name, setting in declared(record.__class__).items():
+        object.__setattr__(record, name, setting.plain(getattr(record, name)))  # it is frozen
 
 
 def require_choice(name: str, value: object, choices: Collection[object]) -> None:

@@ -19,10 +19,12 @@ from .quoting import said as said
 from .quoting import shortened as shortened
 from .quoting import shown as shown
 from .quoting import users_lines as users_lines
+from .settings import Counts as Counts
 from .settings import Declared as Declared
 from .settings import Description as Description
 from .settings import declaration as declaration
 from .settings import declared as declared
 from .settings import faults as faults
 from .settings import option_name as option_name
+from .settings import tuple_of as tuple_of
 from .settings import values_of as values_of

@@ -8,15 +8,19 @@ The command line makes an option of such a field, and the library checks its val
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pipesched.schedules.common.counts import integer
 from pipesched.schedules.common.quoting import said, shown
+
+Counts: TypeAlias = int | Sequence[int]
+"""The type of a setting that is one integer, or several to combine or to choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Description:
         least: Smallest number, or None without a limit.
         most: Largest number, or None without a limit.
         option: Option of the command line, or None for the name of the field, as `option_name` writes it.
+        short: Short option of the command line, as ``-p``, or None without one.
         turned_off: Description of the option of a flag that is on by default, and that the option turns off.
         panel: Heading of the option in the help, or None for the heading of its group.
     """
@@ -36,6 +41,7 @@ class Description:
     least: float | None = None
     most: float | None = None
     option: str | None = None
+    short: str | None = None
     turned_off: str | None = None
     panel: str | None = None
 
@@ -61,6 +67,18 @@ class Declared:
         """The option of the command line."""
         return self.description.option or option_name(self.name)
 
+    @property
+    def is_list(self) -> bool:
+        """Whether the setting is `Counts`: one integer or several."""
+        return Sequence[int] in _alternatives(self.kind) and int in _alternatives(self.kind)
+
+    def plain(self, value: Any) -> Any:
+        """Return a valid value with Python's integers, and `Counts` as a tuple."""
+        if self.is_list and value is not None:
+            return tuple_of(value)
+        number = integer(value)
+        return value if number is None else number
+
     def fault(self, value: object) -> str | None:
         """Return the fault of a value, ``got .., expected ..``, or None for a valid value."""
         kinds = _alternatives(self.kind)
@@ -73,6 +91,8 @@ class Declared:
             return None if is_word else f"got {said(value)}, expected one of {', '.join(map(str, choices))}"
         if bool in kinds:
             return None if isinstance(value, bool) else f"got {said(value)}, expected True or False"
+        if self.is_list and isinstance(value, Iterable) and not isinstance(value, str) and integer(value) is None:
+            return self._fault_of_list(value)
         if int in kinds:
             return self._fault_of_integer(value)
         if float in kinds:
@@ -80,6 +100,17 @@ class Declared:
         types = tuple(map(_plain_type, kinds))
         expected = " or ".join(name for kind in types for name in _names(kind))
         return None if isinstance(value, types) else f"got {said(value)}, expected {expected}"
+
+    def _fault_of_list(self, values: object) -> str | None:
+        items: tuple[object, ...] | None = None
+        if isinstance(values, Collection):
+            with suppress(TypeError):  # an array without dimensions
+                items = tuple(values)
+        if items is None:
+            return f"got {said(values)}, expected a list"
+        if not items:
+            return f"got an empty list, expected at least one; try [{self.description.least or 0:g}]"
+        return next(filter(None, map(self._fault_of_integer, items)), None)
 
     def _fault_of_integer(self, value: object) -> str | None:
         least, most = self.description.least, self.description.most
@@ -101,6 +132,15 @@ class Declared:
         if most is not None and least is not None:
             return f"got {said(value)}, expected a number from {least:g} to {most:g}"
         return f"got {said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
+
+
+def tuple_of(counts: Counts) -> tuple[int, ...]:
+    """Return one integer, or several, as a tuple of Python's integers."""
+    number = integer(counts)
+    if number is not None:
+        return (number,)
+    assert not isinstance(counts, int), "it is no integer"
+    return tuple(map(int, counts))
 
 
 def option_name(name: str) -> str:

@@ -8,15 +8,11 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipesched.profiles.processes import descriptor_as
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search.runners import AnswerT, ItemT, Runner, Take, evaluate_all
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
 
 _PATIENCE_S = 60.0
 """How long a cluster may be without a core, until a machine replaces the lost ones."""
@@ -35,9 +31,9 @@ def make_ray_runner(address: str) -> Runner:
             cluster here.
 
     Raises:
-        SimulationError: Ray is not installed.
+        ModuleNotFoundError: Ray is not installed.
     """
-    ray = _ray()
+    ray: Any = import_module("ray")
 
     def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         logging.getLogger("ray").setLevel(logging.ERROR)  # of its start it tells at every start
@@ -78,10 +74,3 @@ def make_ray_runner(address: str) -> Runner:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-
-
-def _ray() -> ModuleType:
-    try:
-        return import_module("ray")
-    except ModuleNotFoundError as error:
-        raise SimulationError('Ray is not installed; try pip install "pipesched[ray]"') from error

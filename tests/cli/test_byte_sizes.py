@@ -27,3 +27,9 @@ def test_a_size_is_read_as_people_write_it(text, expected):
 def test_what_is_no_size_is_refused_in_one_line(text):
     with pytest.raises(InputError, match=r"^--x: "):
         parse_bytes(text, "--x")
+
+
+@pytest.mark.parametrize(("text", "advice"), [("12Gb", "12GB"), ("1.5 Mib", "1.5MiB"), ("64Kb", "64KB")])
+def test_bits_are_no_size_in_bytes(text, advice):
+    with pytest.raises(InputError, match=f"--x: got '{text}', which are bits, expected bytes; try {advice} for bytes"):
+        parse_bytes(text, "--x")

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from pipesched.cli.errors import InputError
 from pipesched.cli.options.count_list import amounts, counts
 from tests.cli.json_answers import data
 
@@ -23,6 +24,12 @@ LINE = f"sweep -s 1f1b,interleaved,zbv -p 2,4 -m 4:16:x2 -v 1,2 {COSTS} --link b
 )
 def test_counts_are_lists_and_ranges(text, numbers):
     assert counts(text, "-m", 1) == numbers
+
+
+@pytest.mark.parametrize("text", ["8:32:y2", "8:32:2x", "32:8", "8:32:x1", "1:2:3:4"])
+def test_a_range_that_does_not_rise_is_refused_with_ranges_that_do(text):
+    with pytest.raises(InputError, match=f"-m: got '{text}', expected a range that rises, .* try 8:512:x2 or 4:16:4"):
+        counts(text, "-m", 1)
 
 
 def test_amounts_have_units_and_ranges_their_ends():

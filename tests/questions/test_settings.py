@@ -1,21 +1,32 @@
 """A setting is declared once: its option, its keyword, its check and its documentation follow."""
 
 import inspect
-from dataclasses import dataclass
+import re
+import sys
+from dataclasses import MISSING, dataclass
 from typing import Annotated, Literal, get_args
 
 import numpy as np
 import pytest
 
-import pipesched
+import pipesched as library
+from pipesched.cli.main import main
 from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.setting_options import read_setting
 from pipesched.executor import RunSettings
-from pipesched.questions import CostSettings, OptimizeSettings, PredictionSettings, SimulateSettings
+from pipesched.questions import (
+    CostSettings,
+    OptimizeSettings,
+    PredictionSettings,
+    SimulateSettings,
+    SweepSettings,
+)
 from pipesched.schedules.common import Description, declared, faults, option_name, values_of
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, asks, require_settings
 
-DECLARED = [RunSettings, NetworkOptions, CostSettings, PredictionSettings, SimulateSettings, OptimizeSettings]
+QUESTIONS = {"simulate": SimulateSettings, "optimize": OptimizeSettings, "sweep": SweepSettings}
+DECLARED = [RunSettings, NetworkOptions, CostSettings, PredictionSettings, *QUESTIONS.values()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,22 +120,70 @@ def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation(
 
 @pytest.mark.parametrize("record", DECLARED)
 def test_each_setting_has_a_sentence_and_a_valid_default(record):
+    required = {}
     for name, setting in declared(record).items():
         assert setting.description.text[0].isupper(), name
         assert setting.description.text.endswith("."), name
-        assert setting.fault(setting.default) is None, name
-    assert [*faults(record())] == []
+        if setting.default is MISSING:
+            required[name] = 4
+        else:
+            assert setting.fault(setting.default) is None, name
+    assert [*faults(record(**required))] == []
 
 
-def test_questions_have_the_settings_that_are_declared():
-    for function, settings in ((pipesched.simulate, SimulateSettings), (pipesched.optimize, OptimizeSettings)):
-        parameters = inspect.signature(function).parameters
-        assert list(parameters)[:2] == ["schedule", "setup"]
-        for name, setting in declared(settings).items():
-            assert parameters[name].default == setting.default
-            assert setting.description.text in " ".join(function.__doc__.split())
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_each_setting_of_a_question_is_in_the_help_the_signature_and_the_documentation(name, monkeypatch, capsys):
+    function, settings = getattr(library, name), declared(QUESTIONS[name])
+    monkeypatch.setattr(sys, "argv", ["pipesched", name, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    parameters, help_page = inspect.signature(function).parameters, capsys.readouterr().out
+    options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_page))
+    positional = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert len(positional) <= 2
+    for key, setting in settings.items():
+        assert parameters[key].default == (inspect.Parameter.empty if setting.default is MISSING else setting.default)
+        assert setting.description.text in " ".join(function.__doc__.split())
+        assert {setting.option, setting.description.short or setting.option} <= options
+
+
+def test_a_setup_has_the_declared_settings():
     settings = {**declared(CostSettings), **declared(PredictionSettings)}
-    assert settings.keys() < inspect.signature(pipesched.Setup).parameters.keys()
+    assert settings.keys() < inspect.signature(library.Setup).parameters.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [(4, (4,)), ([4, 8], (4, 8)), (np.int64(4), (4,)), (np.array([4, 8]), (4, 8)), (range(1, 3), (1, 2))],
+)
+def test_one_count_or_several_become_a_tuple_of_pythons_integers(value, plain):
+    settings = SweepSettings(num_ranks=value, num_microbatches=1)
+    require_settings(settings)
+    assert settings.num_ranks == plain
+    assert {*map(type, settings.num_ranks)} == {int}
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ([], "got an empty list, expected at least one; try [1]"),
+        ("4", "got '4', expected an integer of at least 1"),
+        ([4, "8"], "got '8', expected an integer of at least 1"),
+        ([4, 0], "got 0, expected at least 1"),
+        (np.array(4.5), "got ndarray(..), expected a list"),
+        (iter([4]), "got list_iterator(..), expected a list"),
+        (None, "got None, expected an integer of at least 1"),
+    ],
+)
+def test_counts_that_are_none_are_refused(value, fault):
+    assert declared(SweepSettings)["num_ranks"].fault(value) == fault
+
+
+def test_counts_are_lists_and_ranges_on_the_command_line():
+    setting = declared(SweepSettings)["num_ranks"]
+    assert read_setting(setting, "8:64:x2,3") == (3, 8, 16, 32, 64)
+    with pytest.raises(ArgumentError, match="--ranks: got '0', expected whole numbers of at least 1"):
+        read_setting(setting, "0")
 
 
 @pytest.mark.parametrize(
@@ -137,13 +196,13 @@ def test_an_option_is_the_name_without_its_kind_and_unit(name, option):
 
 def test_a_name_without_counts_says_how_to_build_it():
     with pytest.raises(ArgumentError, match=r"try pipesched.build\('1f1b', num_ranks=4, num_microbatches=8\)"):
-        pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0))
+        library.simulate("1f1b", library.DeviceCost(1.0, 2.0))
 
 
 def test_a_setup_limits_the_memory_of_every_device():
-    lists, costs = pipesched.build("1f1b", 2, 4), pipesched.DeviceCost(1.0, 2.0, saved_bytes=10)
-    assert pipesched.simulate(lists, costs).fits is None
-    assert pipesched.simulate(lists, pipesched.Setup(costs, limit_bytes=20)).fits is True
-    assert pipesched.simulate(lists, pipesched.Setup(costs, limit_bytes=19)).fits is False
+    lists, costs = library.build("1f1b", 2, 4), library.DeviceCost(1.0, 2.0, saved_bytes=10)
+    assert library.simulate(lists, costs).fits is None
+    assert library.simulate(lists, library.Setup(costs, limit_bytes=20)).fits is True
+    assert library.simulate(lists, library.Setup(costs, limit_bytes=19)).fits is False
     with pytest.raises(ArgumentError, match="limit_bytes: got 0, expected at least 1"):
-        pipesched.Setup(costs, limit_bytes=0)
+        library.Setup(costs, limit_bytes=0)

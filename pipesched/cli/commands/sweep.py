@@ -7,58 +7,47 @@ from typing import Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
-from pipesched.cli.options.common_options import OUTPUT, Json
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.sweep_options import SweepOptions, sweep_setup
-from pipesched.cli.options.tune_options import ray_runner
+from pipesched.cli.options.sweep_options import link_values, parameter_values, sweep_setup
 from pipesched.cli.output.doubts import doubts_of_costs
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.sweep_output import SWEEP, write_sweep
 from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
-from pipesched.questions import Jitter, JitterSeed, RunCount
+from pipesched.questions import Jitter, JitterSeed, SweepSettings
+from pipesched.schedules.common import values_of
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import MAX_PROCESSES, given_stages
+from pipesched.workflows import given_stages
 
 
 @grouped
 def sweep(
-    options: SweepOptions,
+    schedule: Annotated[
+        str,
+        typer.Option("--schedule", "-s", rich_help_panel="Schedule", help="Names, or builders of yours, as 1f1b,zbv."),
+    ],
+    asked: SweepSettings,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            rich_help_panel="Schedule",
+            help="Values of a parameter, key=1,2,4, of the schedules that have it; repeatable.",
+        ),
+    ] = None,
     costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
     network: NetworkOptions = NetworkOptions(),  # noqa: B008
     jitter: Jitter = 0.0,
     seed: JitterSeed = 0,
-    runs: RunCount = RunCount(),  # noqa: B008
-    by: Annotated[
-        str | None,
-        typer.Option(help="Column for the order (default: s_per_sample with a profile, else s_per_microbatch)."),
-    ] = None,
-    no_steady: Annotated[
-        bool,
-        typer.Option(
-            "--no-steady", help="Skip the longer runs for the steady-state time if one batch does not show it."
-        ),
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes (default: one per core).", min=1, max=MAX_PROCESSES)
-    ] = None,
-    ray: Annotated[
-        str | None, typer.Option(help="Ray cluster to sweep on, in place of --workers: its address, or local.")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Journal of the sweep; a stopped sweep continues from it.")
-    ] = None,
     top: Annotated[int, typer.Option(help="Rows to show.", min=1)] = 10,
     json: Json = False,
     out: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-            help="Write all settings, .csv, .json, .parquet, .md, or a picture, .png, .svg, .pdf, .html; repeatable.",
+        out_option(
+            "Write all settings, .csv, .json, .parquet, .md, a picture, .png, .svg, .pdf, or .html; repeatable."
         ),
     ] = None,
 ) -> None:
@@ -67,28 +56,29 @@ def sweep(
     Values are lists and ranges: 1,2,4 or 8:512:x2 or 4:16:4; also in --set and --link (--link bandwidth=1GB/s,10GB/s).
     An invalid setting has a row with the reason. Exits with 1 if nothing fits.
     """
-    from pipesched.workflows.simulating import require_runs
-    from pipesched.workflows.sweeping import SweepJudge, sweep_settings
-
     outputs = out or []
-    check_outputs(*((path, SWEEP) for path in outputs), journal=resume)
-    if workers is not None and ray is not None:
-        raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
+    check_outputs(*((path, SWEEP) for path in outputs), journal=None if asked.resume is None else Path(asked.resume))
+    names = [name.strip() for name in schedule.split(",") if name.strip()]
+    if not names:
+        raise InputError(f"--schedule: got {schedule!r}, expected names; try 1f1b,zbv")
     setup = sweep_setup(costs, network, jitter, seed)
-    settings = options.space(costs, setup).settings()
-    num_runs = require_runs(runs.num_runs, jitter)
-    judge = SweepJudge(setup, not no_steady, in_flags, num_runs)
-    with progress_bar(f"predicting {len(settings)} settings") as tick:
-        result = sweep_settings(
-            settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
+    with progress_bar("predicting settings") as tick:
+        result = pipesched.sweep(
+            names,
+            setup,
+            **values_of(asked),
+            parameters=parameter_values(parameters or (), names),
+            link=link_values(costs.machines),
+            say=in_flags,
+            progress=tick,
         )
     notes = doubts_of_costs(setup.loaded_costs, costs.machines)
     notes += given_stages(setup.loaded_costs) if setup.partition is None else []
     limit = costs.machines.limit_text()
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
-    if num_runs > 1:
-        limits.append(f"each setting is the run of median makespan of {num_runs} with jitter {jitter:g}")
-    said = [*judge.uneven_cuts(result.fitting[:top]), *limits, *notes]
+    if asked.num_runs > 1:
+        limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
+    said = [*result.uneven_cuts(top), *limits, *notes]
     for path in outputs:
         write_sweep(result, path, said)
     if json:

@@ -63,7 +63,11 @@ def _ranged(part: str, place: str, read: Callable[[str], float]) -> list[float]:
     first, last, *steps = (piece.strip() for piece in part.split(":"))
     step = steps[0] if len(steps) == 1 else "1"
     is_factor = step.startswith("x")
-    low, high, by = read(first), read(last), read(step.removeprefix("x"))
+    low, high = read(first), read(last)
+    try:
+        by = read(step.removeprefix("x"))
+    except InputError:
+        by = 0.0
     if len(steps) > 1 or high < low or by <= (1 if is_factor else 0) or (is_factor and low <= 0):
         raise InputError(
             f"{place}: got {part!r}, expected a range that rises, first:last:step or first:last:xfactor; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -10,24 +11,34 @@ import typer
 
 from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import in_flags
+from pipesched.cli.options.count_list import counts
 from pipesched.executor import RunSettings
-from pipesched.schedules.common import Declared, declared, option_name
+from pipesched.schedules.common import MAX_NUMBER, Declared, declared, option_name, tuple_of
 
 
 def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any, object]:
-    """Return the type of a setting, annotated as typer takes it, and the default of its option.
+    """Return the type of a setting, annotated as typer takes it, and the default of its option, or `MISSING`.
 
     Args:
         setting: The setting.
         help_text: Help of the option, in place of the description of the setting.
     """
-    description = setting.description
-    default = None if setting.default is MISSING else setting.default
+    description, default = setting.description, setting.default
+    names = [setting.option, *([] if description.short is None else [description.short])]
     if description.turned_off is not None:
-        return Annotated[bool, typer.Option(setting.option, help=description.turned_off, callback=_is_on)], False
-    least, most = (None, None) if is_size(setting) else (description.least, description.most)
-    text = in_flags(help_text or description.text)
-    option = typer.Option(setting.option, help=text, min=least, max=most, rich_help_panel=description.panel)
+        flag = typer.Option(*names, help=description.turned_off, callback=_is_on, rich_help_panel=description.panel)
+        return Annotated[bool, flag], False
+    is_text = is_size(setting) or setting.is_list
+    if setting.is_list and default not in (None, MISSING):
+        default = ",".join(map(str, tuple_of(default)))
+    option = typer.Option(
+        *names,
+        help=in_flags(help_text or description.text),
+        metavar="N,N" if setting.is_list else None,
+        min=None if is_text else description.least,
+        max=None if is_text else description.most,
+        rich_help_panel=description.panel,
+    )
     return Annotated[_option_kind(setting), option], default
 
 
@@ -40,8 +51,11 @@ def read_setting(setting: Declared, value: Any) -> Any:
     """Return the value of a setting from the value of its option.
 
     Raises:
-        InputError: The text is no size.
+        InputError: The text is no size, or no list of numbers.
     """
+    if setting.is_list and isinstance(value, str):
+        least, most = setting.description.least, setting.description.most
+        return counts(value, setting.option, int(least or 0), int(most or MAX_NUMBER))
     return parse_bytes(value, setting.option) if is_size(setting) and isinstance(value, str) else value
 
 
@@ -53,9 +67,10 @@ def setting_words(name: str, value: object) -> list[str]:
 
 
 def _option_kind(setting: Declared) -> Any:
-    """Return the type that typer reads: of several types a text, and for a size in bytes a text too."""
+    """Return the type that typer reads: a path or text of several types, and a text for sizes and lists."""
     kinds = get_args(setting.kind) if get_origin(setting.kind) in (Union, UnionType) else (setting.kind,)
-    kind: Any = str if is_size(setting) or str in kinds else next(kind for kind in kinds if kind is not NoneType)
+    is_text = is_size(setting) or setting.is_list or str in kinds
+    kind: Any = Path if Path in kinds else str if is_text else next(kind for kind in kinds if kind is not NoneType)
     if any(get_origin(other) is Literal for other in kinds):
         return setting.kind
     return kind | None if NoneType in kinds else kind

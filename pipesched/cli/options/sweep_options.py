@@ -1,95 +1,43 @@
-"""Options of ``pipesched sweep``: the values to combine."""
+"""Options of ``pipesched sweep`` with lists of values: ``--set`` and ``--link``; and its setup."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-import typer
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.count_list import amounts, counts
+from pipesched.cli.options.count_list import amounts
 from pipesched.cli.options.key_values import integers, long_key, read_integer, unknown_key
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.schedules.common import values_of
 from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.schedules.builders import Parameter
     from pipesched.workflows.simulating import Setup
-    from pipesched.workflows.sweeping import ParameterNumber, SweepSpace
+    from pipesched.workflows.sweeping import ParameterNumber
 
 
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """The values to combine: lists and ranges, as ``1,2,4``, ``8:512:x2`` and ``4:16:4``."""
+def parameter_values(texts: Sequence[str], names: Sequence[str]) -> dict[str, tuple[ParameterNumber, ...]]:
+    """Return the values of each parameter in ``--set key=1,2,other=3``.
 
-    panel: ClassVar[str] = "Schedule"
-    schedule: Annotated[str, typer.Option("--schedule", "-s", help="Names, or builders of yours, as 1f1b,zbv.")]
-    ranks: Annotated[
-        str, typer.Option("--ranks", "-p", metavar="N,N", help="Ranks of the pipeline, as 4,8 or 4:64:x2.")
-    ]
-    microbatches: Annotated[
-        str, typer.Option("--microbatches", "-m", metavar="N,N", help="Micro-batches, as 8:512:x2 or 8:64:8.")
-    ]
-    chunks: Annotated[
-        str | None,
-        typer.Option("--chunks", "-v", metavar="N,N", help="Stages per rank, of the schedules that take them."),
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Values of a parameter, key=1,2,4, of the schedules that have it; repeatable."),
-    ] = None
-    recompute: Annotated[
-        Literal["no", "yes", "both"], typer.Option(help="Recompute activations from the input of each stage.")
-    ] = "no"
-    microbatch_sizes: Annotated[
-        str | None, typer.Option(help="Samples of a micro-batch, with --profile, as 1,2,4.")
-    ] = None
-    where: Annotated[str | None, typer.Option(help="Condition on settings: 'm % p == 0 and p * v in (8, 16)'.")] = None
+    Args:
+        texts: The texts of the option.
+        names: Names of the schedules.
 
-    def space(self, costs: CostOptions, setup: Setup) -> SweepSpace:
-        """Return the space of all settings.
+    Raises:
+        InputError: A value cannot be read, or no schedule has the parameter.
+        ScheduleError: A schedule does not exist.
+    """
+    from pipesched.workflows.arguments import entry_of
 
-        Raises:
-            InputError: A value cannot be read.
-            ArgumentError: A value makes no sense, or no schedule takes it.
-            ScheduleError: A schedule does not exist.
-        """
-        from pipesched.workflows.sweeping import make_sweep_space
-
-        if self.microbatch_sizes is not None and costs.microbatch_size is not None:
-            raise InputError("--microbatch-sizes: got --microbatch-size too, expected one of them; leave one out")
-        sizes = counts(self.microbatch_sizes, "--microbatch-sizes", 1) if self.microbatch_sizes is not None else None
-        names = [name.strip() for name in self.schedule.split(",") if name.strip()]
-        if not names:
-            raise InputError(f"--schedule: got {self.schedule!r}, expected names; try 1f1b,zbv")
-        return make_sweep_space(
-            names,
-            setup.loaded_costs,
-            num_ranks=counts(self.ranks, "--ranks", 1),
-            num_microbatches=counts(self.microbatches, "--microbatches", 1),
-            num_chunks=None if self.chunks is None else counts(self.chunks, "--chunks", 1),
-            parameters=self._parameters(names),
-            recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
-            microbatch_sizes=sizes or _given(costs.microbatch_size),
-            link=link_values(costs.machines),
-            where=self.where,
-        )
-
-    def _parameters(self, names: Sequence[str]) -> dict[str, tuple[ParameterNumber, ...]]:
-        from pipesched.workflows.arguments import entry_of
-
-        known = {parameter.name: parameter for name in names for parameter in entry_of(name).parameters}
-        texts = dict[str, str]()
-        for line in self.settings or ():
-            texts |= value_lists(line, "--set", known, "advance=1,2")
-        return {name: _values(known[name], text) for name, text in texts.items()}
-
-
-def _given(size: int | None) -> tuple[int] | None:
-    return None if size is None else (size,)
+    known = {parameter.name: parameter for name in names for parameter in entry_of(name).parameters}
+    values = dict[str, str]()
+    for text in texts:
+        values |= value_lists(text, "--set", known, "advance=1,2")
+    return {name: _values(known[name], text) for name, text in values.items()}
 
 
 def _values(parameter: Parameter, text: str) -> tuple[ParameterNumber, ...]:
@@ -150,12 +98,11 @@ def sweep_setup(costs: CostOptions, network: NetworkOptions, jitter: float, seed
 
     machines = replace(costs.machines, link=None, memory_limit=None)
     return Setup(
-        costs=costs.source(None),
-        cluster=machines.load(1, "a sweep") if machines.are_given else None,
-        partition=costs.partition,
-        input_share=costs.input_share,
-        network=network,
-        limit_bytes=costs.machines.limit_bytes(),
+        costs.source(None),
+        machines.load(1, "a sweep") if machines.are_given else None,
+        network,
+        costs.machines.limit_bytes(),
+        **values_of(costs),
         jitter=jitter,
         seed=seed,
     )

@@ -27,6 +27,7 @@ from .model_arguments import require_possible as require_possible
 from .own_builder import Builder as Builder
 from .own_builder import names_builder as names_builder
 from .own_builder import own_entry as own_entry
+from .own_builder import read_workers as read_workers
 from .own_builder import require_one_step as require_one_step
 from .own_builder import workers_for as workers_for
 from .plan_arguments import is_same_model as is_same_model

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from pipesched.profiles.processes import prints_to_stderr, users_folders, users_module
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
@@ -25,6 +25,10 @@ from pipesched.schedules.common import integer, shown, users_lines
 from pipesched.schedules.transforms import microbatches_per_step
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments.own_lists import builder_rows, builder_schedule
+
+if TYPE_CHECKING:
+    from pipesched.questions import SearchSettings
+    from pipesched.simulator.search import Runner
 
 Builder: TypeAlias = Callable[..., Any]
 """Called with (num_ranks, num_microbatches) and keywords; returns a Schedule, or the ops of each rank."""
@@ -117,6 +121,27 @@ def workers_for(schedules: Sequence[str], num_workers: int | None) -> int | None
             "expected 1; leave it out, or put the function into a module of its own"
         )
     return 1 if hidden else num_workers
+
+
+def read_workers(settings: SearchSettings, schedules: Sequence[str]) -> tuple[int | None, Runner | None]:
+    """Return the number of processes of a search, None for one per core, and its runner on a Ray cluster.
+
+    Raises:
+        ArgumentError: The settings contradict each other, or another process cannot import one of the `schedules`.
+        ModuleNotFoundError: Ray is not installed.
+    """
+    if settings.ray is None:
+        return workers_for(schedules, settings.num_workers), None
+    if settings.num_workers is not None:
+        raise ArgumentError("ray: got `num_workers` too, expected one of them: a cluster has its own; leave one out")
+    if workers_for(schedules, None) is not None:
+        raise ArgumentError(
+            "ray: got it with a function that no other process can import, expected none; put the function into a "
+            "module of its own"
+        )
+    from pipesched.simulator.search import make_ray_runner
+
+    return None, make_ray_runner(settings.ray)
 
 
 def _label(builder: Builder) -> str:

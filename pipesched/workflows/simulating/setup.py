@@ -13,7 +13,7 @@ from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
 from pipesched.schedules import Schedule
-from pipesched.schedules.common import Description
+from pipesched.schedules.common import Description, declared
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
@@ -194,3 +194,15 @@ def read_setup_argument(setup: SetupArgument) -> Setup:
     expected = "a Setup, or costs; try pipesched.Setup(pipesched.DeviceCost(1.0, 2.0))"
     require_kind("setup", setup, SetupArgument, expected)
     return setup if isinstance(setup, Setup) else Setup(setup)
+
+
+def require_unused(setup: Setup, question: str, *names: str) -> None:
+    """Refuse settings of a setup that a question does not use.
+
+    Raises:
+        ArgumentError: A setting has another value than its default.
+    """
+    for name in names:
+        value = getattr(setup, name)
+        if value != declared(Setup)[name].default:
+            raise ArgumentError(f"setup: got `{name}={value}`, expected none: {question} does not use it; leave it out")

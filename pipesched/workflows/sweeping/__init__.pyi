@@ -3,6 +3,4 @@ from .sweep_judge import SweepJudge as SweepJudge
 from .sweep_result import SweepResult as SweepResult
 from .sweep_space import ParameterNumber as ParameterNumber
 from .sweep_space import SweepSpace as SweepSpace
-from .sweeping import make_sweep_space as make_sweep_space
 from .sweeping import sweep as sweep
-from .sweeping import sweep_settings as sweep_settings

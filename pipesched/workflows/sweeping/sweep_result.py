@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.profiles.clusters import Cluster
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, pareto_front
 from pipesched.workflows import Table, with_nan
+from pipesched.workflows.simulating import Setup
+from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,13 +28,13 @@ class SweepResult:
         outcomes: The fitting outcomes by rising `by`, then the unfitting, then the invalid ones.
         by: Name of the measure that orders them.
         columns: The columns of the table: settings, then measures.
-        num_devices: Devices of the cluster; None: the devices of the largest setting.
+        setup: The common inputs of all settings.
     """
 
     outcomes: tuple[SweptOutcome, ...]
     by: str
     columns: tuple[str, ...]
-    num_devices: int | None = None
+    setup: Setup
 
     def __repr__(self) -> str:
         return f"SweepResult({self._counted()})"
@@ -142,6 +145,10 @@ class SweepResult:
         ]
         return Table(self.title, cells, "\n".join(lines))
 
+    def uneven_cuts(self, top: int = 10) -> list[str]:
+        """Return at most three lines on stages with unequal numbers of layers among the first `top` that fit."""
+        return SweepJudge(self.setup).uneven_cuts(self.fitting[:top])
+
     def _repr_html_(self) -> str:
         return self.table().to_html()
 
@@ -155,7 +162,9 @@ class SweepResult:
     def _idle_devices(self) -> list[str]:
         """Return a line if the best setting leaves devices idle, with the best setting on all devices."""
         best = self.best
-        most = self.num_devices or max(outcome.setting.num_ranks for outcome in self.outcomes)
+        cluster = self.setup.cluster
+        largest = max(outcome.setting.num_ranks for outcome in self.outcomes)
+        most = len(cluster.devices) if isinstance(cluster, Cluster) else largest
         if best is None or best.setting.num_ranks >= most:
             return []
         idle = f"{best.setting.label} leaves {most - best.setting.num_ranks} of {most} devices idle"

@@ -50,10 +50,6 @@ class SweepSpace:
         """The names that a condition may use."""
         return (*SETTING_COLUMNS, *self.parameters, *self.link)
 
-    def under(self, condition: SettingCondition) -> SweepSpace:
-        """Return the part of the space in which a condition holds."""
-        return replace(self, condition=condition)
-
     @property
     def num_settings(self) -> int:
         """The number of settings without the condition."""

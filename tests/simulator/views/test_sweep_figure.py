@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import pipesched
 from pipesched.simulator import SimulationError
 from pipesched.simulator.search import SweptOutcome, SweptSetting, measured_columns, ordered_by
 from pipesched.simulator.views import draw_sweep, sweep_figure
@@ -91,7 +92,8 @@ def test_where_nothing_could_be_predicted_there_is_no_picture():
 def test_a_page_has_the_table_and_the_picture(tmp_path):
     page = tmp_path / "sweep.html"
     columns = measured_columns(outcome.setting for outcome in outcomes())
-    page.write_text(SweepResult(ordered_by(outcomes(), "makespan_s"), "makespan_s", columns).page())
+    setup = pipesched.Setup(pipesched.DeviceCost(1.0, 2.0))
+    page.write_text(SweepResult(ordered_by(outcomes(), "makespan_s"), "makespan_s", columns, setup).page())
     shown, console = opened(page, tmp_path)
     assert console == []
     assert "12 settings, 1 over memory, best by makespan_s" in shown

@@ -1,5 +1,6 @@
 """A sweep says of every setting what `simulate` says of it, in any order and however it is shared out."""
 
+import inspect
 import json
 import signal
 import subprocess
@@ -28,7 +29,8 @@ LINK = {"latency_s": [0.0, 0.125], "bandwidth_bytes_per_s": [16.0, 1e3]}
 
 def small(**others):
     usual = {"schedules": ["1f1b", "zbv"], "num_ranks": [2, 3], "num_microbatches": [2, 4]}
-    return pipesched.sweep(costs=COSTS, **{**usual, **others})
+    conditions = {name: others.pop(name) for name in inspect.signature(pipesched.Setup).parameters if name in others}
+    return pipesched.sweep(setup=pipesched.Setup(COSTS, **conditions), **{**usual, **others})
 
 
 def require_as_simulated(row, simulation):
@@ -48,7 +50,7 @@ def require_as_simulated(row, simulation):
 def test_lists_that_are_simulated_have_a_row_for_every_link(name, break_even, monkeypatch):
     monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", break_even)
     link = {"bandwidth_bytes_per_s": [8.0, 16.0, 32.0]}
-    rows = pipesched.sweep(costs=COSTS, schedules=[name], num_ranks=[4], num_microbatches=[8], link=link).to_rows()
+    rows = pipesched.sweep([name], COSTS, num_ranks=[4], num_microbatches=[8], link=link).to_rows()
     assert sorted(row["bandwidth_bytes_per_s"] for row in rows) == link["bandwidth_bytes_per_s"]
     for row in rows:
         cluster = pipesched.flat(4, pipesched.Link(bandwidth_bytes_per_s=row["bandwidth_bytes_per_s"]))
@@ -64,7 +66,7 @@ def test_costs_that_say_no_bytes_have_a_row_for_every_link_too(name, break_even,
     monkeypatch.setattr("pipesched.schedules.columns.machine_code.BREAK_EVEN", break_even)
     costs = pipesched.DeviceCost(1.0, backward_input_s=1.0, backward_weight_s=1.0)
     link = {"latency_s": [0.0, 0.5, 1.0]}
-    rows = pipesched.sweep(costs=costs, schedules=[name], num_ranks=[4], num_microbatches=[8], link=link).to_rows()
+    rows = pipesched.sweep([name], costs, num_ranks=[4], num_microbatches=[8], link=link).to_rows()
     assert [row["latency_s"] for row in rows] == link["latency_s"]
     for row in rows:
         cluster = pipesched.flat(4, pipesched.Link(row["latency_s"]))
@@ -82,7 +84,7 @@ def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monk
     )
     counts = {"num_ranks": [2, 4], "num_microbatches": [4, 8], "num_chunks": [1, 2]}
     link = {"bandwidth_bytes_per_s": [1e6, 1e9]}
-    rows = pipesched.sweep(costs=costs, schedules=["1f1b", "interleaved", "zbv"], **counts, link=link).to_rows()
+    rows = pipesched.sweep(["1f1b", "interleaved", "zbv"], costs, **counts, link=link).to_rows()
     assert len(rows) == (1 + 2 + 1) * 2 * 2 * 2
     for row in rows:
         simulation = pipesched.simulate(
@@ -113,9 +115,9 @@ def test_stages_per_rank_are_told_where_nobody_gave_them():
 
 def test_every_row_is_what_simulate_says_of_the_setting():
     asked = (["1f1b", "interleaved", "zb_h2", "pipedream"], [2, 3], [3, 6], [False, True], *LINK.values())
-    names, ranks, microbatches, recomputes, *_ = asked
-    result = pipesched.sweep(names, COSTS, num_ranks=ranks, num_microbatches=microbatches, recomputes=recomputes,
-                             num_chunks=[2], link=LINK, limit_bytes=400)  # fmt: skip
+    names, ranks, microbatches, *_ = asked
+    result = pipesched.sweep(names, pipesched.Setup(COSTS, limit_bytes=400), num_ranks=ranks, num_chunks=[2],
+                             num_microbatches=microbatches, recompute="both", link=LINK)  # fmt: skip
     rows = {tuple(row[name] for name in ("schedule", "num_ranks", "num_microbatches", "recomputes", *LINK)): row
             for row in result.to_rows()}  # fmt: skip
     assert rows.keys() == {*product(*asked)}
@@ -227,7 +229,7 @@ def test_several_runs_without_jitter_are_refused():
 
 
 def test_the_best_comes_first_and_the_front_is_beaten_by_none():
-    result = small(recomputes=[False, True], num_microbatches=[2, 4, 8])
+    result = small(recompute="both", num_microbatches=[2, 4, 8])
     values = [(outcome.s_per_microbatch, outcome.held_bytes) for outcome in result.outcomes]
     assert values == sorted(values)
     front = {value for value in values if not any(a <= value[0] and b <= value[1] and (a, b) != value
@@ -302,7 +304,8 @@ def test_many_links_have_the_best_of_all_cuts_without_jitter(name, jitter):
     widths = [100.0 * 1.1**k for k in range(100)]
     measure = "steady_s_per_microbatch" if name == "pipedream" else "makespan_s"
     lists = pipesched.build(name, **asked)
-    rows = pipesched.sweep([name], costs, **asked, link={"bandwidth_bytes_per_s": widths}, jitter=jitter, seed=1)
+    setup = pipesched.Setup(costs, jitter=jitter, seed=1)
+    rows = pipesched.sweep([name], setup, **asked, link={"bandwidth_bytes_per_s": widths})
     swept = rows.to_frame().set_index("bandwidth_bytes_per_s")[measure]
     cuts = [[first, second, 7 - first - second] for first in range(1, 6) for second in range(1, 7 - first)]
     for width in widths[2::10]:
@@ -366,6 +369,9 @@ def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
         ({"where": "m % 0"}, "where: got 'm % 0', expected a condition: integer"),
         ({"num_microbatches": range(1, 300_000)}, "a sweep: got 1,199,996 settings, expected at most 1,000,000"),
         ({"num_microbatches": [999_999_999]}, "none of 4 settings can be; the first: schedule"),
+        ({"recompute": [True]}, r"recompute: got list\(..\), expected one of no, yes, both"),
+        ({"num_workers": 2, "ray": "local"}, "ray: got `num_workers` too, expected one of them"),
+        ({"buffers": "at_use"}, "setup: got `buffers=at_use`, expected none: sweep does not use it"),
         ({"cluster": pipesched.flat(2), "link": {"latency_s": [1]}}, "link: got a cluster too"),
     ],
 )
@@ -379,4 +385,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, fault, tmp_path):
 
 def test_a_limit_needs_bytes_to_be_held_against():
     with pytest.raises(ArgumentError, match="limit_bytes: got costs that say no bytes"):
-        pipesched.sweep(["1f1b"], pipesched.DeviceCost(1.0, 2.0), num_ranks=[2], num_microbatches=[2], limit_bytes=5)
+        pipesched.sweep(
+            ["1f1b"], pipesched.Setup(pipesched.DeviceCost(1.0, 2.0), limit_bytes=5), num_ranks=2, num_microbatches=2
+        )

@@ -1,0 +1,36 @@
+"""The settings that searches share: recomputation, processes, and the file to continue from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pipesched.schedules.common import Description
+
+RecomputeChoice: TypeAlias = Literal["no", "yes", "both"]
+Recompute: TypeAlias = Annotated[
+    RecomputeChoice, Description("Recompute activations from the input of each stage.", panel="Schedule")
+]
+RECOMPUTES: dict[RecomputeChoice, tuple[bool, ...]] = {"no": (False,), "yes": (True,), "both": (False, True)}
+"""The values of `Recompute`, as flags."""
+
+Workers: TypeAlias = Annotated[
+    int | None,
+    Description("Processes (default: one per core if that is faster).", least=1, most=1024, panel="Search"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as two of them are joined
+class SearchSettings:
+    """The machines of a search, and its journal."""
+
+    num_workers: Workers = None
+    ray: Annotated[
+        str | None,
+        Description("Ray cluster to search on, in place of `num_workers`: its address, or local.", panel="Search"),
+    ] = None
+    resume: Annotated[
+        str | Path | None,
+        Description("Journal of the search; a stopped search continues from it.", panel="Search"),
+    ] = None
