@@ -47,7 +47,6 @@ def features(draw: Draw) -> Iterator[str]:
         "overlap": costs.overlap > 0,
         "compression": costs.compression is not None,
         "jitter": "jitter" in more,
-        "seconds given op by op": "given" in more,
     }
     yield from (name for name, is_there in has.items() if is_there)
 

@@ -47,8 +47,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute, Step
 from pipesched.schedules.transforms import compute_only
-from pipesched.simulator.engine import OpSeconds
-from pipesched.simulator.fast import simulate_arrays
+from pipesched.simulator.engine import OpSeconds, simulate_lists
 
 SIZES = {"1-2 ms": (256, 64, 6), "4-8 ms": (512, 64, 8), "50-100 ms": (1024, 256, 12)}
 """Forward to backward of an op -> (width, samples in a micro-batch, layers of a stage)."""
@@ -73,7 +72,7 @@ def longest_path_s(schedule: Schedule, durations: dict[str, float]) -> float:
     """Return the makespan of `schedule` when handing over costs nothing."""
     lowered = lower(schedule)
     given = [[OpSeconds(work_s=durations.get(str(op), 0.0)) for op in row] for row in lowered.ops]
-    return simulate_arrays(lowered, uniform(schedule.num_stages, 1.0, 1.0), given=given).makespan_s
+    return simulate_lists(lowered, uniform(schedule.num_stages, 1.0, 1.0), given=given).makespan_s
 
 
 class TimedStage(PipelineStage):

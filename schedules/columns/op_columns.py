@@ -129,6 +129,10 @@ class OpColumns:
         computed = (self.codes < SEND_F) | (self.codes >= OVERLAPPED)
         return 1 + int(np.max(self.stages, where=computed, initial=-1))
 
+    def rank_of(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the rank of each of some cells."""
+        return np.searchsorted(self.begins, cells, side="right") - 1
+
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Return the stages that something is computed for on `rank`, in ascending order."""
         cells = slice(int(self.begins[rank]), int(self.begins[rank + 1]))

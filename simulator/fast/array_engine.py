@@ -8,7 +8,7 @@ It covers all of `simulator.engine`. Lists that cannot finish are handed to SimP
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from typing import Any, final
@@ -20,7 +20,7 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.columns import machine_code
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError, engine
-from pipesched.simulator.engine import OpSeconds, require_given, require_simulable
+from pipesched.simulator.engine import require_simulable
 from pipesched.simulator.fast.list_compiler import compile_lists
 from pipesched.simulator.fast.loaded_program import LoadedProgram
 from pipesched.simulator.fast.program import Program
@@ -38,14 +38,13 @@ def simulate_arrays(
     network: NetworkOptions = USUAL_NETWORK,
     jitter: float = 0.0,
     seed: int = 0,
-    given: Sequence[Sequence[OpSeconds]] | None = None,
 ) -> Timeline:
     """Predict the time of every op of `schedule`.
 
-    Args, errors and result are the same as in `simulate_lists`.
+    Args, errors and result are the same as in `simulate_lists`, without given seconds.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
-    return CompiledLists(schedule, costs, cluster, network, given).timeline(jitter, seed)
+    return CompiledLists(schedule, costs, cluster, network).timeline(jitter, seed)
 
 
 @final
@@ -57,7 +56,6 @@ class CompiledLists:
         costs: Seconds of each op alone on its device.
         cluster: Devices and links.
         network: How messages go.
-        given: Seconds of single ops, as in `simulate_lists`.
 
     Raises:
         As `simulate_lists` does.
@@ -69,19 +67,15 @@ class CompiledLists:
         costs: StageCosts,
         cluster: Cluster,
         network: NetworkOptions = USUAL_NETWORK,
-        given: Sequence[Sequence[OpSeconds]] | None = None,
     ) -> None:
         require_simulable(schedule, costs, cluster, network, 0.0)
         self._lowered = lower(schedule)
-        self._costs, self._cluster, self._network, self._given = costs, cluster, network, given
-        if given is not None:
-            require_given(given, self._lowered)
+        self._costs, self._cluster, self._network = costs, cluster, network
         self._program: Program | None = None  # None if SimPy has to report an error
         self._loaded: LoadedProgram | None = None
         self._held: tuple[HeldBytes, ...] | None = None
         with suppress(*_UNABLE):
-            has_hand_over = cluster.has_hand_over
-            self._program = compile_lists(self._lowered, network, has_hand_over=has_hand_over, given=given)
+            self._program = compile_lists(self._lowered, network, has_hand_over=cluster.has_hand_over)
 
     def under(self, costs: StageCosts, cluster: Cluster) -> CompiledLists:
         """Return the same lists under other costs and on other machines.
@@ -140,8 +134,7 @@ class CompiledLists:
 
     def _simpys(self, jitter: float, seed: int) -> Timeline:
         return engine.simulate_lists(
-            self._lowered, self._costs, self._cluster, network=self._network, jitter=jitter, seed=seed,
-            given=self._given,
+            self._lowered, self._costs, self._cluster, network=self._network, jitter=jitter, seed=seed
         )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ same sums, so simultaneous events happen in the same order. A rank runs its inst
 
     WORK     its device computes; beside others where ranks share the device or messages slow it
     OWN      the device does the rank's own work, if that takes any time
-    PAUSE    seconds pass as they are
     SEND     the sender's side of a transfer is posted
     RECV     the receiver's side
     REDUCE   a replica's side of a reduction
@@ -23,7 +22,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any
 
-from pipesched.simulator.fast.loop_arrays import ALONE, MARK, OWN, PAUSE, RECV, REDUCE, SEND, SHARED, WAIT
+from pipesched.simulator.fast.loop_arrays import ALONE, MARK, OWN, RECV, REDUCE, SEND, SHARED, WAIT
 
 ALARM, LEFT, CHUNK, ROUND, SLOW, SLOWS, SLOWED = range(7)
 """Kinds of events: the first run on something shared is over, a message has left its wire or its next chunk may, the
@@ -70,14 +69,14 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
         Whether all ranks finished; False if one waits forever.
     """
     _, kinds, targets, takes, seconds, utilisations, sharers = instructions
-    channels, following, loads, load_bytes, load_s, _, wires, modes, wire_sharers, latencies = transfers[:10]
-    bandwidths, queues, slowed_begins, slowed = transfers[10:]
+    channels, following, loads, load_bytes, load_s, wires, modes, wire_sharers, latencies = transfers[:9]
+    bandwidths, queues, slowed_begins, slowed = transfers[9:]
     members, way_begins, way_queues, way_untils, way_seconds, round_begins = reductions[:6]
     round_counts, round_occupied, round_seconds, round_queue_begins, round_queues = reductions[6:]
     is_eager, chunk_bytes, slowdown, _, _, _ = rules
-    at, at_s, start_s, end_s, late_s, posted, first_waiters, next_waiters = state[:8]
-    due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
-    virtual_s, read_s, rates, alarms, num_transfers, first_runs, next_runs, run_ends, run_shares = state[14:]
+    at, at_s, start_s, end_s, posted, first_waiters, next_waiters = state[:7]
+    due, num_due, left_bytes, phases, rounds, free_s = state[7:13]
+    virtual_s, read_s, rates, alarms, num_transfers, first_runs, next_runs, run_ends, run_shares = state[13:]
     num_ranks, num_channels, num_sent = len(sharers), len(wires), len(following)
     events = [(0.0, rank, rank) for rank in range(num_ranks)]
     now, number, num_over = 0.0, num_ranks, 0
@@ -126,8 +125,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
         while True:
             if known >= 0:  # a transfer or reduction has its end: its waiters continue
                 over_s = end_s[known]
-                if late_s[known]:
-                    over_s = max(start_s[known], over_s + late_s[known])
                 waiter, first_waiters[known] = first_waiters[known], -1
                 while waiter >= 0:
                     owner, waits_s = event(SLOWED, waiter - num_ranks), over_s - now
@@ -149,8 +146,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             waits, awaited = rank, target
                             at[rank], who = i + 1, -1
                             break
-                        if late_s[target]:
-                            over_s = max(start_s[target], over_s + late_s[target])
                         over_s -= seconds[takes[i]]
                         i += 1
                         if over_s > now:
@@ -158,22 +153,20 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                             heappush(events, (now + (over_s - now), number, rank))
                             at[rank], who = i, -1
                         continue
-                    if kind <= PAUSE:  # one of the three that take the rank's time
+                    if kind <= OWN:  # or WORK
                         takes_s = seconds[takes[i]]
                         if kind == OWN and takes_s == 0.0:
                             i += 1
                             continue
                         number += 1
                         at[rank], who = i + 1, -1
-                        if kind == PAUSE or sharers[rank] < 0:
+                        if sharers[rank] < 0:
                             heappush(events, (now + takes_s, number, rank))
                         else:
                             begins, runs, run_shares[rank] = sharers[rank], rank, utilisations[takes[i]]
                     elif kind <= RECV:  # or SEND
                         target = targets[i]
                         posted[target] += 1
-                        if kind == RECV:
-                            late_s[target] = seconds[takes[i]]
                         i += 1
                         if (kind == SEND) if is_eager else (posted[target] == 2):
                             channel = channels[target]
@@ -196,7 +189,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                                     break
                     elif kind == REDUCE:
                         target = targets[i]
-                        late_s[target] = seconds[takes[i]]
                         posted[target] += 1
                         i += 1
                         if posted[target] == members[target - num_sent]:
@@ -320,8 +312,6 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 if over_s < 0.0:
                     waits, awaited = num_ranks + awaits, awaits
                 else:
-                    if late_s[awaits]:
-                        over_s = max(start_s[awaits], over_s + late_s[awaits])
                     if over_s > now:
                         number += 1
                         heappush(events, (now + (over_s - now), number, event(SLOWED, awaits)))
@@ -343,7 +333,4 @@ def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more th
                 continue
             if who < 0:
                 break
-    for target in range(len(end_s)):
-        if late_s[target]:
-            end_s[target] = max(start_s[target], end_s[target] + late_s[target])
     return num_over == num_ranks

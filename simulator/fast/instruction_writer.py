@@ -1,7 +1,7 @@
 """The instructions of a program written from columns of ops, as a loop over numbers.
 
-It is the same for lists and for NumPy's arrays, which machine code takes. Lists whose ops are given seconds, or whose
-ranks take time for handing over, are compiled op by op (`simulator.fast.list_compiler`).
+It is the same for lists and for NumPy's arrays, which machine code takes. `simulator.fast.own_work` inserts the
+instructions for hand-over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WRITTEN, MISSING, UNLIKE, ONE_SIDED, UNREDUCED, CROWDED = range(6)
 """Results of `write_instructions`: success, an op waits for a missing message, a Send meets a Recv of another message,
 a Send or Recv has no partner, a replica does not reduce, or the arrays are too small for the instructions."""
 
-KEYS = 20
+KEYS = 14
 """Duration keys of a stage: two for each phase (without and with a look-ahead), then two each for Step and
 Average (without and with a copy of the weights)."""
 _STEP_KEY = 10

@@ -41,7 +41,7 @@ class LoadedProgram:
         network: NetworkOptions = USUAL_NETWORK,
         num_pipelines: int = 1,
     ) -> None:
-        if cluster.has_hand_over and not program.has_hand_over:
+        if cluster.has_hand_over and program.own_work is None:
             raise SimulationError(
                 f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected "
                 "one where it does not; compile the lists with `has_hand_over`"

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipesched.schedules.columns import machine_code
 
-WORK, OWN, PAUSE, SEND, RECV, REDUCE, WAIT, MARK, END = range(9)
+WORK, OWN, SEND, RECV, REDUCE, WAIT, MARK, END = range(8)
 """Kinds of instructions: see `simulator.fast.event_loop`."""
 
 ALONE, SHARED, CHUNKED = range(3)
@@ -29,8 +29,7 @@ class Instructions(NamedTuple):
         kinds: n kinds, as above.
         targets: n numbers: the transfer or reduction that is posted or waited for; otherwise 0.
         takes: n indices into the next two.
-        seconds: Duration on a rank's device [s]. For a WAIT, the time before the end. For a RECV or REDUCE, the delay
-            after its end on the network.
+        seconds: Duration on a rank's device [s]. For a WAIT, the time before the end.
         utilisations: Their shares of the device, in (0, 1].
         sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
     """
@@ -61,7 +60,6 @@ class Transfers(NamedTuple):
         loads: T indices into the next two: the pair of message size and channel.
         load_bytes: Sizes.
         load_seconds: Time that each occupies its wire at full bandwidth [s].
-        lates: T delays after the end on the network [s]; empty without delays.
         wires: C numbers.
         modes: W of `ALONE`, `SHARED`, `CHUNKED`: how messages pass the wire.
         sharers: W indices of the wires among the shared resources; -1 for others.
@@ -77,7 +75,6 @@ class Transfers(NamedTuple):
     loads: machine_code.Int32s
     load_bytes: machine_code.Float64s
     load_seconds: machine_code.Float64s
-    lates: machine_code.Float64s
     wires: machine_code.Int32s
     modes: machine_code.Int32s
     sharers: machine_code.Int32s
@@ -147,7 +144,6 @@ class State(NamedTuple):
         at_s: Time when each instruction is reached [`UNKNOWN`]; the next two begin the same [s].
         start_s: Start of each transfer and reduction.
         end_s: End of each transfer and reduction; after the loop, the end for its waiter.
-        late_s: Delay after its end on the network [s].
         posted: Number of its posts.
         first_waiters: The first waiter [-1]: ranks, and above them the slowdown of a transfer or reduction.
         next_waiters: The waiter behind each waiter [-1].
@@ -172,7 +168,6 @@ class State(NamedTuple):
     at_s: machine_code.Float64s
     start_s: machine_code.Float64s
     end_s: machine_code.Float64s
-    late_s: machine_code.Float64s
     posted: machine_code.Int32s
     first_waiters: machine_code.Int32s
     next_waiters: machine_code.Int32s
@@ -221,7 +216,6 @@ class LoopArrays(NamedTuple):
             at_s=np.full(len(instructions.kinds), UNKNOWN),
             start_s=np.full(num_posted, UNKNOWN),
             end_s=np.full(num_posted, UNKNOWN),
-            late_s=np.zeros(num_posted),
             posted=machine_code.int32s(num_posted),
             first_waiters=machine_code.int32s(num_posted, -1),
             next_waiters=machine_code.int32s(num_ranks + (num_posted if rules.slowdown else 0), -1),

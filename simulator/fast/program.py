@@ -3,8 +3,8 @@
     rank 0   F0  Send  B0             WORK 0  SEND t0  WAIT t1  WORK 1  END      t0, t1: transfers of channels 0>1, 1>0
     rank 1   Recv  F0  B0  Send       RECV t0  WAIT t0  WORK 2  WORK 3  SEND t1  END      0..3: indices into durations
 
-The instructions follow from the lists, from whether Sends block and hand-over takes time, and from times given for
-single ops. Their durations depend on costs and cluster (`simulator.fast.program_costs`).
+The instructions follow from the lists, and from whether Sends block and hand-over takes time. Their durations depend
+on costs and cluster (`simulator.fast.program_costs`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy.typing as npt
 from pipesched.profiles.clusters import Hop
 from pipesched.schedules import HandOver, Schedule, Timeline
 from pipesched.schedules.columns import SpanColumns, machine_code, op_cells, spread
-from pipesched.schedules.ops import Message, Op, WorkOp
+from pipesched.schedules.ops import Message, WorkOp
 from pipesched.schedules.semantics import Channel
 from pipesched.simulator import HandOverWork
-from pipesched.simulator.fast.loop_arrays import RECV, extent_s
+from pipesched.simulator.fast.loop_arrays import extent_s
 
 
 class WorkTime(NamedTuple):
@@ -36,20 +36,13 @@ class WorkTime(NamedTuple):
     piece: int = 0
 
 
-class GivenTime(NamedTuple):
-    """Seconds given for an op, in place of the model's seconds."""
-
-    op: WorkOp | None
-    seconds: float
-
-
 class LatencyTime(NamedTuple):
     """The latency of a link."""
 
     hop: Hop
 
 
-InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime | float
+InstructionTime: TypeAlias = WorkTime | HandOverWork | LatencyTime | float
 """The duration of an instruction; a number is in seconds."""
 
 
@@ -59,6 +52,13 @@ class SpanNumbers(NamedTuple):
     posted: npt.NDArray[Any]
     starts: npt.NDArray[Any]
     ends: npt.NDArray[Any]
+
+
+class OwnWork(NamedTuple):
+    """The instructions for a rank's own work, in order: their numbers, and the first cell of the op of each."""
+
+    instructions: npt.NDArray[Any]
+    cells: npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)  # without slots: the works are kept beside the fields
@@ -81,8 +81,7 @@ class Program:
         find_spans: Converts all times by number into the times of the spans of all ops, in order of rank and list. It
             also converts numbers of times (`time_numbers`) into the numbers of the spans. Of n instructions, time k is
             the arrival at number k; time n + t is the start of transfer or reduction t; the ends follow.
-        has_hand_over: Whether there are instructions for the time of hand-over.
-        hand_overs: Rank, op and instruction of each hand-over, in the order of the spans.
+        own_work: The instructions for the time of hand-over; None without.
     """
 
     schedule: Schedule
@@ -98,8 +97,7 @@ class Program:
     sizes: machine_code.Int32s
     reductions: list[int]
     find_spans: Callable[[Any], SpanNumbers]
-    has_hand_over: bool
-    hand_overs: list[tuple[int, Op, int]]
+    own_work: OwnWork | None = None
 
     @property
     def num_times(self) -> int:
@@ -125,16 +123,6 @@ class Program:
         is_there[keys] = True
         load_of: machine_code.Int32s = (np.cumsum(is_there, dtype=np.int32) - 1)[keys]
         return load_of, [divmod(key, num_sizes) for key in np.flatnonzero(is_there).tolist()]
-
-    @cached_property
-    def lates(self) -> machine_code.Float64s:
-        """Given delay of each transfer after its end on the network [s]; empty without delays."""
-        late_s = np.array([duration if isinstance(duration, float) else 0.0 for duration in self.durations])
-        if not late_s.any():
-            return np.empty(0)
-        lates, recvs = np.zeros(len(self.following)), self.kinds == RECV
-        lates[self.targets[recvs]] = late_s[self.takes[recvs]]
-        return lates
 
     @cached_property
     def works(self) -> tuple[machine_code.Int32s, machine_code.Int32s]:
@@ -163,12 +151,19 @@ class Program:
         columns = schedule.columns
         posted_s, starts_s, ends_s = (spread(columns.codes, column) for column in self.find_spans(times))
         spans = SpanColumns(columns, posted_s, starts_s, ends_s)
-        hand_overs = tuple(
-            HandOver(rank, op, float(times[index]), float(times[index + 1]))
-            for rank, op, index in self.hand_overs
-            if times[index + 1] > times[index]
-        )
+        hand_overs = tuple(self._hand_overs(times))
         return Timeline(schedule.name, "predicted", spans, schedule.rank_to_device, hand_overs=hand_overs)
+
+    def _hand_overs(self, times: npt.NDArray[Any]) -> Iterator[HandOver]:
+        """Yield the own works that take time."""
+        if self.own_work is None:
+            return
+        columns, instructions = self.schedule.columns, self.own_work.instructions
+        takes_time = times[instructions + 1] > times[instructions]
+        cells, numbers = self.own_work.cells[takes_time], instructions[takes_time]
+        columns_of_works = columns.rank_of(cells), cells, times[numbers], times[numbers + 1]
+        for rank, cell, start_s, end_s in zip(*(column.tolist() for column in columns_of_works), strict=True):
+            yield HandOver(rank, columns.op_at(cell), start_s, end_s)
 
     def ranks(self) -> Iterator[int]:
         """Yield the rank of each span."""

@@ -11,7 +11,7 @@ from pipesched.schedules.ops import Overlap
 from pipesched.simulator import HandOverWork
 from pipesched.simulator.engine import first_factors
 from pipesched.simulator.fast.loop_arrays import Instructions, in_arrays
-from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, WorkTime
+from pipesched.simulator.fast.program import InstructionTime, LatencyTime, Program, WorkTime
 
 
 def instructions_of(
@@ -58,10 +58,6 @@ def duration_piece(duration: InstructionTime, costs: StageCosts, cluster: Cluste
             piece = costs.pieces(op, copies=copies)[number]
         case HandOverWork():
             device, piece = duration.device, duration.piece(costs, cluster)
-        case GivenTime(op, seconds):
-            if op is not None:
-                costs.pieces(op)
-            return WorkPiece(seconds, 1.0)
         case LatencyTime(hop):
             return WorkPiece(cluster.link(*hop).latency_s, 1.0)
         case float():
@@ -79,10 +75,9 @@ def _varied(
     seconds = varied_instructions.seconds
     parts: dict[int, list[WorkPiece]] = {}  # of each duration that varies the ops in it
     for number, duration in enumerate(program.durations):
-        if isinstance(duration, WorkTime | GivenTime) and duration.op is not None:
+        if isinstance(duration, WorkTime):
             ops = (duration.op.first, duration.op.second) if isinstance(duration.op, Overlap) else (duration.op,)
-            copies = isinstance(duration, WorkTime) and duration.copies
-            parts[number] = [costs.pieces(op, copies=copies)[0] for op in ops]
+            parts[number] = [costs.pieces(op, copies=duration.copies)[0] for op in ops]
     takes = program.takes.tolist()
     for rank, (begin, end) in enumerate(pairwise(program.begins.tolist())):
         speed = cluster.devices[program.schedule.rank_to_device[rank]].speed
@@ -92,14 +87,11 @@ def _varied(
         for index in varied:
             duration, alone = program.durations[takes[index]], parts[takes[index]]
             if len(alone) == 1:
-                factor = next(factors)
-                if isinstance(duration, WorkTime):
-                    seconds[index] = alone[0].seconds * factor / speed
+                seconds[index] = alone[0].seconds * next(factors) / speed
                 continue
-            piece = duration.piece if isinstance(duration, WorkTime) else 0
-            if piece == 0:
+            assert isinstance(duration, WorkTime), "only works vary"
+            if duration.piece == 0:
                 first, second = (WorkPiece(part.seconds * next(factors), part.utilisation) for part in alone)
                 pieces = costs.beside(first, second)
-            if isinstance(duration, WorkTime):
-                seconds[index] = pieces[piece].seconds / speed
+            seconds[index] = pieces[duration.piece].seconds / speed
     return varied_instructions

@@ -106,7 +106,6 @@ class _Network:
                 num_bytes / bandwidths[wire_numbers[channel]]
                 for num_bytes, (channel, _) in zip(load_bytes, numbers_of, strict=True)
             ],
-            program.lates,
             wire_numbers,
             modes,
             sharers,

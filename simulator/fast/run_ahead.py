@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.simulator.fast.loop_arrays import END, PAUSE, RECV, REDUCE, SEND, WAIT
+from pipesched.simulator.fast.loop_arrays import END, OWN, RECV, REDUCE, SEND, WAIT
 
 
 def run_ahead_columns(instructions: Any, transfers: Any, reductions: Any) -> tuple[tuple[Any, ...], ...]:
@@ -19,8 +19,8 @@ def run_ahead_columns(instructions: Any, transfers: Any, reductions: Any) -> tup
 
     Machine code takes 0.13 us for every array that it is handed, as long as for fifty ops.
     """
-    channels, _, loads, _, load_s, late_s, wires, _, _, latencies = transfers[:10]
-    return instructions[:5], (channels, loads, load_s, late_s, wires, latencies), reductions[:5]
+    channels, _, loads, _, load_s, wires, _, _, latencies = transfers[:9]
+    return instructions[:5], (channels, loads, load_s, wires, latencies), reductions[:5]
 
 
 def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
@@ -42,10 +42,10 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
         Whether all ranks finished; False if one waits forever.
     """
     begins, kinds, targets, takes, seconds = instructions
-    channels, loads, load_s, late_s, wires, latencies = transfers
+    channels, loads, load_s, wires, latencies = transfers
     members, way_begins, way_queues, way_untils, way_seconds = reductions
     at, behind, free_s, posted, queue_free_s = state
-    num_ranks, num_channels, num_sent, num_late = len(at), len(free_s), len(loads), len(late_s)
+    num_ranks, num_channels, num_sent = len(at), len(free_s), len(loads)
     starts = len(kinds)
     ends = starts + num_sent + len(members)
     for number in range(starts, len(times_s)):
@@ -69,7 +69,7 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
             kind = kinds[i]
             times_s[i] = now
             known = -1
-            if kind <= PAUSE:  # one of the three that take the rank's time
+            if kind <= OWN:  # or WORK
                 now += seconds[takes[i]]
             elif kind == WAIT:
                 end_s = times_s[ends + targets[i]]
@@ -96,8 +96,6 @@ def run_ahead(  # noqa: C901 -- one loop: calls would cost plain Python more tha
                     left_s = begin_s + load_s[load]
                     free_s[channel] = left_s
                     over_s = left_s + latencies[wires[channel]]
-                    if num_late and late_s[target]:
-                        over_s = max(begin_s, over_s + late_s[target])
                     times_s[starts + target], known = begin_s, target
             elif kind == REDUCE:
                 target = targets[i]

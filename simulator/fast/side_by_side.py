@@ -69,7 +69,6 @@ def _transfers(alone: Transfers, num_pipelines: int, iterations: int) -> Transfe
         "channels": np.tile(several_channels, iterations),
         "following": all_following.ravel(),
         "loads": np.tile(alone.loads, times),
-        "lates": np.tile(alone.lates, times),
     }
     longer = alone._replace(
         wires=np.tile(alone.wires, num_pipelines),

@@ -265,19 +265,14 @@ def test_the_array_engine_says_what_simpy_says(feature, loop, monkeypatch):
 
 @pytest.mark.parametrize("loop", ["plain", "numba"])
 @pytest.mark.parametrize("feature", MATRIX)
-def test_so_it_does_of_seconds_that_scatter_and_of_those_given_op_by_op(feature, loop, monkeypatch):
+def test_so_it_does_of_seconds_that_scatter(feature, loop, monkeypatch):
     monkeypatch.setattr(machine_code, "BREAK_EVEN", 10**12 if loop == "plain" else 0)
-    asked, chance = MATRIX[feature][1](), random.Random(7)
+    asked = MATRIX[feature][1]()
     lists = lower(lists_of_all(asked.schedule, asked.num_pipelines))
-    given_s = [
-        [OpSeconds(work_s=chance.choice([None, 0.5, 1.75]) if isinstance(op, WorkOp) else None) for op in row]
-        for row in lists.ops
-    ]
-    where, options = (lists, asked.costs, asked.cluster), ({"jitter": 0.5, "seed": 3}, {"given": given_s})
-    expected = [simulate_lists(*where, network=asked.network, **more) for more in options]
+    where, options = (lists, asked.costs, asked.cluster), {"network": asked.network, "jitter": 0.5, "seed": 3}
+    expected = simulate_lists(*where, **options)
     without_simpy(monkeypatch)
-    for more, line in zip(options, expected, strict=True):
-        assert_same_timeline(simulate_arrays(*where, network=asked.network, **more), line)
+    assert_same_timeline(simulate_arrays(*where, **options), expected)
 
 
 @pytest.mark.parametrize("feature", MATRIX)

@@ -15,7 +15,6 @@ from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.ops import Op, Recv, computes, needs
 from pipesched.schedules.transforms import recompute, replicate
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import OpSeconds
 from tests.schedules.edits import mutant, reduced_early
 from tests.strategies import random_cluster, random_costs
 
@@ -78,16 +77,6 @@ def random_machines(chance: random.Random, num_devices: int) -> Cluster:
     return replace(cluster, devices=devices, intra=intra, inter=inter, nics=nics, links=links)
 
 
-def random_seconds(chance: random.Random, schedule: Schedule) -> list[list[OpSeconds]]:
-    """Draw seconds of single ops."""
-
-    def some() -> float | None:
-        return chance.choice([None, None, 0.0, chance.uniform(0, 1)])
-
-    late_s = [0.0, 0.0, chance.uniform(-0.5, 0.5)]
-    return [[OpSeconds(some(), some(), some(), chance.choice(late_s)) for _ in row] for row in schedule.ops]
-
-
 class Draw(NamedTuple):
     """What both engines are asked.
 
@@ -120,6 +109,4 @@ def drawn(seed: int) -> Draw:
     more: dict[str, Any] = {"network": network}
     if chance.random() < 0.3:
         more |= {"jitter": chance.choice([0.1, 0.5]), "seed": chance.randint(0, 5)}
-    if chance.random() < 0.3:
-        more["given"] = random_seconds(chance, schedule)
     return Draw(schedule, costs, random_machines(chance, max(schedule.rank_to_device) + 1), more)
