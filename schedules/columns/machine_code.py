@@ -66,6 +66,8 @@ def run_loop(
 
 
 def _has_objects(argument: Any) -> bool:
+    if isinstance(argument, tuple):
+        return any(map(_has_objects, argument))
     return isinstance(argument, np.ndarray) and argument.dtype.hasobject
 
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-from pipesched.schedules.columns import op_cells
+from pipesched.schedules.columns import Cells, Float64s, Int8s, Int32s, MessageTable, op_cells
 
 WARMUP, UPSTREAM, DOWNSTREAM, BUSY_LINK, TRANSFER, HAND_OVER, COLLECTIVE, OVERHEAD, COOLDOWN, BUSY = range(10)
 """The causes, in the order of their names; and BUSY, the time in which the device works."""
@@ -16,50 +16,125 @@ SEND_F, SEND_B, RECV_F = op_cells.SEND_F, op_cells.SEND_B, op_cells.RECV_F
 REDUCE, STEP, RESHARD, OVERLAPPED = op_cells.REDUCE, op_cells.STEP, op_cells.RESHARD, op_cells.OVERLAPPED
 
 
-def add_up(row: int, seconds: float, sums: Any, rests: Any) -> None:
+class Works(NamedTuple):
+    """The works of a device, and its ranks' waits behind their last works.
+
+    Attributes:
+        cells: Cells of the works, in order of their starts.
+        ranks: The rank of each.
+        late: Cells that its ranks wait for behind their last works, in the order of posting.
+        late_ends_s: Until when they wait for each [s].
+    """
+
+    cells: Int32s
+    ranks: Int32s
+    late: Int32s
+    late_ends_s: Float64s
+
+
+class Extent(NamedTuple):
+    """When a Timeline begins and is over [s], and the longest time that is no gap [s]."""
+
+    from_s: float
+    until_s: float
+    same_s: float
+
+
+class SpanTimes(NamedTuple):
+    """When the rank reached the op of each cell, when it began, and when it was over [s]."""
+
+    posted_s: Float64s
+    starts_s: Float64s
+    ends_s: Float64s
+
+
+class Posts(NamedTuple):
+    """The posts that ranks wait for.
+
+    Attributes:
+        sends: Cell of the Send of each activation and gradient of a stage, or -1.
+        recvs: Cell of the Recv, in the same way.
+        reduces: For a cell of a Step the Reduce that it waits for, -1 without one; empty if no Step waits.
+        left_s: For a cell of a Send the time when its rank is free of it [s]; empty if at once.
+    """
+
+    sends: Int32s
+    recvs: Int32s
+    reduces: Int32s
+    left_s: Float64s
+
+
+class OwnTimes(NamedTuple):
+    """The hand-overs of the ranks.
+
+    Attributes:
+        begins: R + 1 indices: where the hand-overs of each rank begin in the next two; empty without hand-overs.
+        starts_s: When each begins [s], ascending.
+        ends_s: When each is over [s].
+    """
+
+    begins: Int32s
+    starts_s: Float64s
+    ends_s: Float64s
+
+
+class Charges(NamedTuple):
+    """The seconds of each cause, and the parts of the idle time; zeros at first.
+
+    Attributes:
+        sums: 10 sums of seconds, one of each cause and of busy time.
+        rests: Their rounding errors.
+        causes: Causes of the parts of the idle time, as far as there is room.
+        begins_s: When each part begins [s].
+        ends_s: When each part is over [s].
+        num_parts: Number of parts, in an array of one.
+    """
+
+    sums: Float64s
+    rests: Float64s
+    causes: Int32s
+    begins_s: Float64s
+    ends_s: Float64s
+    num_parts: Int32s
+
+
+def add_up(row: int, seconds: float, charges: Charges) -> None:
     """Add seconds to a sum, with the rounding error in another sum (Neumaier, 1974)."""
-    before = sums[row]
+    before = charges.sums[row]
     after = before + seconds
-    rests[row] += (before - after) + seconds if abs(before) >= abs(seconds) else (seconds - after) + before
-    sums[row] = after
+    charges.rests[row] += (before - after) + seconds if abs(before) >= abs(seconds) else (seconds - after) + before
+    charges.sums[row] = after
 
 
-def cut(
-    cause: int, cut_s: float, from_s: float, until_s: float, same_s: float,
-    sums: Any, rests: Any, causes: Any, begins_s: Any, ends_s: Any, count: Any,
-) -> float:  # fmt: skip
+def cut(cause: int, cut_s: float, from_s: float, until_s: float, same_s: float, charges: Charges) -> float:
     """Charge the part of a gap before a cut to a cause; return the start of the rest of the gap [s]."""
     end_s = cut_s if cut_s < until_s - same_s else until_s
     if end_s <= from_s + same_s:
         return from_s
-    add_up(cause, end_s - from_s, sums, rests)
-    if count[0] < len(causes):
-        causes[count[0]], begins_s[count[0]], ends_s[count[0]] = cause, from_s, end_s
-        count[0] += 1
+    add_up(cause, end_s - from_s, charges)
+    at = charges.num_parts[0]
+    if at < len(charges.causes):
+        charges.causes[at], charges.begins_s[at], charges.ends_s[at] = cause, from_s, end_s
+        charges.num_parts[0] += 1
     return end_s
 
 
-def is_busy(cell: int, codes: Any, starts_s: Any, ends_s: Any) -> bool:
+def is_busy(cell: int, codes: Int8s, starts_s: Float64s, ends_s: Float64s) -> bool:
     """Whether a cell is of an op that keeps its device busy for some time."""
     return bool((codes[cell] < SEND_F or codes[cell] > REDUCE) and ends_s[cell] > starts_s[cell])
 
 
-def find_transfers(
-    begins: Any, codes: Any, stages: Any, microbatches: Any, num_stages: int, num_microbatches: int,
-    sends: Any, recvs: Any,
-) -> None:  # fmt: skip
+def find_transfers(cells: Cells, num_stages: int, num_microbatches: int, sends: Int32s, recvs: Int32s) -> None:
     """Find the cells where each message is sent and received.
 
     Args:
-        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
+        cells: The lists.
         num_stages: Number of stages.
         num_microbatches: m.
         sends: Cell of the Send of each activation and gradient of a stage, -1 at first; to be written.
         recvs: Cell of the Recv, in the same way.
     """
+    begins, codes, stages, microbatches, _, _ = cells
     for i in range(begins[len(begins) - 1]):
         if codes[i] % OVERLAPPED > RESHARD:
             raise ValueError("op code: got an unknown code; add it to `find_transfers` and `charge_device`")
@@ -73,71 +148,53 @@ def find_transfers(
 
 
 def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    works: Any, ranks: Any, late: Any, late_ends_s: Any, from_s: float, until_s: float, same_s: float,
-    begins: Any, codes: Any, stages: Any, microbatches: Any, posted_s: Any, starts_s: Any, ends_s: Any,
-    foreign: Any, num_stages: int, num_microbatches: int, sends: Any, recvs: Any, reduces: Any, left_s: Any,
-    own_begins: Any, own_starts_s: Any, own_ends_s: Any,
-    sums: Any, rests: Any, causes: Any, part_begins_s: Any, part_ends_s: Any, count: Any,
+    works: Works, extent: Extent, cells: Cells, times: SpanTimes, table: MessageTable, num_microbatches: int,
+    posts: Posts, own_work: OwnTimes, charges: Charges,
 ) -> None:  # fmt: skip
     """Go through the works of a device, and charge the idle time between them.
 
     Args:
-        works: Cells of its works, in order of their starts.
-        ranks: The rank of each.
-        late: Cells that its ranks wait for behind their last works, in the order of posting.
-        late_ends_s: Until when they wait for each [s].
-        from_s: When the Timeline begins [s].
-        until_s: When it is over [s].
-        same_s: Longest time that is no gap [s].
-        begins: R + 1 indices, and then columns of n cells, as in `OpColumns`.
-        codes: n codes.
-        stages: n stages.
-        microbatches: n micro-batches.
-        posted_s: When its rank reached the op of each cell [s].
-        starts_s: When it began [s].
-        ends_s: When it was over [s].
-        foreign: Row of the message of another stage that a computation needs, by key, as in `message_table`.
-        num_stages: Number of stages.
+        works: The works of the device.
+        extent: The extent of the Timeline.
+        cells: The lists.
+        times: The times of their cells.
+        table: Messages of the computations.
         num_microbatches: m.
-        sends: Cells of Sends, from `find_transfers`.
-        recvs: Cells of Recvs.
-        reduces: For a cell of a Step the Reduce that it waits for, -1 without one; empty if no Step waits.
-        left_s: For a cell of a Send the time when its rank is free of it [s]; empty if at once.
-        own_begins: R + 1 indices: where the hand-overs of each rank begin in the next two; empty without hand-overs.
-        own_starts_s: When each begins [s], ascending.
-        own_ends_s: When each is over [s].
-        sums: 10 sums of seconds, one of each cause and of busy time; zeros at first, to be written.
-        rests: Their rounding errors.
-        causes: Causes of the parts of the idle time, to be written as far as there is room.
-        part_begins_s: When each begins [s].
-        part_ends_s: When each is over [s].
-        count: Number of parts written.
+        posts: The posts that ranks wait for.
+        own_work: Hand-overs of the ranks.
+        charges: The charges, to be written.
     """
-    gap = sums, rests, causes, part_begins_s, part_ends_s, count
+    work_cells, ranks, late, late_ends_s = works
+    from_s, until_s, same_s = extent
+    begins, codes, stages, microbatches, _, _ = cells
+    posted_s, starts_s, ends_s = times
+    foreign, num_stages = table.other, len(table.receivers) // 2
+    sends, recvs, reduces, left_s = posts
+    own_begins, own_starts_s, own_ends_s = own_work
     now_s = from_s
     has_own = len(own_begins) > 0
-    for index in range(len(works) + 1):
-        is_last = index == len(works)
+    for index in range(len(work_cells) + 1):
+        is_last = index == len(work_cells)
         if is_last:
             if until_s <= now_s + same_s:
-                add_up(BUSY, until_s - now_s, sums, rests)
+                add_up(BUSY, until_s - now_s, charges)
                 now_s = until_s
             for at in range(len(late)):
                 i = late[at]
-                now_s = cut(COOLDOWN, posted_s[i], now_s, until_s, same_s, *gap)
+                now_s = cut(COOLDOWN, posted_s[i], now_s, until_s, same_s, charges)
                 if codes[i] == REDUCE:
-                    now_s = cut(COLLECTIVE, late_ends_s[at], now_s, until_s, same_s, *gap)
+                    now_s = cut(COLLECTIVE, late_ends_s[at], now_s, until_s, same_s, charges)
                     continue
-                now_s = cut(HAND_OVER, left_s[i] if len(left_s) else posted_s[i], now_s, until_s, same_s, *gap)
-                now_s = cut(BUSY_LINK, starts_s[i], now_s, until_s, same_s, *gap)
-                now_s = cut(TRANSFER, late_ends_s[at], now_s, until_s, same_s, *gap)
-            cut(COOLDOWN, until_s, now_s, until_s, same_s, *gap)
+                now_s = cut(HAND_OVER, left_s[i] if len(left_s) else posted_s[i], now_s, until_s, same_s, charges)
+                now_s = cut(BUSY_LINK, starts_s[i], now_s, until_s, same_s, charges)
+                now_s = cut(TRANSFER, late_ends_s[at], now_s, until_s, same_s, charges)
+            cut(COOLDOWN, until_s, now_s, until_s, same_s, charges)
             return
-        work, rank = works[index], ranks[index]
+        work, rank = work_cells[index], ranks[index]
         start_s, end_s = starts_s[work], ends_s[work]
         if start_s > now_s + same_s:
             if index == 0:
-                cut(WARMUP, start_s, now_s, start_s, same_s, *gap)
+                cut(WARMUP, start_s, now_s, start_s, same_s, charges)
             else:
                 own, last_own = 0, 0
                 if has_own:
@@ -168,18 +225,18 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
                         if awaited < 0:
                             continue
                         while own < last_own and own_starts_s[own] < posted_s[awaited]:
-                            now_s = cut(OVERHEAD, own_starts_s[own], now_s, start_s, same_s, *gap)
+                            now_s = cut(OVERHEAD, own_starts_s[own], now_s, start_s, same_s, charges)
                             handed_s = min(own_ends_s[own], posted_s[awaited])
-                            now_s = cut(HAND_OVER, handed_s, now_s, start_s, same_s, *gap)
+                            now_s = cut(HAND_OVER, handed_s, now_s, start_s, same_s, charges)
                             own += 1
-                        now_s = cut(OVERHEAD, posted_s[awaited], now_s, start_s, same_s, *gap)
+                        now_s = cut(OVERHEAD, posted_s[awaited], now_s, start_s, same_s, charges)
                         if turn == 1:
-                            now_s = cut(COLLECTIVE, awaited_s, now_s, start_s, same_s, *gap)
+                            now_s = cut(COLLECTIVE, awaited_s, now_s, start_s, same_s, charges)
                             continue
                         off_s = left_s[awaited] if len(left_s) else posted_s[awaited]
-                        now_s = cut(HAND_OVER, off_s, now_s, start_s, same_s, *gap)
-                        now_s = cut(BUSY_LINK, starts_s[awaited], now_s, start_s, same_s, *gap)
-                        now_s = cut(TRANSFER, awaited_s, now_s, start_s, same_s, *gap)
+                        now_s = cut(HAND_OVER, off_s, now_s, start_s, same_s, charges)
+                        now_s = cut(BUSY_LINK, starts_s[awaited], now_s, start_s, same_s, charges)
+                        now_s = cut(TRANSFER, awaited_s, now_s, start_s, same_s, charges)
                 for i in range(first, work + (2 if codes[work] >= OVERLAPPED else 1)):
                     code = codes[i] % OVERLAPPED
                     if code >= SEND_F:
@@ -193,18 +250,18 @@ def charge_device(  # noqa: C901 -- one loop: calls would cost plain Python more
                     send, recv = sends[brought], recvs[brought]
                     maker = UPSTREAM if codes[send] == SEND_F else DOWNSTREAM
                     off_s = left_s[send] if len(left_s) else posted_s[send]
-                    now_s = cut(maker, posted_s[send], now_s, start_s, same_s, *gap)
-                    now_s = cut(HAND_OVER, off_s, now_s, start_s, same_s, *gap)
-                    now_s = cut(BUSY_LINK, starts_s[recv], now_s, start_s, same_s, *gap)
-                    now_s = cut(TRANSFER, ends_s[recv], now_s, start_s, same_s, *gap)
+                    now_s = cut(maker, posted_s[send], now_s, start_s, same_s, charges)
+                    now_s = cut(HAND_OVER, off_s, now_s, start_s, same_s, charges)
+                    now_s = cut(BUSY_LINK, starts_s[recv], now_s, start_s, same_s, charges)
+                    now_s = cut(TRANSFER, ends_s[recv], now_s, start_s, same_s, charges)
                 while own < last_own and own_starts_s[own] < start_s:
-                    now_s = cut(OVERHEAD, own_starts_s[own], now_s, start_s, same_s, *gap)
-                    now_s = cut(HAND_OVER, min(own_ends_s[own], start_s), now_s, start_s, same_s, *gap)
+                    now_s = cut(OVERHEAD, own_starts_s[own], now_s, start_s, same_s, charges)
+                    now_s = cut(HAND_OVER, min(own_ends_s[own], start_s), now_s, start_s, same_s, charges)
                     own += 1
-                cut(OVERHEAD, start_s, now_s, start_s, same_s, *gap)
+                cut(OVERHEAD, start_s, now_s, start_s, same_s, charges)
             now_s = start_s
         if end_s > now_s:
-            add_up(BUSY, end_s - now_s, sums, rests)
+            add_up(BUSY, end_s - now_s, charges)
             now_s = end_s
 
 

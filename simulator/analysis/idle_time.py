@@ -36,7 +36,18 @@ from pipesched.schedules import HandOver, Timeline
 from pipesched.schedules.columns import OpColumns, machine_code, message_table, op_cells
 from pipesched.schedules.ops import Op, Send
 from pipesched.simulator import SAME
-from pipesched.simulator.analysis.idle_loop import BUSY, CHARGE_PARTS, charge_device, find_transfers
+from pipesched.simulator.analysis.idle_loop import (
+    BUSY,
+    CHARGE_PARTS,
+    Charges,
+    Extent,
+    OwnTimes,
+    Posts,
+    SpanTimes,
+    Works,
+    charge_device,
+    find_transfers,
+)
 
 SEND_F, SEND_B, REDUCE, STEP, OVERLAPPED = (
     op_cells.SEND_F, op_cells.SEND_B, op_cells.REDUCE, op_cells.STEP, op_cells.OVERLAPPED,
@@ -112,24 +123,23 @@ class _Charges:
 
     def __init__(self, timeline: Timeline) -> None:
         self._spans = spans = timeline.columns
-        self._begins, self._codes, stages, microbatches, *_ = spans.ops.cells
-        codes, self._times_s = self._codes, (spans.posted_s, spans.starts_s, spans.ends_s)
-        numbers, num_microbatches = _numbered(microbatches)
-        self._columns = self._begins, codes, stages, numbers, *self._times_s
+        numbers, self._num_microbatches = _numbered(spans.ops.microbatches)
+        self._cells = spans.ops.cells._replace(microbatches=numbers)
+        self._begins, self._codes, stages, *_ = self._cells
+        self._times_s = SpanTimes(spans.posted_s, spans.starts_s, spans.ends_s)
         num_stages = 1 + machine_code.bounds(stages)[1]
-        sends, recvs = (machine_code.int32s(2 * num_stages * num_microbatches, -1) for _ in range(2))
+        sends, recvs = (machine_code.int32s(2 * num_stages * self._num_microbatches, -1) for _ in range(2))
         machine_code.run_loop(
-            find_transfers, self._begins, codes, stages, numbers, num_stages, num_microbatches, sends, recvs,
-            num_steps=len(codes),
-        )  # fmt: skip
-        self._messages = message_table(num_stages).other, num_stages, num_microbatches, sends, recvs
-        self._extent_s = timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s
+            find_transfers, self._cells, num_stages, self._num_microbatches, sends, recvs, num_steps=len(self._codes)
+        )
+        self._table = message_table(num_stages)
+        self._extent = Extent(timeline.start_s, timeline.start_s + timeline.makespan_s, SAME * timeline.makespan_s)
         self._reduces, self._open = _reduces(spans.ops, stages)
-        self._reduce_of = machine_code.int32s(len(codes) if self._reduces else 0, -1)
+        reduce_of = machine_code.int32s(len(self._codes) if self._reduces else 0, -1)
         for step, reduce in self._reduces.items():
-            self._reduce_of[step] = reduce
+            reduce_of[step] = reduce
+        self._posts = Posts(sends, recvs, reduce_of, self._left(timeline.hand_overs, spans.ops))
         self._own = self._hand_overs(timeline.hand_overs)
-        self._left_s = self._left(timeline.hand_overs, spans.ops)
         self._ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, device in enumerate(timeline.rank_to_device):
             self._ranks[device].append(rank)
@@ -145,18 +155,18 @@ class _Charges:
         late.sort(key=lambda item: float(self._times_s[0][item[0]]))
         cells, rank_of = self._in_order(ranks, works)
         num_cells = sum(int(self._begins[rank + 1] - self._begins[rank]) for rank in ranks)
-        most = 6 * num_cells + 2 * len(self._own[1]) + 16 if has_parts else 0
-        sums, rests, starts_s, ends_s = (np.zeros(count) for count in (BUSY + 1, BUSY + 1, most, most))
-        causes, count = machine_code.int32s(most), machine_code.int32s(1)
+        most = 6 * num_cells + 2 * len(self._own.starts_s) + 16 if has_parts else 0
+        sums, rests, begins_s, ends_s = (np.zeros(count) for count in (BUSY + 1, BUSY + 1, most, most))
+        charges = Charges(sums, rests, machine_code.int32s(most), begins_s, ends_s, machine_code.int32s(1))
+        late_cells, late_ends_s = np.array([cell for cell, _ in late], np.int32), np.array([end_s for _, end_s in late])
         machine_code.run_loop(
-            charge_device,
-            cells, rank_of, np.array([cell for cell, _ in late], np.int32), np.array([end_s for _, end_s in late]),
-            *self._extent_s, *self._columns, *self._messages, self._reduce_of, self._left_s, *self._own,
-            sums, rests, causes, starts_s, ends_s, count,
+            charge_device, Works(cells, rank_of, late_cells, late_ends_s), self._extent, self._cells, self._times_s,
+            self._table, self._num_microbatches, self._posts, self._own, charges,
             num_steps=num_cells, parts=CHARGE_PARTS,
         )  # fmt: skip
         seconds = [float(whole + rest) for whole, rest in zip(sums, rests, strict=True)]
-        parts = zip(causes[: count[0]], starts_s[: count[0]], ends_s[: count[0]], strict=True)
+        count = charges.num_parts[0]
+        parts = zip(charges.causes[:count], begins_s[:count], ends_s[:count], strict=True)
         return seconds, tuple(IdlePart(CAUSES[cause], float(begin_s), float(end_s)) for cause, begin_s, end_s in parts)
 
     def _in_order(
@@ -173,12 +183,12 @@ class _Charges:
 
     def _behind(self, rank: int, last: int) -> Iterator[tuple[int, float]]:
         """Yield the cells that a rank waits for behind its last work, and until when it does."""
-        posted_s, starts_s, ends_s = self._times_s
-        begin, end, same_s = int(self._begins[rank]), int(self._begins[rank + 1]), self._extent_s[2]
+        (posted_s, starts_s, ends_s), left_s = self._times_s, self._posts.left_s
+        begin, end, same_s = int(self._begins[rank]), int(self._begins[rank + 1]), self._extent.same_s
         for cell in range(last + 1, end):
             before = cell - 1
             if before >= begin and SEND_F <= self._codes[before] <= SEND_B:
-                off_s = self._left_s[before] if len(self._left_s) else posted_s[before]
+                off_s = left_s[before] if len(left_s) else posted_s[before]
                 if posted_s[cell] >= starts_s[before] - same_s and off_s + same_s < posted_s[cell]:
                     yield before, float(min(ends_s[before], posted_s[cell]))
             if cell in self._reduces:
@@ -186,14 +196,14 @@ class _Charges:
         for cell in self._open.get(rank, ()):
             yield cell, float(ends_s[cell])
 
-    def _hand_overs(self, hand_overs: Sequence[HandOver]) -> tuple[Any, Any, Any]:
-        """Return where the hand-overs of each rank begin, when each begins and when it is over [s]; nothing of none."""
+    def _hand_overs(self, hand_overs: Sequence[HandOver]) -> OwnTimes:
+        """Return the hand-overs by rank."""
         if not hand_overs:
-            return machine_code.int32s(0), np.empty(0), np.empty(0)
+            return OwnTimes(machine_code.int32s(0), np.empty(0), np.empty(0))
         ordered = sorted(hand_overs, key=lambda hand_over: hand_over.rank)
         begins = [bisect_left(ordered, rank, key=lambda hand_over: hand_over.rank) for rank in range(len(self._begins))]
         starts_s, ends_s = [h.start_s for h in ordered], [h.end_s for h in ordered]
-        return np.array(begins, np.int32), np.array(starts_s), np.array(ends_s)
+        return OwnTimes(np.array(begins, np.int32), np.array(starts_s), np.array(ends_s))
 
     def _left(self, hand_overs: Sequence[HandOver], ops: OpColumns) -> Any:
         """Return when each Send is off its rank's hands [s], where that takes time; nothing where it does for none."""

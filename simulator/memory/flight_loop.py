@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipesched.schedules.columns import op_cells
+from pipesched.schedules.columns import Cells, Float64s, Int32s, Int64s, op_cells
 
 F, B, I, W, R, SEND_F = op_cells.F, op_cells.B, op_cells.I, op_cells.W, op_cells.R, op_cells.SEND_F  # noqa: E741
 STEP, RESHARD, OVERLAPPED = op_cells.STEP, op_cells.RESHARD, op_cells.OVERLAPPED
 
 
+class ShareByStage(NamedTuple):
+    """The count of a micro-batch on each stage.
+
+    Attributes:
+        inputs: Count of a stage's input.
+        saved: Count from F, or from R, to the end of B or I.
+        saved_for_weight: Count from there to the end of W.
+    """
+
+    inputs: Any
+    saved: Any
+    saved_for_weight: Any
+
+
+class Changes(NamedTuple):
+    """The changes of a rank, to be written.
+
+    Attributes:
+        times_s: When each comes [s].
+        orders: Its place among simultaneous changes.
+        counts: Change of the count.
+    """
+
+    times_s: Float64s
+    orders: Int64s
+    counts: Any
+
+
 def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    begin: int, end: int, codes: Any, stages: Any, microbatches: Any, versions: Any, lookaheads: Any,
-    starts_s: Any, ends_s: Any, num_microbatches: int, inputs: Any, saved: Any, saved_for_weight: Any,
-    seen: Any, stamp: int, times_s: Any, orders: Any, counts: Any,
+    rank: int, cells: Cells, starts_s: Float64s, ends_s: Float64s, num_microbatches: int, shares: ShareByStage,
+    seen: Int32s, changes: Changes,
 ) -> int:  # fmt: skip
     """Find the changes of a rank's micro-batches in flight, at the instants of `memory.instants`.
 
     Args:
-        begin: The first of the rank's cells.
-        end: The one behind its last.
-        codes: n codes, of the cells of all ranks, as in `OpColumns`.
-        stages: n stages.
-        microbatches: n micro-batches.
-        versions: n versions, or nothing.
-        lookaheads: n look-aheads, or nothing.
+        rank: The rank.
+        cells: The lists of all ranks.
         starts_s: When the op of each cell began [s].
         ends_s: When it was over [s].
         num_microbatches: m.
-        inputs: Count of a stage's input, by stage.
-        saved: Count from F, or from R, to the end of B or I, by stage.
-        saved_for_weight: Count from there to the end of W, by stage.
-        seen: Of each micro-batch of each stage, to be written: 4 times a stamp, and whether it has F, R and I.
-        stamp: A number of the rank, above 0.
-        times_s: When each change comes [s], to be written.
-        orders: Its place among simultaneous changes, to be written.
-        counts: Change of the count, to be written.
+        shares: Counts of the stages.
+        seen: Of each micro-batch of each stage, to be written: 4 times the rank and 1, and whether it has F, R and I.
+        changes: The changes, to be written.
 
     Returns:
         Number of changes.
     """
+    begins, codes, stages, microbatches, versions, lookaheads = cells
+    inputs, saved, saved_for_weight = shares
+    times_s, orders, counts = changes
+    begin, end, stamp = begins[rank], begins[rank + 1], rank + 1
     for i in range(begin, end):
         code = codes[i] % OVERLAPPED
         if code in (F, R):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
 from math import lcm
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,10 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.columns import machine_code
 from pipesched.simulator.memory.activations import Part, activation_bytes
-from pipesched.simulator.memory.flight_loop import add_changes, find_changes
+from pipesched.simulator.memory.flight_loop import Changes, ShareByStage, add_changes, find_changes
 
 _MOST = 1 << 40
 """Largest common denominator of the shares counted by stages that machine code adds up in whole numbers."""
-
-
-_Changes: TypeAlias = tuple[machine_code.Float64s, machine_code.Int64s, npt.NDArray[Any]]
-"""Times of the changes on a rank [s], their places among simultaneous ones, and their sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +97,11 @@ class _Counts:
         ]
         self.unit = lcm(*(count.denominator for row in shares for count in row))
         self._kind: type = np.int64 if self.unit * len(spans.ops.codes) < _MOST else object
-        self._begins, *columns = spans.ops.cells
-        counts = [np.array([int(count * self.unit) for count in row], self._kind) for row in shares]
+        self._cells = spans.ops.cells
+        counts = ShareByStage(*(np.array([int(count * self.unit) for count in row], self._kind) for row in shares))
         num_microbatches = 1 + machine_code.bounds(spans.ops.microbatches)[1]
         seen = machine_code.int32s(len(shares[0]) * num_microbatches)
-        self._given = *columns, spans.starts_s, spans.ends_s, num_microbatches, *counts, seen
+        self._given = self._cells, spans.starts_s, spans.ends_s, num_microbatches, counts, seen
         self._begin_s = spans.begin_s
         self._ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, device in enumerate(timeline.rank_to_device):
@@ -113,7 +109,7 @@ class _Counts:
 
     def samples(self, device: int) -> tuple[machine_code.Float64s, npt.NDArray[Any]]:
         """Return when a device holds more or less [s], and how much then [units]."""
-        begin = np.array([self._begin_s]), np.zeros(1, np.int64), self._units(1)
+        begin = Changes(np.array([self._begin_s]), np.zeros(1, np.int64), self._units(1))
         columns = _in_order([begin, *(self._changes(rank) for rank in self._ranks[device])])
         sample_times_s, held = np.zeros(len(columns[0])), self._units(len(columns[0]))
         num_samples = machine_code.run_loop(add_changes, *columns, sample_times_s, held, num_steps=len(held))
@@ -123,20 +119,18 @@ class _Counts:
         numbers: npt.NDArray[Any] = np.zeros(count, self._kind)
         return numbers
 
-    def _changes(self, rank: int) -> _Changes:
-        begin, end = int(self._begins[rank]), int(self._begins[rank + 1])
-        times_s, orders, counts = np.zeros(end - begin), np.zeros(end - begin, np.int64), self._units(end - begin)
-        count = machine_code.run_loop(
-            find_changes, begin, end, *self._given, rank + 1, times_s, orders, counts, num_steps=end - begin
-        )
-        return times_s[:count], orders[:count], counts[:count]
+    def _changes(self, rank: int) -> Changes:
+        most = int(self._cells.begins[rank + 1] - self._cells.begins[rank])
+        changes = Changes(np.zeros(most), np.zeros(most, np.int64), self._units(most))
+        count = machine_code.run_loop(find_changes, rank, *self._given, changes, num_steps=most)
+        return Changes(changes.times_s[:count], changes.orders[:count], changes.counts[:count])
 
 
-def _in_order(changes: Sequence[_Changes]) -> _Changes:
+def _in_order(changes: Sequence[Changes]) -> Changes:
     """Return the changes of some ranks as columns, in order of time."""
     times_s, orders, counts = (np.concatenate(column) for column in zip(*changes, strict=True))
     by_time = np.lexsort((orders, times_s))
-    return times_s[by_time], orders[by_time], counts[by_time]
+    return Changes(times_s[by_time], orders[by_time], counts[by_time])
 
 
 def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:
