@@ -23,6 +23,7 @@ from pipesched.profiles.clusters import of_nodes
 from pipesched.profiles.costs import GptShape, stage_cost
 from pipesched.profiles.io import load_gpu, load_machine
 from pipesched.schedules.transforms import recompute
+from pipesched.workflows.simulating import Simulation
 
 GPU = "a100"
 VOCAB = 51200
@@ -121,7 +122,7 @@ def estimated(shape: GptShape, samples: int, tensor_parallel: int = 1, **how: bo
     ).profile
 
 
-def iteration(profile: Profile, schedule: Schedule, partition: Sequence[int], num_ranks: int) -> pipesched.Simulation:
+def iteration(profile: Profile, schedule: Schedule, partition: Sequence[int], num_ranks: int) -> Simulation:
     """Predict an iteration; each rank is on a node of its own, where other GPUs share its layers."""
     cluster = of_nodes(ONE_OF_A_NODE, num_ranks)
     return pipesched.simulate(schedule, pipesched.Setup(profile, cluster, partition=list(partition)))

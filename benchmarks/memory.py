@@ -18,6 +18,7 @@ from pipesched.schedules import Schedule, repeat
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import Metrics
 from pipesched.simulator.tuner import Accounting, SettingProfile, predict_setting, profile_setting
+from pipesched.workflows.simulating import Simulation
 
 MODELS = {  # with the samples of a batch
     "gpt": ("gpt:layers=4,width=128,heads=4,context=64", 16),
@@ -34,7 +35,7 @@ class Case:
     profile: pipesched.Profile
     batch: int
 
-    def simulated(self, m: int, n: int) -> pipesched.Simulation:
+    def simulated(self, m: int, n: int) -> Simulation:
         """Return an iteration of N pipelines with M micro-batches each."""
         return pipesched.simulate(
             lists(m, n), pipesched.Setup(self.profile, microbatch_size=self.batch // m, partition="uniform")

@@ -33,6 +33,7 @@ from pipesched.simulator.optimum import (
     orderable,
     planned_times,
 )
+from pipesched.workflows.optimizing import Optimum
 
 SECONDS, LARGE_SECONDS, PROFILE_SECONDS, WORKERS = 8.0, 3.0, 1.5, 2
 """How long a search may last, of equal costs and up to 4 ranks, of more ranks, and of profiles; its threads."""
@@ -80,7 +81,7 @@ class Case:
     def counts(self) -> dict[str, Any]:
         return {"num_ranks": self.p, "num_microbatches": self.m, "num_chunks": self.num_chunks}
 
-    def optimum(self, **options: Any) -> pipesched.Optimum:
+    def optimum(self, **options: Any) -> Optimum:
         is_uniform = isinstance(self.costs, pipesched.DeviceCost)
         options.setdefault("seconds", PROFILE_SECONDS if not is_uniform else SECONDS if self.p <= 4 else LARGE_SECONDS)
         return pipesched.optimize(pipesched.build(self.name, **self.counts), self.costs, num_workers=WORKERS, **options)
@@ -107,7 +108,7 @@ def table(cases: Iterator[Case], better: list[str]) -> Iterator[str]:
             better += chart(case, result, own_s)
 
 
-def chart(case: Case, result: pipesched.Optimum, own_s: float) -> Iterator[str]:
+def chart(case: Case, result: Optimum, own_s: float) -> Iterator[str]:
     """Yield the schedule's own order above the better one."""
     own = pipesched.simulate(pipesched.build(case.name, **case.counts), case.costs)
     yield f"### {case.label}{case.name}, p = {case.p}, m = {case.m}: {own_s:.4g} s, or {result.makespan_s:.4g} s"

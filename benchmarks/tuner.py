@@ -29,7 +29,7 @@ from pipesched.profiles.processes import num_companions, num_cores
 from pipesched.simulator.analysis import to_markdown
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation
 from pipesched.workflows import AccountingChoice, EvaluatorChoice
-from pipesched.workflows.tuning import Measurement
+from pipesched.workflows.tuning import Measurement, TuneResult
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]
@@ -64,7 +64,7 @@ class Case:
 
     def tuned(
         self, profile: Path, evaluator: EvaluatorChoice = "simulate", accounting: AccountingChoice = "paper"
-    ) -> pipesched.TuneResult:
+    ) -> TuneResult:
         """Return what an evaluator says of the grid with a profile."""
         _, batch_size, microbatches = MODELS[self.name]
         return pipesched.tune(

@@ -18,6 +18,7 @@ import pipesched
 from pipesched.schedules.builders import build_generated
 from pipesched.simulator.analysis import CellValue, to_markdown
 from pipesched.simulator.views import Curve, draw_curves, draw_staleness
+from pipesched.workflows.training import TrainingResult
 
 PICTURES = DOCS / "pictures" / "asynchronous"
 MODEL, RANKS, BATCH_SIZE, STEPS = "digits:blocks=14", 8, 64, 300
@@ -72,7 +73,7 @@ def main() -> None:
     print(to_markdown(list(rows.values())))
 
 
-def cells(result: pipesched.TrainingResult, optimizer: str) -> dict[str, CellValue]:
+def cells(result: TrainingResult, optimizer: str) -> dict[str, CellValue]:
     """Return the predicted time, the mean loss of the last tenth of the steps, and the accuracy on held-out scans."""
     row, outcome = result.summary(), f"diverged at step {result.diverged_at}"
     assert row.run_s is not None, "its costs are known"

@@ -23,6 +23,7 @@ from pipesched import CATALOGUE, Schedule, build
 from pipesched.schedules.builders import Entry
 from pipesched.schedules.ops import Average, Overlap, Phase, Reduce, computes, stages_of
 from pipesched.simulator.analysis import CellValue, Summary, to_markdown
+from pipesched.workflows.simulating import Simulation
 
 COST = pipesched.DeviceCost(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 """F, I and W of all that a rank holds take a second each."""
@@ -197,7 +198,7 @@ def _linked(source: str) -> str:
     return re.sub(r"doi:(10\.[^\s,;]+)", r"[doi:\1](https://doi.org/\1)", source)
 
 
-def draw(simulation: pipesched.Simulation, path: Path) -> None:
+def draw(simulation: Simulation, path: Path) -> None:
     """Draw a picture in few colours: as legible as in many, in a quarter of the bytes."""
     from PIL import Image
 

@@ -108,10 +108,12 @@ def library_lines() -> Iterator[str]:
             if belongs(value):
                 yield f".. {directive}:: pipesched.{name}\n"
         yield "```\n"
-    yield "## What these consist of\n\n```{eval-rst}"
-    for part in sorted(_parts_of(names.values()), key=lambda part: part.__name__.lower()):
-        yield f".. autoclass:: {part.__module__}.{part.__name__}\n"
-    yield "```\n"
+    parts = sorted(_parts_of(names.values()), key=lambda part: part.__name__.lower())
+    for title, belongs in (("Results", _is_result), ("What these consist of", lambda part: not _is_result(part))):
+        yield f"## {title}\n\n```{{eval-rst}}"
+        for part in filter(belongs, parts):
+            yield f".. autoclass:: {part.__module__}.{part.__name__}\n"
+        yield "```\n"
 
 
 def _parts_of(values: Collection[Any]) -> set[type]:
@@ -149,12 +151,11 @@ def _is_result(value: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    return inspect.isclass(value) and not _is_error(value) and not _is_result(value)
+    return inspect.isclass(value) and not _is_error(value)
 
 
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("Functions", "autofunction", inspect.isfunction),
-    ("Results", "autoclass", _is_result),
     ("Values", "autoclass", _is_value),
     ("Errors", "autoexception", _is_error),
 )

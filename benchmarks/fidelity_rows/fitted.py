@@ -10,12 +10,13 @@ import pipesched
 from fidelity_rows.bench import Row, cell, verdict
 from fidelity_rows.model_runs import CASES, LONG, SCHEDULES, SHORT, Case, ModelRuns, model_runs
 from pipesched import Timeline
+from pipesched.workflows.what_if import WhatIf
 
 LIMITS = {LONG: 0.02, SHORT: 0.04}
 Errors = dict[str, list[tuple[float, float]]]
 
 
-def predicted(run: Timeline, case: Case, runs: ModelRuns, name: str) -> pipesched.WhatIf:
+def predicted(run: Timeline, case: Case, runs: ModelRuns, name: str) -> WhatIf:
     """Return what a schedule makes of a run; of I and W, and of layers in other stages, the profile says the shares."""
     return pipesched.what_if(
         run,

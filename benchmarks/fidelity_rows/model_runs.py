@@ -8,7 +8,8 @@ from functools import cache, partial
 
 import pipesched
 from fidelity_rows.bench import NUM_RANKS, Bench
-from pipesched import CATALOGUE, Profile, RunResult, Schedule, build
+from pipesched import CATALOGUE, Profile, Schedule, build
+from pipesched.workflows.measuring import RunResult
 
 NUM_MICROBATCHES = 8
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "pipedream", "zb_h1", "wpipe")

@@ -14,11 +14,11 @@ from tuner import MODELS, PIPELINES
 
 import pipesched
 from fidelity_rows.bench import Bench, Row
-from pipesched import ArgumentError, Cluster, Profile, TuneResult
+from pipesched import ArgumentError, Cluster, Profile
 from pipesched.profiles.processes import num_companions
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.tuner import Setting
-from pipesched.workflows.tuning import Measurement
+from pipesched.workflows.tuning import Measurement, TuneResult
 
 Result = TypeVar("Result")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pipesched
 from fidelity_rows.bench import Row, StepErrors, cell, verdict
 from fidelity_rows.model_runs import CASES, LONG, SCHEDULES, SHORT, model_runs
-from pipesched import RunResult
 from pipesched.simulator.analysis import readable_s
+from pipesched.workflows.measuring import RunResult
 
 LIMITS = {LONG: 0.01, SHORT: 0.03}
 

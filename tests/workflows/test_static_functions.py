@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import pipesched
+from pipesched.profiles.io import load_plan
 from pipesched.workflows import ArgumentError
 
 GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
@@ -42,7 +43,7 @@ def test_what_partition_finds_is_what_simulate_takes(profile):
 def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_path):
     search = pipesched.plan(profile, None, batch_size=8, num_devices=2, top=3)
     search.save(tmp_path / "plan.json")
-    assert search.plan == pipesched.load_plan(tmp_path / "plan.json")
+    assert search.plan == load_plan(tmp_path / "plan.json")
     assert search.best is not None
 
     again = pipesched.simulate(search.plan, profile)

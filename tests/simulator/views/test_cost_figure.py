@@ -2,6 +2,7 @@
 
 import pipesched
 from pipesched.simulator.views import profile_figure
+from pipesched.workflows.measuring import ProfileMeasurement
 
 
 def test_every_layer_has_its_seconds_and_its_bytes():
@@ -14,4 +15,4 @@ def test_every_layer_has_its_seconds_and_its_bytes():
     tops = [bar.get_y() + bar.get_height() for bar in backward]
     assert tops == [1e3 * layer.forward_s + 1e3 * layer.backward_s for layer in measured]
     assert [bar.get_height() for bar in kept.containers[0]] == [layer.saved_bytes / 2**20 for layer in measured]
-    assert pipesched.ProfileMeasurement(profile).plot().get_suptitle().startswith("gpt:")
+    assert ProfileMeasurement(profile).plot().get_suptitle().startswith("gpt:")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pipesched
+from pipesched.profiles.io import load_plan
 from pipesched.workflows.arguments import RunKeywords
 from tests.hand_runs import run_by_hand
 
@@ -62,7 +63,7 @@ CALLS = {
     pipesched.of_nodes: {"node": pipesched.flat(2), "num_nodes": 2},
     pipesched.load_profile: {"path": GPT},
     pipesched.load_cluster: {"path": "cluster.json"},
-    pipesched.load_plan: {"path": "plan.json"},
+    load_plan: {"path": "plan.json"},
     pipesched.run: {"schedule": "1f1b", "model": MODEL, **COUNTS},
     pipesched.verify: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},
     pipesched.verify_rounds: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pipesched
+from pipesched.profiles.models import Model
 
 COST = pipesched.DeviceCost(1.0, 2.0)
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
@@ -19,7 +20,7 @@ LAYER = torch.nn.Linear(2, 2)
 
 def model(*layers):
     names = tuple("ab"[: len(layers)])
-    return pipesched.Model("own", layers, names, lambda output, target: output.mean(), lambda n, seed: (n, n))
+    return Model("own", layers, names, lambda output, target: output.mean(), lambda n, seed: (n, n))
 
 
 @pytest.mark.parametrize(
