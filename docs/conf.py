@@ -35,6 +35,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!pipesched\.).*|.*\._\w+")]
 
 napoleon_use_ivar = True
+napoleon_custom_sections = [("Settings", "params_style")]
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
