@@ -5,7 +5,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format generated examples docs faults gpu bounds install clean
+.PHONY: demo quick test check format generated examples docs faults gpu bounds install clean
 
 install: .venv/installed
 
@@ -19,8 +19,12 @@ install: .venv/installed
 demo: install
 	$(BIN)/pipesched verify gpt --schedule gpipe,1f1b -p 2 -m 8 --microbatch-size 2 --rounds 3 --iterations 1 --out out
 
+# the unit tests: no process is started, and hypothesis draws few examples of a property
+quick: install
+	$(BIN)/pytest -q --quick -n auto --dist loadfile --no-loadscope-reorder
+
 test: install check
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: install
 	$(BIN)/ruff check .

@@ -100,6 +100,7 @@ def side_by_side(importer: str, imported: str) -> tuple[str, str] | None:
     return None
 
 
+@pytest.mark.slow
 def test_no_imports_run_in_a_circle():
     """Neither between modules nor between the rooms of a folder, nor between the folders."""
     graph = {name: set(imports(file)) - {name} for name, file in MODULES.items()}
@@ -152,6 +153,7 @@ def test_no_room_exports_a_name_that_another_of_its_modules_has():
             assert f"{room}.{name}" not in MODULES or module == f"{room}.{name}", (room, name)
 
 
+@pytest.mark.slow
 def test_a_module_is_imported_through_its_room():
     """Names of another room come from the room, so that it can change inside."""
     for name, file in MODULES.items():
@@ -162,6 +164,7 @@ def test_a_module_is_imported_through_its_room():
                 assert is_inside or name.startswith(("pipesched.__main__", COMMAND_LINE)), (name, node.module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -192,6 +195,7 @@ def names_given(file: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+@pytest.mark.slow
 def test_what_holds_a_result_is_called_by_a_noun():
     top = PACKAGE.parent
     code = [*MODULES.values(), *files(top / "benchmarks", top / "docs", top / "tests")]

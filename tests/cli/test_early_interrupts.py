@@ -11,6 +11,8 @@ import pytest
 
 from tests.processes import PATIENCE_S, eventually, started
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SLOW = "import time\nfrom pathlib import Path\nPath('begun').touch()\ntime.sleep(60)\n"
 SWALLOWING = SLOW.replace("time.sleep(60)", "try:\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)")

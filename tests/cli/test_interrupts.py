@@ -11,6 +11,8 @@ import pytest
 
 from tests.processes import PATIENCE_S, eventually, started
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LINE = "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --timeline t.csv --out x.json"
 STOPPED = "pipesched: stopped\n"

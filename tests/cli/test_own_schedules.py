@@ -32,6 +32,7 @@ def page_folder(folder, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
 def test_a_command_of_the_page_works(pipesched, page_folder, words):
     answer = pipesched(" ".join(words))
@@ -54,6 +55,7 @@ def test_the_page_is_right_that_it_is_1f1b_and_more(pipesched, page_folder):
     assert (lists.name, lists.ops) == ("mine.py:eager", build("1f1b", 4, 8).ops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -129,6 +131,7 @@ def searched_folder(page_folder):
     return page_folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tune_and_plan_find_it_as_good_as_the_schedule_that_it_is(pipesched, searched_folder, workers):
     answer = pipesched(f"{TUNE} -s mine.py:plain,1f1b --workers {workers}")

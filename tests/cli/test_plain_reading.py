@@ -45,6 +45,7 @@ def test_a_file_that_is_there_but_cannot_be_read_is_refused(pipesched, folder, m
     assert (answer.code, "mine.csv' is not readable" in answer.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -63,6 +64,7 @@ def test_a_prediction_a_list_and_help_load_no_validators_no_simpy_and_no_machine
     assert heavy & modules_of(line) == set()
 
 
+@pytest.mark.slow
 def test_the_version_loads_no_command():
     assert [name for name in modules_of("--version") if name.startswith("pipesched.cli.commands.")] == []
 

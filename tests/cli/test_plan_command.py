@@ -25,6 +25,7 @@ def measured(folder):
     return "mlp.json"
 
 
+@pytest.mark.slow
 def test_a_graph_is_planned_and_the_plan_simulates_as_it_was_predicted(pipesched, folder):
     answer = json.loads(pipesched(f"plan {GNMT} -b 8 {NODES} --depth 4 --out plan.json --json").out)
     best = answer["plans"][0]
@@ -58,6 +59,7 @@ def test_several_processes_find_the_same(pipesched, measured):
     assert pipesched(f"{line} --workers 2").out == pipesched(f"{line} --workers 1").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "steady"), [("-s 1f1b --depth 4", False), ("-s pipedream_2bw --asynchronous --depth 4", True)]
 )
@@ -86,6 +88,7 @@ def test_table_picture_and_json_have_one_measure_of_a_bubble(pipesched, measured
         assert f" {name} {plan[name]:.1%}" in picture
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_of_many_copies_says_the_bubble_of_all(pipesched, measured, folder):
     nodes = "--nodes 5 --gpus 4 --intra latency_s=0 --inter bandwidth_bytes_per_s=10"
     line = f"plan {measured} -b 20 {nodes} --depth 4 -s 1f1b --top 1 --plot plan.svg --json"
@@ -142,6 +145,7 @@ def test_stale_weights_are_only_tried_if_asked_for_and_said(pipesched, measured)
     assert "staleness" in pipesched(f"{line} --asynchronous").out
 
 
+@pytest.mark.slow
 def test_messages_in_half_precision_are_a_choice(pipesched, measured):
     plans = json.loads(pipesched(f"plan {measured} -b 8 {NODES} --depth 2 --compression both --json --top 99").out)[
         "plans"

@@ -27,6 +27,7 @@ def loaded_by(code, modules):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line", ["--help", "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --json", "list", "run --help"]
 )
@@ -36,6 +37,7 @@ def test_light_commands_load_nothing_heavy(line):
     assert loaded_by(code, HEAVY) == []
 
 
+@pytest.mark.slow
 def test_the_libraries_load_nothing_heavy():
     rooms = "from pipesched import schedules, profiles, simulator; import pipesched.schedules.formats"
     assert loaded_by(rooms, (*HEAVY, "pydantic")) == []
@@ -51,6 +53,7 @@ def test_every_public_name_can_be_imported(package):
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly():
     command = [sys.executable, "-m", "pipesched", "trace", "-s", "1f1b", "-p", "4", "-m", "300", "--uniform", "f=1,b=2"]
     with started(command, cwd=ROOT, stdout=PIPE, stderr=PIPE) as process:
@@ -60,6 +63,7 @@ def test_a_closed_pipe_ends_it_quietly():
         assert process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_too_many_open_files_are_no_unwritable_output():
     line = ["sweep", "-s", "1f1b,gpipe", "-p", "2,4", "-m", "4:8", "--uniform", "f=1,b=2", "--workers", "2"]
     code = "import resource\nfrom pipesched.cli.main import main\n"
@@ -71,6 +75,7 @@ def test_too_many_open_files_are_no_unwritable_output():
 SIMULATED = "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["list", "--help", "--version", "list --help", SIMULATED, f"{SIMULATED} --json"])
 @pytest.mark.parametrize(
     ("to", "said"),
@@ -82,6 +87,7 @@ def test_a_full_disk_and_a_closed_stdout_are_said_in_one_line(line, to, said):
     assert (done.returncode, done.stderr) == (2, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "to", "code"),
     [
@@ -102,11 +108,13 @@ def test_the_exit_code_is_right_where_nobody_can_be_told(tmp_path, line, to, cod
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"] * ("--out" in line)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_where_the_answer_cannot_be_printed(tmp_path):
     done = run(["sh", "-c", f"{sys.executable} -m pipesched {SIMULATED} --out {tmp_path}/x.json >/dev/full"], cwd=ROOT)
     assert (done.returncode, "wrote" in done.stderr, list(tmp_path.iterdir())) == (2, False, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [30, 60, 200, 300, 500])
 @pytest.mark.parametrize(
     "line",
@@ -126,6 +134,7 @@ def test_a_limit_of_memory_is_said_in_one_line(tmp_path, line, megabytes):
     assert done.returncode == 0 or list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [300, 700, 1000, 1300])
 def test_ranks_are_refused_where_a_limit_of_memory_would_keep_them_from_starting(megabytes):
     line = "run -s 1f1b -p 2 -m 4 --uniform f=1ms,b=1ms"
@@ -135,6 +144,7 @@ def test_ranks_are_refused_where_a_limit_of_memory_would_keep_them_from_starting
     assert done.stderr.startswith("pipesched: memory: got ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--out", "--timeline"])
 @pytest.mark.parametrize(
     "name", ["self.json", "a.json", "pipe.json", "folder.json", "none/x.json", "x" * 300 + ".json"]
@@ -179,6 +189,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, lin
 SEARCH = "optimize -s v_half -p 4 -m 16 --uniform f=1,i=1,w=1 --seconds 10000 --workers 1"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the search in /proc")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
 def test_a_search_that_is_stopped_answers_with_the_best_so_far_and_leaves_no_process(tmp_path, stop):

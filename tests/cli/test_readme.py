@@ -30,6 +30,7 @@ def test_the_readme_has_commands():
     assert len(COMMANDS) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_readme_works(pipesched, folder, line):
     layers = [layer(*(measurement(size) for size in (1, 2, 4))) for _ in range(8)]

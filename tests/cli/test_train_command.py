@@ -35,6 +35,7 @@ def test_a_run_is_logged_line_by_line_and_told_in_a_table(pipesched, folder):
     assert "diverged" not in answer.out
 
 
+@pytest.mark.slow
 def test_several_schedules_start_from_the_same_weights_and_samples(pipesched, folder):
     answer = pipesched(
         f"{QUICK} --compare gpipe,pipedream,wpipe --steps 30 --log run.jsonl --plot c.png --out t.md --json"
@@ -60,6 +61,7 @@ def test_a_table_can_be_csv(pipesched, folder):
     assert (row["schedule"], row["steps"]) == ("gpipe", "2")
 
 
+@pytest.mark.slow
 def test_pipelines_that_are_averaged_take_a_batch_each(pipesched, folder):
     line = f"{QUICK.replace('-m 4', '')} -s avgpipe --set pipelines=2 --steps 6 --log run.jsonl --plot c.png --json"
     answer = pipesched(line)
@@ -81,6 +83,7 @@ def test_without_costs_a_short_profile_is_measured(pipesched):
     assert data["runs"][0]["run_s"] > 0
 
 
+@pytest.mark.slow
 def test_the_time_to_a_target_is_that_of_the_step_that_reaches_it(pipesched, folder):
     answer = pipesched(f"{QUICK} -s gpipe --steps 40 --lr 0.01 --target-loss 1.5 --log run.jsonl --json")
     (run,) = json.loads(answer.out)["runs"]
@@ -114,6 +117,7 @@ def test_pytorchs_lists_without_steps_are_trained(pipesched):
     assert json.loads(answer.out)["runs"][0]["schedule"] == "mine"
 
 
+@pytest.mark.slow
 def test_micro_batches_that_are_pipelined_are_counted_over_the_whole_run(pipesched):
     line = "train digits:blocks=2,width=8 -s hybrid -p 2 --batch-size 8 --steps 300 --uniform f=1,b=2 --json"
     answer = pipesched(f"{line} --set pipelined=200")
@@ -124,6 +128,7 @@ def test_micro_batches_that_are_pipelined_are_counted_over_the_whole_run(pipesch
     assert run["run_s"] == pytest.approx(200 * 3 + 3 + 100 * 2 * 3)
 
 
+@pytest.mark.slow
 def test_lists_of_several_steps_are_trained_for_any_multiple_of_them(pipesched):
     assert pipesched("show -s pipedream -p 2 -m 5 --out five.json").code == 0
     answer = pipesched(f"train {MODEL} -f five.json --batch-size 8 --uniform f=1,b=2 --steps 100 --json")
@@ -132,6 +137,7 @@ def test_lists_of_several_steps_are_trained_for_any_multiple_of_them(pipesched):
     assert (run["steps"], run["staleness"]) == (100, 1)
 
 
+@pytest.mark.slow
 def test_recompute_changes_the_time_and_not_the_losses(pipesched):
     plain, again = (
         json.loads(pipesched(f"{QUICK} -s {name} --dtype float64 --steps 6 --json {more}").out)["runs"][0]
@@ -141,6 +147,7 @@ def test_recompute_changes_the_time_and_not_the_losses(pipesched):
     assert again["run_s"] > plain["run_s"]
 
 
+@pytest.mark.slow
 def test_the_rule_of_prediction_can_be_chosen(pipesched):
     losses = [
         json.loads(pipesched(f"{QUICK} -s pipeoptim --steps 30 --prediction {rule} --json").out)["runs"][0][
@@ -164,6 +171,7 @@ def test_a_run_that_would_not_fit_is_not_begun(pipesched, folder, limit, code):
         assert (answer.out, answer.err.count("\n")) == ("", 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_leaves_its_log_readable(tmp_path):
     log = tmp_path / "run.jsonl"
     command = [sys.executable, "-m", "pipesched", *f"{QUICK} -s gpipe --steps 1000000 --log".split(), str(log)]

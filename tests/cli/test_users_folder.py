@@ -11,6 +11,8 @@ import pytest
 
 from tests.processes import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OUR_NAMES = ("executor.py", "profiles.py", "profiles/__init__.py", "simulator.py", "schedules.py")

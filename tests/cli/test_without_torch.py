@@ -8,6 +8,8 @@ import pytest
 
 from tests.processes import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HIDE_TORCH = """
 import sys
@@ -91,6 +93,7 @@ def answers(tmp_path_factory):
     return dict(zip(WITHOUT + WITH, answers, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", WITHOUT)
 def test_a_command_works_without_torch(answers, command):
     assert answers[command][-1] == "0", answers[command]
@@ -101,6 +104,7 @@ def test_a_command_that_needs_torch_says_how_to_install_it(answers, command):
     assert answers[command] == ['pipesched: torch is not installed; try pip install "pipesched[run]"', "4"]
 
 
+@pytest.mark.slow
 def test_the_library_is_imported_and_simulates_without_torch():
     done = run(
         [

@@ -12,7 +12,7 @@ import pytest
 import pipesched as library
 from pipesched.cli.main import main
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.setting_options import read_setting
+from pipesched.cli.options.setting_options import is_size, read_setting, setting_option
 from pipesched.executor import RunSettings
 from pipesched.questions import (
     CostSettings,
@@ -116,6 +116,27 @@ def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation(
     assert list(inspect.signature(cook).parameters) == ["guests", *inspect.signature(Kitchen).parameters]
     assert "num_eggs: Eggs in the pan." in cook.__doc__
     assert cook.__doc__.index("Eggs") < cook.__doc__.index("Raises:")
+
+
+def invalid_values(setting):
+    """Return values of a type that a setting does not have, and numbers beyond its limits."""
+    kinds, description = get_args(setting.kind) or (setting.kind,), setting.description
+    if int not in kinds and float not in kinds:
+        return [object(), 2j]
+    beyond = [least - 1 for least in (description.least,) if least is not None]
+    beyond += [2 * most for most in (description.most,) if most is not None]
+    return [*beyond, object(), True, float("nan"), float("inf"), float("-inf"), *([1.5] if float not in kinds else [])]
+
+
+@pytest.mark.parametrize("record", DECLARED)
+def test_each_setting_refuses_other_types_and_numbers_beyond_its_limits_as_its_option_does(record):
+    for name, setting in declared(record).items():
+        for value in invalid_values(setting):
+            assert re.fullmatch("got .*, expected .*", setting.fault(value) or ""), (name, value)
+        option = get_args(setting_option(setting)[0])[1]
+        is_text = is_size(setting) or setting.is_list
+        limits = (None, None) if is_text else (setting.description.least, setting.description.most)
+        assert (option.min, option.max) == limits, name
 
 
 @pytest.mark.parametrize("record", DECLARED)

@@ -59,6 +59,7 @@ def small_schedules() -> tuple[Schedule, ...]:
     return tuple(map(lower, made))
 
 
+@functools.cache
 def mutant(seed: int) -> tuple[Schedule, Schedule]:
     """Return a small lowered schedule, and the same with one or two ops dropped, duplicated, swapped or moved."""
     chance = random.Random(seed)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError, make_schedule, repeat
@@ -8,6 +8,7 @@ from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute, Overlap, Recv, Send, backward, forward
 from pipesched.schedules.weights import uses
+from tests.properties import examples
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line
 from tests.schedules.hand_schedules import replicated, v_shaped
@@ -68,7 +69,7 @@ def numbers(op):
             return ((type(op), op.stage, None, 0, 0),)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.sampled_from([*SYNCHRONOUS, "pipedream", "wpipe"]), st.integers(1, 3), st.booleans())
 def test_batch_b_of_a_repeated_schedule_is_its_list_moved_by_b_batches(name, times, is_lowered):
     batch = lower(build(name, 2, 4)) if is_lowered else build(name, 2, 4)
@@ -87,6 +88,7 @@ def test_batch_b_of_a_repeated_schedule_is_its_list_moved_by_b_batches(name, tim
                 assert now[-1] - before[-1] == (steps * b if isinstance(op, Compute | Overlap) else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_even", [0, 10**12], ids=["machine code", "lists"])
 @pytest.mark.parametrize("name", ["gpipe", "zbv", "chimera", "dualpipe", "pipedream", "wpipe", "spectrain", "avgpipe"])
 def test_columns_of_a_repeated_schedule_have_its_ops(name, break_even, monkeypatch):

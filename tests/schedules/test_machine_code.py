@@ -46,6 +46,7 @@ print(numba.njit(lambda number: np.full(2, number).sum())(2.0))
 """
 
 
+@pytest.mark.slow
 def test_code_on_disk_is_loaded_and_other_code_is_compiled_after_it(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "loop.py").write_text(LOOP)
@@ -64,6 +65,7 @@ def told_by(program, folder, **environment):
     )
 
 
+@pytest.mark.slow
 def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "doubling.py").write_text("from part import part\n\ndef loop(number):\n    return part(number) + 1\n")
@@ -76,6 +78,7 @@ def test_machine_code_is_made_anew_when_a_part_in_another_file_has_changed(tmp_p
         assert told_by(program, tmp_path, PYTHONDONTWRITEBYTECODE="1").stdout.strip() == str(3 * factor + 1)
 
 
+@pytest.mark.slow
 def test_an_index_below_0_counts_from_the_end_and_one_outside_is_refused_where_machine_code_asks(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "last.py").write_text("def last(numbers, index):\n    return numbers[index]\n")
@@ -98,6 +101,7 @@ print(machine_code.compiled(add)(np.arange(4.0), 2.0), machine_code.compiled(add
 """
 
 
+@pytest.mark.slow
 def test_compiling_is_reported_once_and_needs_no_folder_for_machine_code(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "loop.py").write_text(LOOP)
@@ -133,6 +137,7 @@ print(*answers)
 """
 
 
+@pytest.mark.slow
 def test_a_loop_is_compiled_later_than_machine_code_on_disk_is_loaded(tmp_path):
     pytest.importorskip("numba")
     (tmp_path / "loop.py").write_text(LOOP)

@@ -17,6 +17,7 @@ print(before, room_bytes())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_limits_of_the_process_bound_its_memory(limit):
     done = run([sys.executable, "-c", LIMITED.format(limit=limit, bytes=2**29)])
@@ -61,6 +62,7 @@ print(is_out_of_memory(ImportError("cannot import name 'x' from 'y'")))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "answer"), [(2**26, "True"), (2**30, "False")])
 def test_a_library_that_fails_to_load_near_the_limit_of_the_process_is_out_of_memory(room, answer):
     assert run([sys.executable, "-c", IMPORTING.format(room=room)]).stdout.strip() == answer

@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
@@ -41,6 +41,7 @@ from pipesched.simulator.planner.candidate_evaluation import lists_of_candidate,
 from pipesched.simulator.planner.single_copy import bound_single_copy
 from pipesched.simulator.tuner import Evaluator, Setting, predict_by_equations, profile_setting, search_settings
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting
+from tests.properties import examples
 from tests.simulator.fast.timelines import assert_same_timeline, without_simpy
 from tests.simulator.tuner.problems import problem as model_problem
 from tests.strategies import random_cluster, random_costs
@@ -227,6 +228,7 @@ def test_an_evaluator_says_what_simpy_says_or_why_it_cannot(feature, column):
 IN_LOCKSTEP = [feature for feature, (signs, _) in MATRIX.items() if signs.split()[0] == "="]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", IN_LOCKSTEP)
 def test_one_program_says_of_any_number_of_pipelines_what_simpy_says(feature):
     asked = MATRIX[feature][1]()
@@ -301,7 +303,7 @@ def nudged(costs, chance):
     return replace(costs, stages=tuple(stages))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(
         ("1f1b", "zb_h2", "interleaved", "looped_bfs", "chimera", "hanayo", "dualpipe_v", "v_min", "xpipe")
@@ -327,6 +329,7 @@ def test_whatever_the_costs_are_those_that_answer_agree(name, number, is_recompu
     assert isinstance(answer, Estimate if number == 1 or not schedule.reducers else Inexact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", MATRIX)
 def test_a_repeated_batch_follows_at_the_pace_of_ever_longer_runs(feature):
     signs, make = MATRIX[feature]
@@ -379,6 +382,7 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", CONDITIONS)
 @pytest.mark.parametrize("name", ["pipedream", "wpipe"])
 def test_a_run_without_a_flush_has_the_pace_of_ever_longer_runs(name, feature):
@@ -393,6 +397,7 @@ def test_a_run_without_a_flush_has_the_pace_of_ever_longer_runs(name, feature):
     assert "expected one" in predict_unflushed(replace(asked, num_pipelines=2), longer).reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", CONDITIONS)
 @pytest.mark.parametrize(("name", "num_steps"), [("1f1b", 36), ("pipedream", 72)])
 def test_a_training_run_takes_what_simpy_says_of_all_its_steps(name, num_steps, feature):
@@ -506,6 +511,7 @@ CANDIDATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", CANDIDATES)
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("overlap", [0.0, 1.0])

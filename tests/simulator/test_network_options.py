@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
@@ -17,6 +17,7 @@ from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
 from pipesched.simulator.engine.transfer_times import TransferTimes
+from tests.properties import examples
 from tests.strategies import TWO_NODES
 
 F0, F1 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.ACTIVATION, 0, 1)
@@ -99,7 +100,7 @@ def test_a_message_passes_between_the_rounds_of_a_reduction():
     assert instants == {None: [(0.0, 5.0), (4.0, 5.5)], 100: [(0.0, 5.5), (2.0, 3.5)]}
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.sampled_from(["1f1b", "gpipe", "interleaved", "1f1b_rr"]), st.integers(0, 60), st.integers(1, 50))
 def test_where_nobody_meets_chunks_change_nothing(name, num_bytes, chunk_bytes):
     """A link for every pair, or a NIC that one pair alone uses."""
@@ -226,7 +227,7 @@ def test_a_device_is_slower_while_a_reduction_of_its_is_in_flight():
     assert spans == [(0.0, 1.0), (1.0, 2.5)]
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.sampled_from(["1f1b", "zb_h1", "chimera", "1f1b_rr", "avgpipe"]), st.floats(0.0, 2.0), st.booleans())
 def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, slowdown, takes_time):
     schedule = build(name, 4, 8)

@@ -1,7 +1,7 @@
 """Pipelines that share devices, links and a reference model: AvgPipe (PPoPP 2023)."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
@@ -10,6 +10,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Average, Recv, Step, computes, needs
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
+from tests.properties import examples
 
 
 def blocked(timeline, num_stages):
@@ -36,7 +37,7 @@ def test_figure_7_afab_blocks_twice_1f1b_nine_times_and_one_advance_is_as_fast_a
     assert run("avgpipe", pipelines=1, advance=1).makespan_s == afab.makespan_s
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     p=st.integers(1, 4),
     share=st.integers(1, 6),

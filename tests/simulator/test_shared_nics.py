@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
@@ -19,6 +19,7 @@ from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
 from pipesched.simulator.theory import gpipe_makespan_s
+from tests.properties import examples
 from tests.strategies import TWO_NODES, node_of_two
 
 TEN_BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=10, weight_bytes=40),) * 2)
@@ -143,7 +144,7 @@ def test_the_wait_for_a_nic_is_idle_time_of_a_busy_link():
     assert sorted(dict(device.idle_by_cause_s)["busy_link"] for device in usage(timeline)) == [0.0, 0.0, 0.0, 1.0]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.sampled_from(["1f1b", "interleaved", "chimera", "gems", "dualpipe", "1f1b_rr"]),
     st.permutations(range(4)),

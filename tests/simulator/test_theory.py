@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat
@@ -14,10 +14,11 @@ from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
+from tests.properties import examples
 
 p_s, m_s, v_s = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
 seconds, delays = st.floats(0.01, 10.0), st.one_of(st.just(0.0), st.floats(0.0, 20.0))
-exactly = settings(deadline=None, max_examples=60)
+exactly = examples(60)
 
 
 def simulated_s(

@@ -1,7 +1,7 @@
 """What goes down the ranks and up again, or both ways at once, takes its closed forms, in time and in memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
@@ -13,9 +13,10 @@ from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
+from tests.properties import examples
 
 seconds, units = st.floats(0.01, 10.0), st.integers(1, 4)
-exactly = settings(deadline=None, max_examples=60)
+exactly = examples(60)
 
 
 def simulated_s(schedule: Schedule, t_f: float, t_b: float) -> float:

@@ -1,7 +1,7 @@
 """The zero-bubble family takes its closed forms, in time and in memory."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
@@ -12,9 +12,10 @@ from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
+from tests.properties import examples
 
 p_s, seconds = st.integers(1, 8), st.floats(0.01, 10.0)
-exactly = settings(deadline=None, max_examples=60)
+exactly = examples(60)
 
 
 def longest_span_s(timeline: Timeline) -> float:
@@ -73,7 +74,7 @@ def test_in_the_unit_model_h1_has_a_third_of_the_bubble_of_1f1b_and_h2_none_on_a
     assert h2.makespan_s == work_s + p - 1
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(p=p_s, more=st.integers(0, 6), saved=st.integers(0, 100), share=st.floats(0.0, 1.0))
 def test_as_much_is_held_as_the_paper_counts(p, more, saved, share):
     kept = round(share * saved)

@@ -4,6 +4,8 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 import pipesched
 
 HEAVY = ("torch", "simpy", "typer", "rich", "pandas", "matplotlib", "numpy", "pydantic")
@@ -13,12 +15,14 @@ def in_child(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_importing_the_library_loads_nothing_heavy():
     loaded = in_child(f"import sys, pipesched; print([name for name in {HEAVY} if name in sys.modules])")
 
     assert loaded.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_importing_the_library_takes_no_time():
     bare = in_child("import time; start = time.perf_counter(); import ast; print(time.perf_counter() - start)")
     code = "import time; start = time.perf_counter(); import pipesched; print(time.perf_counter() - start)"
@@ -31,6 +35,7 @@ def test_every_name_of_the_library_is_there_and_documented():
         assert getattr(pipesched, name).__doc__, name
 
 
+@pytest.mark.slow
 def test_simulating_loads_no_torch_and_no_terminal():
     code = """
 import sys, pipesched

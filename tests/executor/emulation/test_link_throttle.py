@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesched.executor import ExecutionError
@@ -18,6 +18,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Recv, Reduce, Send
 from pipesched.simulator.engine import simulate_lists
 from tests.executor.pipelines import job
+from tests.properties import examples
 
 MS = 1_000_000
 """Nanoseconds."""
@@ -145,7 +146,7 @@ TENTHS = st.integers(0, 30).map(lambda n: n / 10)
     num_bytes=st.integers(0, 20),
     uneven=st.integers(1, 5),
 )
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_what_is_posted_when_a_simulation_posts_it_is_over_when_it_is_there(
     tmp_path_factory, name, num_rounds, nics, inner, outer, num_bytes, uneven
 ):

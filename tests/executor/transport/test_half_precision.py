@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.executor import ExecutionError
@@ -17,6 +17,7 @@ from pipesched.schedules.builders import build, build_generated
 from tests.executor.job_sequence_ranks import run_module, run_together
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, Local, assert_equal, job
+from tests.properties import examples
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -36,7 +37,7 @@ def same_bits(a, b):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(exponent=st.integers(-90, 110), seed=st.integers(0, 99), size=st.integers(1, 40))
 def test_whatever_its_scale_a_tensor_keeps_eleven_bits(dtype, exponent, seed, size):
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 2.0**exponent

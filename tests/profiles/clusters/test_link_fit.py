@@ -2,7 +2,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import (
@@ -16,7 +16,6 @@ from pipesched.profiles.clusters import (
 )
 
 
-@settings(deadline=None)
 @given(st.floats(1e-6, 1e-1), st.floats(1e3, 1e11))
 def test_a_line_is_found_again(latency_s, bandwidth):
     sizes = [int(bandwidth * latency_s * factor) + 1 + i for i, factor in enumerate((0.1, 1, 10))]

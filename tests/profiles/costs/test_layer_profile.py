@@ -1,7 +1,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
@@ -176,7 +176,6 @@ def test_a_backward_works_in_the_most_of_its_layers_less_what_later_ones_have_le
         assert costs_of_stages(profile(*pair), [(0, 2)], 1).stages[0].working_bytes == working
 
 
-@settings(deadline=None)
 @given(
     times=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=3, max_size=3),
     size=st.integers(1, 9),

@@ -263,6 +263,7 @@ def test_saving_through_a_link_keeps_the_link(tmp_path):
     assert load_profile(tmp_path / "p.json") == profile(layer())
 
 
+@pytest.mark.slow
 def test_the_light_modules_load_nothing_heavy():
     code = (
         "import sys\n"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
@@ -15,6 +15,7 @@ from pipesched.profiles.io import load_profile
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 from pipesched.profiles.io.profile_json import profile_text, read_profile
 from pipesched.profiles.partitioning import balanced_partition, by_replicas, cut_profile
+from tests.properties import examples
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
 
@@ -82,7 +83,6 @@ def test_a_stage_holds_its_input_and_the_outputs_of_its_layers():
     assert [cost.saved_bytes for cost in costs.stages] == [10, 10 + 20 + 5]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_graph_without_circles_is_a_chain_of_all_its_nodes(data):
     count = data.draw(st.integers(1, 9))
@@ -235,7 +235,7 @@ def test_what_is_no_graph_is_refused_in_one_line(text, said):
     assert "\n" not in str(caught.value)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.data())
 def test_a_damaged_graph_is_read_or_refused_in_one_line(data):
     text = graph([ONE, node("2", activation="[1.0; 2.0]"), node("3")], [("1", "2"), ("2", "3"), ("1", "3")])

@@ -11,6 +11,8 @@ from pipesched.profiles.models import resolve_model
 from pipesched.profiles.processes import command
 from tests.processes import eventually, run
 
+pytestmark = pytest.mark.slow
+
 CHATTY = """
 import sys
 import torch

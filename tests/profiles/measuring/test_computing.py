@@ -31,6 +31,7 @@ def test_a_tensors_memory_is_used_again_while_computing_and_goes_back_after_it()
     assert kept * 10 < given_back
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to allocate")
 def test_what_the_environment_says_of_memory_stays():
     """In a process of its own: what others have left on the heap decides where a tensor comes to lie."""

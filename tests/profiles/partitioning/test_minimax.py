@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
@@ -25,7 +25,6 @@ def check_contiguous(bounds, num_layers, num_stages):
     assert all(before[1] == after[0] for before, after in pairwise(bounds))
 
 
-@settings(deadline=None)
 @given(CASES)
 def test_the_slowest_stage_is_as_fast_as_in_any_partition(case):
     seconds, num_stages = case
@@ -35,7 +34,6 @@ def test_the_slowest_stage_is_as_fast_as_in_any_partition(case):
     assert slowest(seconds, partition) == best
 
 
-@settings(deadline=None)
 @given(CASES)
 def test_among_the_best_partitions_the_most_even_one_is_taken(case):
     seconds, num_stages = case
@@ -48,7 +46,6 @@ def test_among_the_best_partitions_the_most_even_one_is_taken(case):
     assert squares(partition) == min(squares(bounds) for bounds in equals)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=8), st.data())
 def test_seconds_with_rounding_still_give_a_partition(seconds, data):
     num_stages = data.draw(st.integers(1, len(seconds)))

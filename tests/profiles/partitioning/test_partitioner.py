@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
@@ -44,7 +44,6 @@ def held(model, bounds):
     ]
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_no_partition_holds_less_on_its_fullest_device(costs, data):
     num_stages = data.draw(st.integers(1, len(costs)))
@@ -55,7 +54,6 @@ def test_no_partition_holds_less_on_its_fullest_device(costs, data):
     assert max(held(model, bounds)) == min(max(held(model, b)) for b in all_partitions(len(costs), num_stages))
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_no_partition_that_fits_is_faster_on_devices_of_their_own_speeds(costs, data):
     num_stages = data.draw(st.integers(1, len(costs)))
@@ -193,7 +191,6 @@ def test_a_partition_without_a_possible_stage_is_refused():
         cheapest_partition(lambda stage, first, last: float("inf"), 3, 2)
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_the_bound_is_the_work_of_the_busiest_device_on_all_its_stages(costs, data):
     num_devices = data.draw(st.integers(1, len(costs)))

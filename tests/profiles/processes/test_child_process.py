@@ -9,6 +9,8 @@ import pytest
 from pipesched.profiles.processes import exit_code_of
 from tests.processes import eventually, processes_in, run, started
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 IMPORT = (
     "import os, signal, sys, time\n"

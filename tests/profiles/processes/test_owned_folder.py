@@ -57,6 +57,7 @@ def test_a_folder_is_there_for_this_user_alone_and_gone_in_the_end(place):
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_killed_process_goes_with_the_next_run_and_not_sooner(holder, place):
     with owned_folder():
         assert (holder.folder / "file").exists(), "its owner lives"
@@ -67,12 +68,14 @@ def test_the_folder_of_a_killed_process_goes_with_the_next_run_and_not_sooner(ho
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_stopped_process_keeps_its_folder(holder):
     holder.send_signal(signal.SIGSTOP)
     with owned_folder():
         assert (holder.folder / "file").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["machine", "user", "file", "link", "name"])
 def test_what_others_have_left_stays(change, holder, place, monkeypatch):
     kill(holder)
@@ -107,6 +110,7 @@ def test_an_owner_file_that_is_a_pipe_or_a_link_keeps_nobody(place):
     assert len(list(place.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_many_at_once_remove_what_is_left_and_nothing_of_each_other(place):
     processes = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}

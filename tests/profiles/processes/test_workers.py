@@ -48,6 +48,7 @@ NAMESPACE = ["unshare", "-m", "sh", "-c"]
 """Runs a command whose mounts nobody else sees, where the system lets this user do so."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mount", ["mount -t tmpfs -o ro none /dev/shm", "mount --bind /proc/self/fdinfo /dev/shm"])
 def test_a_search_in_several_processes_needs_no_shared_memory(mount):
     if shutil.which("unshare") is None or run([*NAMESPACE, mount]).returncode:
@@ -59,6 +60,7 @@ def test_a_search_in_several_processes_needs_no_shared_memory(mount):
     assert done.stdout == alone.stdout
 
 
+@pytest.mark.slow
 def test_workers_make_no_semaphores():
     code = "from pipesched.profiles.processes import worker_pool; import sys\n"
     code += "with worker_pool(2, len) as pool: pool.submit(['ab']).result()\n"

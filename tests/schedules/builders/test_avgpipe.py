@@ -1,32 +1,20 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError, make_schedule
-from pipesched.schedules.builders import avgpipe as module
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Average, Recv, Send, Step
+from tests.properties import examples
 from tests.schedules.builder_rules import assert_one_line, assert_sound, letters, most_in_flight, parts
-from tests.schedules.drawings import cells, drawn, is_in
 
-DRAWING = """
-    rank 0  F0 F1 F2 B0 .. B1 .. B2
-    rank 1  .. F0 B0 F1 B1 F2 B2 ..
-    rank 2  F3 F4 F5 B3 .. B4 .. B5
-    rank 3  .. F3 B3 F4 B4 F5 B5 ..
-"""
 COUNTS = {"p": st.integers(1, 6), "share": st.integers(1, 8), "pipelines": st.integers(1, 4)}
 
 
-def test_it_runs_as_drawn():
-    assert drawn(avgpipe(2, 6)) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(**COUNTS, advance=st.integers(0, 9))
 def test_it_is_sound_and_holds_on_each_rank_what_a_single_pipeline_does(p, share, pipelines, advance):
     schedule = avgpipe(p, pipelines * share, pipelines, advance)
@@ -34,7 +22,7 @@ def test_it_is_sound_and_holds_on_each_rank_what_a_single_pipeline_does(p, share
     assert most_in_flight(schedule) == most_in_flight(one_f_one_b_afp(p, share, advance)) * pipelines
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(**COUNTS)
 def test_rank_k_of_pipeline_n_has_stage_k_on_device_k_and_the_nth_share_of_the_microbatches(p, share, pipelines):
     schedule = avgpipe(p, pipelines * share, pipelines)
@@ -46,7 +34,7 @@ def test_rank_k_of_pipeline_n_has_stage_k_on_device_k_and_the_nth_share_of_the_m
         assert {part.microbatch for part in parts(row)} == set(range(pipeline * share, (pipeline + 1) * share))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(**COUNTS)
 def test_messages_stay_within_their_pipeline(p, share, pipelines):
     schedule = avgpipe(p, pipelines * share, pipelines)

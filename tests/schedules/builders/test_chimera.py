@@ -1,11 +1,11 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import chimera as module
 from pipesched.schedules.builders.chimera import chimera
 from pipesched.schedules.ops import Reduce, Step, stages_of
+from tests.properties import examples
 from tests.schedules.builder_rules import (
     assert_complete,
     assert_one_line,
@@ -15,22 +15,9 @@ from tests.schedules.builder_rules import (
     most_in_flight,
     parts,
 )
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  0F0 0F1 ..  3F2 3B2 3F3 3B3 0B0 ..  0B1
-    rank 1  ..  1F0 2F2 1F1 2F3 2B2 1B0 2B3 1B1 ..
-    rank 2  ..  1F2 2F0 1F3 2F1 2B0 1B2 2B1 1B3 ..
-    rank 3  0F2 0F3 ..  3F0 3B0 3F1 3B1 0B2 ..  0B3
-"""
 
 
-def test_it_runs_as_drawn():
-    assert drawn(chimera(4, 4), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(half=st.integers(1, 4), units=st.integers(1, 3))
 def test_it_is_sound(half, units):
     assert_sound(chimera(2 * half, 2 * half * units), 2 * half, 2 * half * units)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
@@ -7,6 +7,7 @@ from pipesched.schedules.builders import data_parallel as module
 from pipesched.schedules.builders.data_parallel import data_parallel
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Send
+from tests.properties import examples
 from tests.schedules.builder_rules import RANKS, assert_one_line, assert_sound, most_in_flight
 
 DRAWING = """
@@ -23,7 +24,7 @@ def test_it_runs_as_drawn():
     assert all(line in module.__doc__ for line in DRAWING.splitlines())
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, st.integers(0, 12))
 def test_it_is_sound_holds_one_microbatch_and_sends_nothing(p, more):
     schedule = data_parallel(p, p + more)
@@ -36,9 +37,3 @@ def test_a_rank_without_a_microbatch_is_refused():
     with pytest.raises(ScheduleError) as error:
         data_parallel(4, 3)
     assert_one_line(str(error.value), "got 3 micro-batches for 4 ranks", "try 4")
-
-
-def test_bad_counts_are_one_line():
-    with pytest.raises(ScheduleError) as error:
-        data_parallel(0, -1)
-    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is -1")

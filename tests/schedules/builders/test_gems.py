@@ -1,28 +1,15 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import gems as module
 from pipesched.schedules.builders.gems import gems
 from pipesched.schedules.ops import Compute, Reduce, Step
+from tests.properties import examples
 from tests.schedules.builder_rules import assert_one_line, assert_sound, finish_times, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  0F0 ..  ..  ..  ..  ..  ..  0B0 3F1 3B1 0F2 ..  ..  ..  ..  ..  ..  0B2
-    rank 1  ..  1F0 ..  ..  ..  ..  1B0 2F1 ..  ..  2B1 1F2 ..  ..  ..  ..  1B2 ..
-    rank 2  ..  ..  2F0 ..  ..  2B0 1F1 ..  ..  ..  ..  1B1 2F2 ..  ..  2B2 ..  ..
-    rank 3  ..  ..  ..  3F0 3B0 0F1 ..  ..  ..  ..  ..  ..  0B1 3F2 3B2 ..  ..  ..
-"""
 
 
-def test_it_runs_as_drawn():
-    assert drawn(gems(4, 3), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(p=st.integers(2, 8), m=st.integers(2, 16))
 def test_it_is_sound_and_holds_one_microbatch_on_a_rank(p, m):
     schedule = gems(p, m)

@@ -1,10 +1,10 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import hanayo as module
 from pipesched.schedules.builders.hanayo import hanayo
+from tests.properties import examples
 from tests.schedules.builder_rules import (
     assert_complete,
     assert_one_line,
@@ -13,20 +13,9 @@ from tests.schedules.builder_rules import (
     finish_times,
     most_in_flight,
 )
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  0F0 0F1 ..  3F0 4F0 3F1 4F1 7F0 7B0 7F1 7B1 4B0 3B0 4B1 3B1 0B0 ..  0B1
-    rank 1  ..  1F0 2F0 1F1 2F1 5F0 6F0 5F1 6F1 6B0 5B0 6B1 5B1 2B0 1B0 2B1 1B1 ..
-"""
 
 
-def test_it_runs_as_drawn():
-    assert drawn(hanayo(2, 2, waves=2), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(p=st.integers(1, 6), m=st.integers(1, 13), waves=st.integers(1, 3))
 def test_it_is_sound_for_any_number_of_microbatches_and_holds_at_most_p_of_them(p, m, waves):
     schedule = hanayo(p, m, waves)

@@ -1,32 +1,22 @@
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import interleaved as module
 from pipesched.schedules.builders.interleaved import chunk_order, interleaved, round_size
 from pipesched.schedules.ops import Step, stages_of
+from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ..  2B2 ..  2B3 0B2 0B3
-    rank 1  ..  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ..
-"""
+from tests.schedules.drawings import drawn
 
 
 def allowed(p: int, m: int) -> bool:
     return m % max(1, m // p) == 0
 
 
-def test_it_runs_as_drawn():
-    assert drawn(interleaved(2, 4, 2), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(RANKS, MICROBATCHES, st.integers(1, 4))
 def test_it_is_sound(p, m, v):
     assume(allowed(p, m))
@@ -35,7 +25,7 @@ def test_it_is_sound(p, m, v):
     assert [stages_of(row) for row in schedule.ops] == [tuple(range(k, p * v, p)) for k in range(p)]
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(RANKS, st.integers(1, 4), st.integers(1, 4))
 def test_in_flight_is_megatrons_warmup_and_one_more(p, rounds, v):
     """Megatron-LM, get_num_microbatches: (p - k - 1) * 2 + (v - 1) * group size, at most all."""
@@ -80,9 +70,3 @@ def test_unequal_rounds_are_refused_with_the_nearest_counts_that_work():
         below, above = map(int, re.findall(r"\d+", str(error.value).split("try ")[1]))
         assert below == max(n for n in range(1, m) if allowed(p, n))
         assert above == min(n for n in range(m, 2 * m + p) if allowed(p, n))
-
-
-def test_bad_counts_are_named_in_one_line():
-    with pytest.raises(ScheduleError) as error:
-        interleaved(0, 0, 0)
-    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is 0", "num_chunks is 0")

@@ -1,34 +1,25 @@
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import interleaved_zero_bubble as module
 from pipesched.schedules.builders.interleaved_zero_bubble import interleaved_zb
 from pipesched.schedules.builders.zero_bubble import zb_h1
 from pipesched.schedules.ops import Step, stages_of
+from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
+from tests.schedules.drawings import drawn
 
 CHUNKS = st.integers(1, 4)
-DRAWING = """
-    rank 0  0F0 0F1 2F0 2F1 ..  2I0 2W0 0F2 2I1 2W1 0F3 0I0 0W0 2F2 0I1 0W1 2F3 2I2 2W2 2I3 2W3 0I2 0W2 0I3 0W3
-    rank 1  ..  1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1I2 3W3 1I3 1W2 1W3
-"""
 
 
 def rounds(p: int, m: int) -> int:
     return max(1, m // p)
 
 
-def test_it_runs_as_drawn():
-    assert drawn(interleaved_zb(2, 4, 2), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(RANKS, MICROBATCHES, CHUNKS)
 def test_it_is_sound_and_holds_the_same_on_every_rank(p, m, v):
     assume(m % rounds(p, m) == 0)
@@ -38,7 +29,7 @@ def test_it_is_sound_and_holds_the_same_on_every_rank(p, m, v):
     assert most_in_flight(schedule) == [min(m * v, (v - 1) * (m // rounds(p, m)) + p)] * p
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(RANKS, MICROBATCHES)
 def test_with_one_chunk_it_is_h1(p, m):
     assume(m % rounds(p, m) == 0)
@@ -63,9 +54,3 @@ def test_unequal_rounds_are_refused_with_the_nearest_counts_that_work():
         interleaved_zb(4, 9)
     assert_one_line(str(error.value), "interleaved_zb: got 9 micro-batches for 4 ranks")
     assert [int(count) for count in re.findall(r"\d+", str(error.value).split("try ")[1])] == [8, 10]
-
-
-def test_bad_counts_are_named_in_one_line():
-    with pytest.raises(ScheduleError) as error:
-        interleaved_zb(0, 0, 0)
-    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is 0", "num_chunks is 0")

@@ -1,28 +1,18 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import looped_bfs as module
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.looped_bfs import looped_bfs
 from pipesched.schedules.ops import Step, stages_of
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
+from tests.properties import examples
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_sound, most_in_flight
+from tests.schedules.drawings import drawn
 
 CHUNKS = st.integers(1, 4)
-DRAWING = """
-    rank 0  0F0 0F1 0F2 2F0 2F1 2F2 ..  ..  2B2 2B1 2B0 0B2 0B1 0B0
-    rank 1  ..  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0 ..
-"""
 
 
-def test_it_runs_as_drawn():
-    assert drawn(looped_bfs(2, 3, 2), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(RANKS, MICROBATCHES, CHUNKS)
 def test_it_is_sound_and_holds_all_microbatches_of_all_chunks(p, m, v):
     schedule = looped_bfs(p, m, v)
@@ -46,9 +36,3 @@ def test_the_backwards_are_the_forwards_reversed():
 def test_every_stage_of_a_rank_steps_once_at_the_end():
     for rank, row in enumerate(looped_bfs(2, 4, 3).ops):
         assert row[-3:] == (Step(rank), Step(rank + 2), Step(rank + 4))
-
-
-def test_bad_counts_are_named_in_one_line():
-    with pytest.raises(ScheduleError) as error:
-        looped_bfs(0, 0, 0)
-    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is 0", "num_chunks is 0")

@@ -1,26 +1,14 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import naive as module
 from pipesched.schedules.builders.naive import naive
 from pipesched.schedules.ops import Step
+from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  F0 .. .. .. .. B0 F1 .. .. .. .. B1
-    rank 1  .. F0 .. .. B0 .. .. F1 .. .. B1 ..
-    rank 2  .. .. F0 B0 .. .. .. .. F1 B1 .. ..
-"""
 
 
-def test_it_runs_as_drawn():
-    assert drawn(naive(3, 2)) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(RANKS, MICROBATCHES)
 def test_it_is_sound_and_holds_one_microbatch(p, m):
     schedule = naive(p, m)

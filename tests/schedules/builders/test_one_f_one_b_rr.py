@@ -1,24 +1,17 @@
 from math import ceil, floor, lcm
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import one_f_one_b_rr as module
 from pipesched.schedules.builders.one_f_one_b_rr import one_f_one_b_rr
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import staleness
+from tests.properties import examples
 from tests.schedules.asynchronous_rules import assert_runs, ordinary, reads_of
 from tests.schedules.builder_rules import assert_one_line, letters
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  F0@0 F2@0 ..   B0@0 F4@1 ..   ..   B2@0 F6@2 ..   ..   B4@1
-    rank 1  F1@0 F3@0 ..   ..   ..   B1@0 F5@1 ..   ..   B3@0 F7@2 ..
-    rank 2  ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4 F5@5
-"""
 
 
 @st.composite
@@ -28,20 +21,14 @@ def layouts(draw):
     return replicas, lcm(*replicas) * draw(st.integers(1, 3))
 
 
-def test_it_runs_as_drawn():
-    drawing = drawn(one_f_one_b_rr(3, 8, (2, 1)), columns=12, cell=lambda op: f"{op.phase}{op.microbatch}@{op.version}")
-    assert drawing == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(layouts())
 def test_it_runs_and_reduces_before_every_step_where_there_are_replicas(layout):
     replicas, m = layout
     assert_runs(one_f_one_b_rr(sum(replicas), m, replicas), len(replicas), m)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(layouts())
 def test_microbatch_i_goes_to_replica_i_mod_r_in_1f1b_with_pipedreams_warmup(layout):
     replicas, m = layout
@@ -59,7 +46,7 @@ def test_microbatch_i_goes_to_replica_i_mod_r_in_1f1b_with_pipedreams_warmup(lay
             assert letters(row).split() == order
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(layouts())
 def test_f_reads_the_newest_version_of_its_replica_and_b_the_same_again(layout):
     replicas, m = layout

@@ -1,30 +1,15 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import pipedream as module
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream, pipedream_2bw
-from pipesched.schedules.ops import Compute, Step
+from pipesched.schedules.ops import Step
 from pipesched.schedules.weights.versions import is_consistent, live_versions, uses
+from tests.properties import examples
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  F0@0 F1@0 F2@0 ..   ..   B0@0 F3@1 B1@0 F4@2 B2@0
-    rank 1  ..   F0@0 F1@0 ..   B0@0 F2@1 B1@0 F3@2 B2@1 F4@3
-    rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3
-"""
-DOUBLE_BUFFERED = """
-    rank 0  F0@0 F1@0 ..   B0@0 F2@0 B1@0 F3@0 B2@0 F4@1 B3@0 F5@1 B4@1
-    rank 1  ..   F0@0 B0@0 F1@0 B1@0 F2@0 B2@0 F3@0 B3@0 F4@1 B4@1 F5@1
-"""
-
-
-def with_version(op: Compute) -> str:
-    return f"{op.phase.value}{op.microbatch}@{op.version}"
 
 
 @st.composite
@@ -34,17 +19,7 @@ def periods(draw, most_ranks: int = 6):
     return p, draw(st.integers(p, p + 3)), draw(st.integers(1, 4))
 
 
-@pytest.mark.parametrize(
-    ("schedule", "drawing"), [(pipedream(3, 8), DRAWING), (pipedream_2bw(2, 8, 2), DOUBLE_BUFFERED)]
-)
-def test_it_runs_as_drawn(schedule, drawing):
-    # Drawn without an end: with 8 micro-batches the first columns are still steady.
-    expected = cells(drawing)
-    assert drawn(schedule, columns=len(expected[0]), cell=with_version) == expected
-    assert is_in(drawing, module.__doc__)
-
-
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES)
 def test_it_runs_in_the_order_of_1f1b(p, m):
     schedule = pipedream(p, m)
@@ -53,7 +28,7 @@ def test_it_runs_in_the_order_of_1f1b(p, m):
     assert most_in_flight(schedule) == [min(m, p - k) for k in range(p)]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES)
 def test_a_forward_reads_the_newest_weights_and_its_backward_the_same_again(p, m):
     schedule, expected = pipedream(p, m), newest(p, m)
@@ -68,7 +43,7 @@ def test_stage_k_of_p_holds_p_minus_k_versions_once_the_run_is_long_enough(p):
         assert live_versions(pipedream(p, m)) == {(k, k): p - k for k in range(p)}
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES)
 def test_what_is_live_is_the_newest_version_and_those_of_the_microbatches_in_flight(p, m):
     for (rank, _), most in live_versions(pipedream(p, m)).items():
@@ -88,7 +63,7 @@ def test_one_rank_is_plain_training():
     assert [str(op) for op in pipedream(1, 2).ops[0]] == ["0F0", "0B0", "0STEP", "0F1@1", "0B1@1", "0STEP"]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(periods())
 def test_double_buffering_steps_once_a_period_in_the_order_of_1f1b(counts):
     p, accumulate, number = counts
@@ -98,7 +73,7 @@ def test_double_buffering_steps_once_a_period_in_the_order_of_1f1b(counts):
     assert [letters(row) for row in schedule.ops] == [letters(row) for row in one_f_one_b(p, m).ops]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(periods())
 def test_every_stage_reads_the_version_before_the_last_in_all_of_a_period(counts):
     p, accumulate, number = counts
@@ -144,9 +119,3 @@ def test_a_period_that_cannot_be_is_refused_with_the_reason(counts, parts):
     with pytest.raises(ScheduleError) as error:
         pipedream_2bw(*counts)
     assert_one_line(str(error.value), *parts)
-
-
-def test_bad_counts_are_one_line():
-    with pytest.raises(ScheduleError) as error:
-        pipedream(0, 0)
-    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is 0")

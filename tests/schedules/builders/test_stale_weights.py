@@ -1,9 +1,8 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import stale_weights as module
 from pipesched.schedules.builders.naive import naive
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.builders.stale_weights import hybrid, stale_weights, vanilla_1f1b
@@ -11,31 +10,12 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import live_versions, staleness
 from pipesched.simulator.theory import staleness_degree
+from tests.properties import examples
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  F0@0 F1@0 F2@0 F3@0 F4@0 B0@0 F5@1 B1@1 F6@2 B2@2 F7@3 B3@3
-    rank 1  ..   F0@0 F1@0 F2@0 B0@0 F3@1 B1@1 F4@2 B2@2 F5@3 B3@3 F6@4
-    rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4
-"""
-HYBRID = """
-    rank 0  F0@0 F1@0 ..   ..   ..   B0@0 ..   B1@1 F2@2 ..   ..   ..   ..   B2@2 F3@3 ..   ..   ..   ..   B3@3
-    rank 1  ..   F0@0 F1@0 ..   B0@0 ..   B1@1 ..   ..   F2@2 ..   ..   B2@2 ..   ..   F3@3 ..   ..   B3@3 ..
-    rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 ..   ..   ..   ..   F2@2 B2@2 ..   ..   ..   ..   F3@3 B3@3 ..   ..
-"""
 
 
-@pytest.mark.parametrize(("schedule", "drawing"), [(stale_weights(3, 9), DRAWING), (hybrid(3, 4, 2), HYBRID)])
-def test_it_runs_as_drawn(schedule, drawing):
-    expected = cells(drawing)
-    table = drawn(schedule, columns=len(expected[0]), cell=lambda op: f"{op.phase.value}{op.microbatch}@{op.version}")
-    assert table == expected
-    assert is_in(drawing, module.__doc__)
-
-
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES)
 def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
     schedule = vanilla_1f1b(p, m)
@@ -45,7 +25,7 @@ def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
     assert set(live_versions(schedule).values()) == {1}
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES)
 def test_stale_weights_run_twice_as_far_ahead_and_read_the_newest_weights(p, m):
     schedule = stale_weights(p, m)
@@ -71,7 +51,7 @@ def test_the_share_of_stale_weights_is_that_before_the_last_pair_of_registers(we
     assert summary.stale_share(weights) == pytest.approx(sum(weights[:-1]) / sum(weights))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(RANKS, MICROBATCHES, st.data())
 def test_hybrid_is_pipelined_first_and_one_at_a_time_after_the_drain(p, m, data):
     pipelined = data.draw(st.integers(0, m))

@@ -1,34 +1,20 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipesched.schedules import PredictionRule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE
-from pipesched.schedules.builders import weight_prediction as module
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.builders.weight_prediction import pipeoptim, spectrain, xpipe
 from pipesched.schedules.weights import live_versions
+from tests.properties import examples
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters
-from tests.schedules.drawings import cells, drawn, is_in
 
-DRAWING = """
-    rank 0  F0@0+2 F1@0+2 F2@0+2 ..     ..     B0@0   F3@1+2 B1@1   F4@2+2 B2@2
-    rank 1  ..     F0@0+1 F1@0+1 ..     B0@0   F2@1+1 B1@1   F3@2+1 B2@2   F4@3+1
-    rank 2  ..     ..     F0@0   B0@0   F1@1   B1@1   F2@2   B2@2   F3@3   B3@3
-"""
 builders = pytest.mark.parametrize("builder", [spectrain, xpipe, pipeoptim])
 
 
-def test_pipeoptim_runs_as_drawn():
-    def cell(op):
-        return f"{op.phase.value}{op.microbatch}@{op.version}" + (f"+{op.lookahead}" if op.lookahead else "")
-
-    assert drawn(pipeoptim(3, 8), columns=10, cell=cell) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
 @builders
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(p=RANKS, m=MICROBATCHES)
 def test_it_runs_in_pipedreams_order_and_holds_no_old_version(builder, p, m):
     schedule = builder(p, m)
@@ -37,7 +23,7 @@ def test_it_runs_in_pipedreams_order_and_holds_no_old_version(builder, p, m):
     assert set(live_versions(schedule).values()) == {1}
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES)
 def test_pipeoptim_looks_ahead_of_the_newest_weights_for_the_version_that_the_backward_finds(p, m):
     expected = newest(p, m)
@@ -52,7 +38,7 @@ def test_pipeoptim_looks_ahead_of_the_newest_weights_for_the_version_that_the_ba
 
 
 @pytest.mark.parametrize("builder", [spectrain, xpipe])
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(p=RANKS, m=MICROBATCHES)
 def test_spectrain_and_xpipe_aim_at_the_moment_when_the_microbatch_is_back_at_the_first_stage(builder, p, m):
     """Worked out on a clock that gives F and B one tick each: a stage steps every second tick."""

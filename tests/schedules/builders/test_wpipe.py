@@ -1,31 +1,19 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import wpipe as module
 from pipesched.schedules.builders.wpipe import wpipe
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Send
 from pipesched.schedules.weights import staleness
 from pipesched.schedules.weights.versions import is_consistent
+from tests.properties import examples
 from tests.schedules.asynchronous_rules import assert_runs, reads_of
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.builders.test_pipedream import periods
-from tests.schedules.drawings import cells, drawn, is_in
-
-DRAWING = """
-    rank 0  0F0@0 0F1@0 2F0@0 2F1@0 ..    2B0@0 0F2@0 2B1@0 0F3@0 0B0@0 2F2@1 0B1@0 2F3@1 2B2@1 ..    2B3@1 0B2@0 0B3@0
-    rank 1  ..    1F0@0 1F1@0 3F0@0 3B0@0 3F1@0 3B1@0 1F2@0 1B0@0 1F3@0 1B1@0 3F2@1 3B2@1 3F3@1 3B3@1 1B2@0 1B3@0 ..
-"""
 
 
-def test_it_runs_as_drawn():
-    drawing = drawn(wpipe(2, 4, 2), cell=lambda op: f"{op.stage}{op.phase.value}{op.microbatch}@{op.version}")
-    assert drawing == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(periods())
 def test_it_runs_and_steps_both_groups_once_a_period(counts):
     p, accumulate, number = counts
@@ -34,7 +22,7 @@ def test_it_runs_and_steps_both_groups_once_a_period(counts):
     assert [{op.stage for op in row} for row in schedule.ops] == [{k, p + k} for k in range(p)]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(periods())
 def test_the_second_group_reads_its_newest_weights_and_the_first_those_before(counts):
     """W(t+1) = W(t) - lr grad f(W(t-1)) for group 0, W(t+1) = W(t) - lr grad f(W(t)) for group 1."""

@@ -1,37 +1,24 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import zbv as module
 from pipesched.schedules.builders.zbv import zbv
 from pipesched.schedules.ops import stages_of
+from tests.properties import examples
 from tests.schedules.builder_rules import (
     MICROBATCHES,
     RANKS,
     assert_complete,
-    assert_one_line,
     assert_sound,
     finish_times,
     most_in_flight,
     parts,
 )
-from tests.schedules.drawings import cells, drawn, is_in
 from tests.schedules.torch_schedules import NUM_SHAPES, built, vee, words_of
 
-DRAWING = """
-    rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 ..
-    rank 1  ..  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
-"""
 
-
-def test_it_runs_as_drawn():
-    assert drawn(zbv(2, 3), cell=str) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(RANKS, MICROBATCHES)
 def test_it_is_sound_on_a_v(p, m):
     schedule = zbv(p, m)
@@ -67,9 +54,3 @@ def test_with_fewer_microbatches_the_order_is_that_of_2_p_minus_1_with_those_lef
         for m in range(1, 2 * p - 1):
             left = [[op for op in parts(row) if op.microbatch < m] for row in whole.ops]
             assert [parts(row) for row in zbv(p, m).ops] == left
-
-
-def test_bad_counts_are_named_in_one_line():
-    with pytest.raises(ScheduleError) as error:
-        zbv(0, 0)
-    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is 0")

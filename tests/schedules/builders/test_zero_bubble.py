@@ -1,33 +1,13 @@
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import zero_bubble as module
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.zero_bubble import with_weights, zb_h1, zb_h2
 from pipesched.schedules.ops import Compute, Phase
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
-
-H1 = """
-    rank 0  F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3
-    rank 1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
-    rank 2  .. .. F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
-"""
-H2 = """
-    rank 0  F0 F1 F2 F3 F4 I0 W0 F5 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 .. ..
-    rank 1  .. F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5 ..
-    rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 F5 I5 W1 W2 W3 W4 W5
-"""
+from tests.properties import examples
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_sound, letters, most_in_flight
 
 
-@pytest.mark.parametrize(("schedule", "drawing"), [(zb_h1(3, 4), H1), (zb_h2(3, 6), H2)], ids=["H1", "H2"])
-def test_it_runs_as_drawn(schedule, drawing):
-    assert drawn(schedule) == cells(drawing)
-    assert is_in(drawing, module.__doc__)
-
-
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(RANKS, MICROBATCHES)
 def test_h1_is_sound_and_holds_as_much_as_the_first_rank_of_1f1b(p, m):
     schedule = zb_h1(p, m)
@@ -36,7 +16,7 @@ def test_h1_is_sound_and_holds_as_much_as_the_first_rank_of_1f1b(p, m):
     assert min(m, p) == max(most_in_flight(one_f_one_b(p, m)))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(RANKS, MICROBATCHES)
 def test_h2_is_sound_and_holds_up_to_twice_as_much_less_one(p, m):
     schedule = zb_h2(p, m)
@@ -44,14 +24,14 @@ def test_h2_is_sound_and_holds_up_to_twice_as_much_less_one(p, m):
     assert most_in_flight(schedule) == [min(m, 2 * p - 1)] * p
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(RANKS, MICROBATCHES)
 def test_h1_is_1f1b_when_the_weights_are_left_out(p, m):
     without = [" ".join(text for text in letters(row).split() if text[0] != "W") for row in zb_h1(p, m).ops]
     assert without == [letters(row).replace("B", "I") for row in one_f_one_b(p, m).ops]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(RANKS, MICROBATCHES)
 def test_on_rank_k_k_weights_wait_at_a_steady_forward_of_h1_and_twice_as_many_of_h2(p, m):
     for schedule, ahead in ((zb_h1(p, m), 1), (zb_h2(p, m), 2)):
@@ -79,10 +59,3 @@ def test_one_rank_alternates_all_three():
 
 def test_weights_follow_inputs_from_the_delay_on_and_the_rest_comes_last():
     assert [with_weights("FIII", delay) for delay in (0, 1, 9)] == ["FIWIWIW", "FIIWIWW", "FIIIWWW"]
-
-
-@pytest.mark.parametrize("build", [zb_h1, zb_h2])
-def test_bad_counts_are_one_line(build):
-    with pytest.raises(ScheduleError) as error:
-        build(-2, 0)
-    assert_one_line(str(error.value), "num_ranks is -2", "num_microbatches is 0")

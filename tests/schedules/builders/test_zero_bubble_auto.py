@@ -2,7 +2,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, ScheduleError
@@ -10,15 +10,11 @@ from pipesched.schedules.builders import zero_bubble_auto as module
 from pipesched.schedules.builders.zero_bubble import zb_h1
 from pipesched.schedules.builders.zero_bubble_auto import zb_auto
 from pipesched.schedules.ops import Compute
+from tests.properties import examples
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
-from tests.schedules.drawings import cells, drawn, is_in
+from tests.schedules.drawings import cells, drawn
 
 COSTS = st.integers(0, 9).map(float)
-DRAWING = """
-    rank 0  F0 F1 F2 F3 .. I0 W0 F4 I1 W1 F5 I2 W2 I3 W3 I4 W4 I5 W5 ..
-    rank 1  .. F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 I3 I4 W2 W3 I5 W4 W5 ..
-    rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
-"""
 
 
 def most_held(schedule: Schedule, kept: float) -> list[float]:
@@ -34,12 +30,7 @@ def most_held(schedule: Schedule, kept: float) -> list[float]:
     return peaks
 
 
-def test_it_runs_as_drawn():
-    assert drawn(zb_auto(3, 6, limit=4)) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
-
-
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(RANKS, MICROBATCHES, COSTS, COSTS, COSTS, COSTS, st.integers(1, 20))
 def test_it_is_sound_and_within_its_limit_whatever_the_costs(p, m, f, i, w, c, limit):
     schedule = zb_auto(p, m, f, i, w, c, limit)
@@ -47,20 +38,20 @@ def test_it_is_sound_and_within_its_limit_whatever_the_costs(p, m, f, i, w, c, l
     assert max(most_in_flight(schedule)) <= min(m, limit)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(RANKS, MICROBATCHES, COSTS, st.floats(1.0, 20.0), st.floats(0.0, 1.0))
 def test_what_is_kept_for_the_weights_counts_with_its_share(p, m, c, limit, kept):
     assert max(most_held(zb_auto(p, m, c=c, limit=limit, kept=kept), kept)) <= limit + 1e-9
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(RANKS, MICROBATCHES, COSTS, COSTS, COSTS, COSTS, st.sampled_from([0.1, 1e-3, 7.0]))
 def test_only_the_ratios_of_the_costs_matter(p, m, f, i, w, c, unit):
     scaled = [float(f"{cost * unit:.6g}") for cost in (f, i, w, c)]
     assert zb_auto(p, m, *scaled, limit=2 * p).ops == zb_auto(p, m, f, i, w, c, limit=2 * p).ops
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.integers(1, 8), st.integers(0, 8))
 def test_with_equal_costs_each_microbatch_of_memory_takes_a_column_of_idle_time_until_none_is_left(p, more):
     """A rank's columns from its first op to its last: 3 m of work, and the ranks start a column apart."""
@@ -126,9 +117,3 @@ def test_a_bad_parameter_is_one_line(name, value, expected):
     with pytest.raises(ScheduleError) as error:
         zb_auto(2, 4, **{name: value})
     assert_one_line(str(error.value), f"zb_auto: {name} is {value!r}", expected)
-
-
-def test_bad_counts_are_one_line():
-    with pytest.raises(ScheduleError) as error:
-        zb_auto(-2, 0)
-    assert_one_line(str(error.value), "num_ranks is -2", "num_microbatches is 0")

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule
@@ -14,6 +14,7 @@ from pipesched.schedules.check import BACKENDS, Finding, MessageBackend, find_fa
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.transforms import compute_only
+from tests.properties import examples
 from tests.schedules.edits import edited, mutant, place_of
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
@@ -36,6 +37,7 @@ def sizes(name: str) -> list[Schedule]:
     return schedules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_no_schedule_of_the_catalogue_is_refused(name):
     schedules = sizes(name)
@@ -45,7 +47,7 @@ def test_no_schedule_of_the_catalogue_is_refused(name):
         assert find_faults(lower(schedule)) == ()
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(st.sampled_from(sorted(CATALOGUE)), st.integers(1, 16), st.integers(1, 64), st.integers(1, 4))
 def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
     # benchmarks/checker_sizes.py looks at all of them

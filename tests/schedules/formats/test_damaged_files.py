@@ -33,6 +33,7 @@ def test_files_that_are_not_damaged_are_valid():
         assert (is_valid_csv if name.endswith(".csv") else is_valid_json)(text.encode()), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_accepted_if_it_is_valid_and_else_refused_in_one_line(tmp_path, name):
     chance, path = random.Random(name), tmp_path / name

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats.op_text import NO_PEER, op_text, parse_op, parse_op_with_peer
@@ -82,7 +82,6 @@ def test_all_else_is_refused_in_one_short_line(text):
     assert "; try" in message
 
 
-@settings(deadline=None)
 @given(ops(num_stages=12, num_microbatches=1000, num_ranks=12))
 def test_any_op_reads_back_from_its_text(op):
     assert parse_op(op_text(op)) == op

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
@@ -57,7 +57,7 @@ def _schedules(draw):
     )
 
 
-@settings(deadline=None)
+@pytest.mark.slow
 @given(_schedules())
 def test_any_schedule_reads_back_without_loss(schedule):
     text = to_json(schedule)

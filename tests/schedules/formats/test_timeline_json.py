@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import HandOver, MemorySample, ScheduleError, Span, Timeline, Yardstick
@@ -46,7 +46,6 @@ def _timelines(draw):
     return Timeline(draw(words), draw(words), tuple(spans), tuple(devices), tuple(samples))
 
 
-@settings(deadline=None)
 @given(_timelines())
 def test_any_timeline_reads_back_to_the_same_bits(timeline):
     read = timeline_from_json(timeline_to_json(timeline), "t.json")

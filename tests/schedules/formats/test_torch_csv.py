@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule
@@ -265,13 +265,11 @@ def test_many_stages_with_a_micro_batch_each_are_refused_without_going_through_a
     assert "got 10000 stages * 10000 micro-batches" in message
 
 
-@settings(deadline=None)
 @given(_lists())
 def test_any_complete_lists_read_back_from_the_comms_dialect(schedule):
     assert read_csv_text(write_csv_comms(schedule), "random.csv") == schedule
 
 
-@settings(deadline=None)
 @given(_lists())
 def test_the_computations_of_any_complete_lists_read_back_from_the_compute_only_dialect(schedule):
     rows = tuple(tuple(op for op in row if isinstance(op, Compute | Overlap | Step)) for row in schedule.ops)

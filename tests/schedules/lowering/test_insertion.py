@@ -217,6 +217,7 @@ def test_every_schedule_of_the_catalogue_can_be_lowered():
         assert delivers(lower(entry.build(4, 8)))
 
 
+@pytest.mark.slow
 def test_lowering_keeps_the_clocks_of_open_messages_alone():
     schedule = one_f_one_b(64, 128)
     tracemalloc.start()

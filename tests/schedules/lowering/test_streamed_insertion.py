@@ -3,7 +3,7 @@ from itertools import islice
 from math import lcm
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, ScheduleError, make_generated_schedule, make_schedule, repeat
@@ -12,6 +12,7 @@ from pipesched.schedules.builders.one_f_one_b_rr import generated_one_f_one_b_rr
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_generated, lowered_ranks
 from pipesched.schedules.ops import backward, forward
+from tests.properties import examples
 from tests.schedules.builder_rules import assert_one_line
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.hand_schedules import replicated, v_shaped
@@ -27,13 +28,13 @@ def assert_lowered_alike(generated: Schedule) -> None:
         assert tuple(together[rank]) == expected.ops[rank]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.sampled_from(ASYNCHRONOUS), st.integers(1, 6), st.integers(1, 3))
 def test_asynchronous_lists_are_lowered_as_those_in_memory(name, p, periods):
     assert_lowered_alike(build_generated(name, p, 2 * p * periods))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(layouts())
 def test_replicas_that_meet_at_a_reduce_are_lowered_as_in_memory(layout):
     replicas, m = layout
@@ -56,6 +57,7 @@ def test_what_is_lowered_stays_as_it_is():
     assert tuple(lowered_ranks(generated, (1,))[1]) == generated.held().ops[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pipedream", "wpipe", "1f1b_rr", "stale_weights", "gpipe"])
 def test_a_list_without_an_end_is_lowered_in_little_memory(name):
     generated = repeat(build(name, 4, 8), 10**9) if name == "gpipe" else build_generated(name, 4, 10**9)

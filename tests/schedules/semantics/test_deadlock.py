@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, make_schedule
@@ -14,6 +14,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Overlap, Recv, Reduce, Send, Step, backward, computes, forward
 from pipesched.schedules.semantics import Communication, progress
 from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
+from tests.properties import examples
 from tests.schedules.brute_force import delivers, finishes, made
 from tests.schedules.deadlock_rules import assert_true
 from tests.schedules.edits import edited, mutant, small_schedules, swapped
@@ -25,6 +26,7 @@ NUM_MUTANTS = 1000
 ALL = [communication.value for communication in Communication]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("communication", ALL)
 def test_a_mutant_is_refused_exactly_when_it_cannot_finish_and_every_link_of_the_reason_is_true(communication):
     """The truth: `state_exploration.Model` does all moves that are possible, until none is."""
@@ -91,6 +93,7 @@ def kept(schedule: Schedule) -> list[object]:
     return result
 
 
+@pytest.mark.slow
 def test_mutants_that_finish_are_refused_for_their_messages_exactly_when_these_are_wrong():
     verdicts = Counter()
     for seed in range(NUM_MUTANTS):
@@ -119,7 +122,7 @@ def test_an_op_that_is_dropped_is_named():
                 assert any(name in text for name in names), (schedule.name, op, text)
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@examples(100, derandomize=True)
 @given(st.lists(st.lists(ops(3, 2, 3), max_size=8), min_size=3, max_size=3), st.sampled_from(Communication))
 def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
     schedule = make_schedule("any", 3, 2, rows)
@@ -132,6 +135,7 @@ def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
             assert_true(schedule, deadlock, communication.value, model)
 
 
+@pytest.mark.slow
 def test_what_deadlocks_with_fewer_queues_deadlocks_with_more():
     for seed in range(NUM_MUTANTS):
         _, schedule = mutant(seed)

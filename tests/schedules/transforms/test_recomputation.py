@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule
@@ -12,6 +12,7 @@ from pipesched.schedules.ops import Compute, Op, Overlap, Phase, Step, backward,
 from pipesched.schedules.transforms import recomputation as module
 from pipesched.schedules.transforms import recompute
 from pipesched.schedules.weights.versions import is_consistent, live_versions
+from tests.properties import examples
 from tests.schedules.brute_force import finishes
 from tests.schedules.builder_rules import assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in
@@ -42,7 +43,7 @@ def test_it_runs_as_drawn():
     assert is_in(DRAWING, module.__doc__)
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(name=st.sampled_from(list(CATALOGUE)), p=st.integers(1, 4), m=st.integers(1, 12), is_lowered=st.booleans())
 def test_over_any_schedule_it_adds_one_r_right_before_every_backward_and_nothing_else(name, p, m, is_lowered):
     try:

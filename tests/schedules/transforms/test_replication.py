@@ -2,7 +2,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import flat
@@ -20,6 +20,7 @@ from pipesched.schedules.transforms import replication as module
 from pipesched.schedules.weights import live_versions
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
+from tests.properties import examples
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in
@@ -63,7 +64,7 @@ def test_it_runs_as_drawn():
     assert is_in(DRAWING, module.__doc__)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(name=st.sampled_from(NAMES), p=st.integers(1, 4), m=st.integers(1, 10), width=st.integers(2, 4))
 def test_over_any_schedule_copies_do_what_it_does_each_with_its_share_of_every_step(name, p, m, width):
     plain = built(name, p, m)
@@ -86,7 +87,7 @@ def test_over_any_schedule_copies_do_what_it_does_each_with_its_share_of_every_s
                 assert (there.version, there.lookahead) == (here.version, here.lookahead)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(name=st.sampled_from(NAMES), p=st.integers(1, 4), m=st.integers(1, 8), width=st.integers(2, 3))
 def test_every_step_follows_on_one_reduce_right_behind_the_last_gradient_of_its_stage(name, p, m, width):
     plain = built(name, p, m)
@@ -109,6 +110,7 @@ def test_every_step_follows_on_one_reduce_right_behind_the_last_gradient_of_its_
                     reduced = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_safe_where_the_original_is_and_takes_as_long_without_links(name):
     plain = build(name, 4, 8)

@@ -1,7 +1,7 @@
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import ScheduleError, make_schedule
@@ -21,6 +21,7 @@ from pipesched.schedules.weights.versions import (
     target,
     uses,
 )
+from tests.properties import examples
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.hand_schedules import mixed_backwards, replicated
 
@@ -67,13 +68,13 @@ def random_lists(draw, in_order=True):
     return tuple(row)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(random_lists())
 def test_what_is_held_is_the_newest_version_and_every_older_one_that_is_still_read(row):
     assert [(use.op, use.held) for use in uses(row, in_order=True)] == brute_force(row)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(random_lists(in_order=False))
 def test_versions_may_go_back_in_a_list_that_is_known_to_its_end(row):
     assert [(use.op, use.held) for use in uses(row, in_order=False)] == brute_force(row)
@@ -242,7 +243,6 @@ def test_a_list_without_an_end_is_read_no_further_than_needed():
     assert len(read) < 1000 * 3 / 2 + 20
 
 
-@settings(deadline=None)
 @given(random_lists(in_order=False))
 def test_a_step_stashes_what_a_later_op_reads(row):
     steps = [place for place, op in enumerate(row) if isinstance(op, Step)]

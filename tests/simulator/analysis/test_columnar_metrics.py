@@ -75,6 +75,7 @@ def test_the_refusal_names_what_there_is_memory_for(monkeypatch):
         build("1f1b", 100_000, 1)
 
 
+@pytest.mark.slow
 def test_a_million_ops_are_simulated_in_little_memory():
     """As objects they and their spans would take 300 MB more."""
     code = (

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat, of_nodes
@@ -16,6 +16,7 @@ from pipesched.schedules.ops import Compute, Recv, Reduce, Step, gives, needs
 from pipesched.simulator.analysis.critical_paths import Kind, critical_path, readable_path, shares
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
+from tests.properties import examples
 from tests.simulator.longest_path import longest_path as brute_force
 from tests.strategies import random_costs
 
@@ -64,7 +65,7 @@ def by_the_table(path, costs, link, members):
     return math.fsum(seconds)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(name=st.sampled_from(NAMES), p=st.integers(1, 5), m=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_the_chain_is_a_longest_path_of_the_lists(name, p, m, seed):
     chance = random.Random(seed)
@@ -82,7 +83,7 @@ def test_the_chain_is_a_longest_path_of_the_lists(name, p, m, seed):
     assert all(comes_before(a.span, b.span, schedule.num_stages) for a, b in pairwise(path))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(name=st.sampled_from(NAMES), m=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_the_pieces_touch_and_reach_from_start_to_end_also_where_nics_are_shared(name, m, seed):
     chance = random.Random(seed)

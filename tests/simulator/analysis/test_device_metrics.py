@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Device, Link, flat
@@ -17,6 +17,7 @@ from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
+from tests.properties import examples
 
 
 def causes(run_metrics: Metrics, device: int) -> dict[str, float]:
@@ -111,7 +112,7 @@ random_costs = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     name=st.sampled_from(["naive", "gpipe", "1f1b", "pipedream"]),
     costs=st.lists(random_costs, min_size=1, max_size=5),

@@ -1,11 +1,12 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
 
 from pipesched.simulator.engine.device import OwnDevice, SharedDevice
+from tests.properties import examples
 
 
 def ends(jobs: Sequence[tuple[float, float, float]], speed: float = 1.0) -> list[float]:
@@ -43,7 +44,7 @@ def test_a_device_that_was_idle_starts_afresh():
     assert ends([(0.0, 1.0, 1.0), (5.0, 1.0, 1.0), (5.5, 0.25, 1.0)], speed=0.5) == pytest.approx([2.0, 7.5, 6.5])
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(seconds=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8))
 def test_equal_shares_end_as_the_processor_sharing_formula_says(seconds):
     # All from 0 s at full utilisation: the k-th shortest ends when the shorter are done and it has had its share.

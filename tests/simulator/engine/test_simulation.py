@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
@@ -26,6 +26,7 @@ from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import simulate_arrays
+from tests.properties import examples
 from tests.simulator.longest_path import longest_path
 
 F0 = Message(Payload.ACTIVATION, 0, 0)
@@ -73,7 +74,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return recompute(schedule) if draw(st.booleans()) else schedule
 
 
-@settings(deadline=None, max_examples=120)
+@examples(120)
 @given(
     schedule=schedules(),
     link=links,

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
@@ -21,6 +21,7 @@ from pipesched.schedules.transforms import replicate
 from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import CompiledLists, compile_lists, program_times, simulate_arrays
+from tests.properties import examples
 from tests.simulator.fast.draws import drawn, random_machines
 from tests.simulator.fast.timelines import AskedSimPyError, assert_same_timeline, without_simpy
 from tests.strategies import random_costs
@@ -28,11 +29,12 @@ from tests.strategies import random_costs
 ERRORS = (ScheduleError, SimulationError, ProfileError)
 
 
+@pytest.mark.slow
 def test_every_span_is_simpys_whatever_is_drawn(monkeypatch):
     outcomes = Counter()
     without_simpy(monkeypatch)
 
-    @settings(deadline=None, max_examples=200)
+    @examples(200)
     @given(seed=st.integers(0, 10**9))
     def hold(seed):
         schedule, costs, cluster, more = drawn(seed)
@@ -66,7 +68,7 @@ def test_compiled_it_is_the_same_bit_for_bit(seed, monkeypatch):
     assert_same_timeline(timelines[0], expected)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 10**6))
 def test_the_program_of_some_costs_gives_the_times_of_others(seed):
     chance = random.Random(seed)

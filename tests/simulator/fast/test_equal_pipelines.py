@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import flat
@@ -20,6 +20,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator import Scenario, SimulationError
 from pipesched.simulator.engine import predict_by_events, simulate_lists
 from pipesched.simulator.fast import EqualPipelines, predict_drifting
+from tests.properties import examples
 from tests.strategies import random_cluster, random_costs
 
 
@@ -34,7 +35,7 @@ def simpy_ends(schedule, costs, cluster, num_ranks, num_pipelines, iterations, j
     return ends
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     seed=st.integers(0, 10**6),
     num_ranks=st.integers(1, 4),
@@ -74,7 +75,7 @@ def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
     assert pace_s == pytest.approx(12.5 * num_pipelines, rel=0.01)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     seed=st.integers(0, 10**6),
     num_ranks=st.integers(1, 8),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
@@ -20,6 +20,7 @@ from pipesched.simulator import USUAL_NETWORK, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import EqualPipelines, compile_lists, held_on_devices, program_times
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
+from tests.properties import examples
 from tests.strategies import random_cluster, random_costs
 
 
@@ -57,7 +58,7 @@ SHAPES = {
 }
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(number=st.integers(1, 5), **SHAPES)
 def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, share, number, advance, is_recomputed, seed):
     chance = random.Random(seed)
@@ -85,7 +86,7 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, share, number, a
         assert totals(held, device, middles) == totals(samples, device, middles)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(number=st.sampled_from([1, 2, 4]), **SHAPES)
 def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_are_simpys(
     p, share, number, advance, is_recomputed, seed
@@ -118,7 +119,7 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
     assert (answer.over_memory and answer.over_memory.split(", at ")[0]) == where
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     name=st.sampled_from(["gpipe", "zb_h1", "interleaved", "1f1b", "dualpipe", "pipedream", "spectrain", "chimera"]),
     m=st.integers(1, 2),

@@ -1,7 +1,7 @@
 """The time of a long run, from short ones."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat
@@ -11,6 +11,7 @@ from pipesched.schedules.transforms import ScheduleSpec, training_run
 from pipesched.simulator import USUAL_NETWORK, Inexact, NetworkOptions, Scenario, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
+from tests.properties import examples
 
 P, M = 4, 6
 
@@ -89,7 +90,7 @@ def test_a_run_that_changes_its_pace_and_is_too_long_is_refused():
     assert "expected at most 50000, to be simulated whole" in answer.reason
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(st.sampled_from(["gpipe", "pipedream", "pipedream_2bw"]), st.integers(1, 80))
 def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
     duration = predicted(name, num_steps, uniform(3, 1.0, 1.5), num_ranks=3)

@@ -190,6 +190,7 @@ SHARED = [  # pipelines, ranks, micro-batches of each, advance, (F, B) of each s
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "p", "m", "advance", "stages", "bandwidth", "latency_s"), SHARED)
 def test_averaged_pipelines_have_the_steady_time_of_a_long_run_of_a_loop_of_its_own(
     number, p, m, advance, stages, bandwidth, latency_s

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device
@@ -16,6 +16,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, over_capacity, peak_memory, timed_ops
 from pipesched.simulator.views import to_trace
+from tests.properties import examples
 from tests.trace_rules import check_trace
 
 SIZES = st.integers(0, 100)
@@ -76,7 +77,7 @@ def test_what_is_held_on_the_way_through_one_time_can_be_written_read_and_traced
 PIECES = st.sampled_from([(1.0, 1.0, 1.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)])
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(name=st.sampled_from(sorted(CATALOGUE)), p=st.integers(1, 4), m=st.integers(1, 8), pieces=PIECES, data=st.data())
 def test_next_to_no_time_and_none_have_the_same_peak(name, p, m, pieces, data):
     try:

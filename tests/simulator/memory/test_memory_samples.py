@@ -3,7 +3,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
@@ -16,6 +16,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_memory
+from tests.properties import examples
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 TWO = StageCosts(
@@ -194,7 +195,7 @@ def test_after_i_only_what_w_needs_is_held():
     assert bytes_over_time(samples, 0, "activations") == [(0.0, 7), (3.0, 4 + 7), (7.0, 7)]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(p=st.integers(1, 7), more=st.integers(0, 9), t_w=st.sampled_from([0.5, 1.0, 1.5]))
 @pytest.mark.parametrize(("name", "ahead"), [("zb_h1", 1), ("zb_h2", 2)])
 def test_zero_bubble_holds_what_the_paper_says(name, ahead, p, more, t_w):
@@ -209,7 +210,7 @@ def test_zero_bubble_holds_what_the_paper_says(name, ahead, p, more, t_w):
     assert max(expected) == (ahead * (p - 1) + 1) * m_b
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(p=st.integers(1, 6), v=st.integers(1, 4), rounds=st.integers(2, 4))
 def test_interleaving_raises_the_peak_of_1f1b_by_the_factor_of_the_paper(p, v, rounds):
     # a chunk saves a v-th of what 1F1B's stage saves, which is p v here
@@ -302,7 +303,7 @@ def test_a_predicted_copy_is_dropped_just_after_the_gradients_are_there():
     assert held[-5:] == [(4.0, 0, 0, 7), (5.0, 50, 0, 7), (7.0, 50, 50, 0), (7.0, 0, 50, 0), (8.0, 0, 0, 0)]
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(p=st.integers(1, 6), m=st.integers(12, 18))
 def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=1),) * p)
@@ -314,7 +315,7 @@ def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):
     assert stashed == [p - 1 - rank for rank in range(p)]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(p=st.integers(1, 6), m=st.integers(1, 12), name=st.sampled_from(["gpipe", "1f1b"]))
 def test_the_peak_of_the_activations_is_the_number_of_microbatches_in_flight(p, m, name):
     costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=1, working_bytes=100),) * p)  # in its first B at the latest

@@ -1,7 +1,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
@@ -10,6 +10,7 @@ from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.ops import Compute, Phase, backward, backward_input, backward_weight, computes, forward
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
+from tests.properties import examples
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 SPLIT = StageCost(1.0, None, 1.0, 1.0, output_bytes=2, saved_bytes=8, saved_for_weight_bytes=3)
@@ -36,7 +37,7 @@ def counted(timeline, schedule, device, time_s, for_weight):
     return float(total * schedule.num_devices / schedule.num_stages)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(data=st.data(), name=st.sampled_from(sorted(CATALOGUE)), p=st.integers(1, 4), m=st.integers(1, 8))
 def test_at_every_change_the_count_is_that_of_the_spans(data, name, p, m):
     try:

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesched
@@ -20,10 +20,11 @@ from pipesched.simulator.optimum import (
     order_problem,
     orderable,
 )
+from tests.properties import examples
 from tests.strategies import random_cluster, random_costs
 
 
-@settings(deadline=None, max_examples=80)
+@examples(80)
 @given(name=st.sampled_from(sorted(CATALOGUE)), is_recomputed=st.booleans(), seed=st.integers(0, 10**6))
 def test_no_run_is_shorter_than_the_bound_of_its_lists(name, is_recomputed, seed):
     chance = random.Random(seed)

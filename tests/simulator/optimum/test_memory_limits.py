@@ -72,6 +72,7 @@ def all_lists(schedule, costs, cluster):
     return known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "p", "m", "seed"), [("1f1b", 2, 3, 0), ("zb_h1", 2, 2, 3), ("interleaved", 1, 2, 2)])
 def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found_fits(name, p, m, seed):
     draw = random.Random(seed)
@@ -108,6 +109,7 @@ def test_what_is_proven_is_never_above_the_best_list_that_fits_and_what_is_found
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p", "m", "seed"), [(2, 2, 0), (2, 2, 1), (1, 3, 3)])
 def test_with_recomputation_by_choice_what_is_found_fits_and_none_that_fits_is_below_what_is_proven(p, m, seed):
     draw = random.Random(seed)
@@ -164,6 +166,7 @@ def planned_s(schedule, costs, cluster):
     return planned.ticks * problem.tick_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "limit", "output_bytes", "least_s"),
     [
@@ -188,6 +191,7 @@ def test_the_planner_is_near_the_optimum_where_gradients_take_room_of_micro_batc
     assert least_s <= planned_s(schedule, costs, cluster) <= 1.01 * least_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", None), ("zb_h1", None), ("zbv", None), ("interleaved", 2)])
 def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chunks, monkeypatch):
     """Without messages it knows all that is held; gradients are larger than a micro-batch, or smaller."""
@@ -219,6 +223,7 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
             assert not any(excess_in(room, costs, cluster)(planned))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "p", "gradients", "limit", "least_s"),
     [
@@ -242,6 +247,7 @@ def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_
     assert least_s <= planned_s(schedule, costs, cluster) <= 1.01 * least_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "p", "m", "parts", "gradients", "least_s"),
     [
@@ -270,6 +276,7 @@ def test_the_planner_lets_gradients_of_a_stage_go_before_those_of_another_come(n
     assert planned_s(schedule, costs, Cluster((Device(memory_bytes=limit),) * p, link)) <= 1.01 * least_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "p", "m", "parts", "gradients", "room", "output_bytes", "least_s"),
     [
@@ -324,6 +331,7 @@ def test_bytes_leave_room_for_activations_beside_weights_and_state():
         bytes_room(lists, costs, Cluster((Device(memory_bytes=31), Device(memory_bytes=19))))
 
 
+@pytest.mark.slow
 def test_an_order_that_recomputes_is_made_anew_in_less_room():
     """Outputs that R makes again hold more than the planner knows of: its first order is above the limit."""
     costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=100, output_bytes=50),) * 3)
@@ -331,6 +339,7 @@ def test_an_order_that_recomputes_is_made_anew_in_less_room():
     assert planned_s(recompute(build("1f1b", 3, 4)), costs, cluster) <= 24.0
 
 
+@pytest.mark.slow
 def test_what_is_held_for_a_rounding_is_above_no_limit():
     """A micro-batch at a time holds 5 GB; in the planner's order 7.2 GB would be held for 3e-18 s."""
     schedule = build("v_half", 2, 6)

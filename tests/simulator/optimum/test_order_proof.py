@@ -19,6 +19,8 @@ from pipesched.simulator.optimum import (
 )
 from pipesched.simulator.optimum.op_times import listed_times
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def known():

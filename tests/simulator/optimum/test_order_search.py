@@ -134,6 +134,7 @@ def test_the_least_of_two_ranks_and_two_micro_batches_is_that_of_all_orders(is_s
     assert most_in_flight(best, costs) <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cost", "least_s"), [("v_min", SPLIT, 35.0), ("hanayo", StageCost(1.0, 2.0), 60.0)], ids=["block", "moves"]
 )
@@ -155,6 +156,7 @@ def test_the_planner_finds_a_proven_optimum_and_says_the_same_compiled(name, cos
     assert simulated_s(planned, costs) == least_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ops_s", "most", "least_s"), [((1.5, 1.0, 1.0), 2.5, 26.5), ((1.0, 1.0, 0.75), 3.5, 18.5)])
 def test_the_planner_is_within_a_hundredth_of_what_cp_sat_has_proven_with_ops_of_unlike_times(ops_s, most, least_s):
     """Where the quick planner is 2.8 and 1.4 % above it."""
@@ -175,10 +177,12 @@ def proofs(problem, monkeypatch):
     return simple, by_ends.bound, optimum.ticks
 
 
+@pytest.mark.slow
 def test_both_ends_of_a_batch_bound_it_closer_than_a_rank_alone(monkeypatch):
     assert proofs(problem_of(build("v_min", 3, 4), StageCosts((SPLIT,) * 6))[1], monkeypatch) == (26, 28, 29)
 
 
+@pytest.mark.slow
 def test_the_bound_of_both_ends_is_not_above_the_optimum(monkeypatch):
     draw = random.Random(0)
     kept = {"saved_bytes": 4, "saved_for_weight_bytes": 1, "step_s": 0.5}
@@ -188,6 +192,7 @@ def test_the_bound_of_both_ends_is_not_above_the_optimum(monkeypatch):
     assert simple < by_ends <= least
 
 
+@pytest.mark.slow
 def test_which_stages_recompute_is_chosen_as_well_as_by_trying_all_choices():
     draw = random.Random(7)
     stages = [draw.choices((1.0, 1.5, 2.0), k=3) for _ in range(2)]
@@ -210,6 +215,7 @@ def test_which_stages_recompute_is_chosen_as_well_as_by_trying_all_choices():
     assert least_s[0] == min(least_s[1:]) < least_s[-1] < least_s[1], "one stage recomputes"
 
 
+@pytest.mark.slow
 def test_an_order_of_a_v_is_found_that_no_builder_has():
     """29 chunk times in place of V-Half's 31, and nobody can do it in less."""
     costs = StageCosts((SPLIT,) * 8)

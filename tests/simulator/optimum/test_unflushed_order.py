@@ -54,6 +54,7 @@ def engine_period_s(schedule, counts, costs, cluster):
     return (ends[1] - ends[0]) / 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed"),
     [

@@ -4,7 +4,7 @@ from dataclasses import replace
 from multiprocessing import active_children
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.cli.output.plan_print import print_plans
@@ -14,6 +14,7 @@ from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
 from pipesched.simulator.planner.request import candidates
 from pipesched.simulator.planner.single_copy import bound_single_copy
+from tests.properties import examples
 from tests.simulator.planner.instances import random_request
 
 ALL = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "pipedream", "pipedream_2bw", "wpipe", "1f1b_rr")
@@ -30,7 +31,8 @@ def predicted(request, chosen=lambda plans: plans):
     return predictions
 
 
-@settings(deadline=None, max_examples=6)
+@pytest.mark.slow
+@examples(6)
 @given(seed=st.integers(0, 10**6))
 def test_the_ranking_is_that_of_an_exhaustive_search_but_for_faster_cuts(seed):
     request = random_request(random.Random(seed))
@@ -58,6 +60,7 @@ def limited(memory_bytes):
     return replace(request, cluster=replace(request.cluster, devices=devices))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_bytes", [None, 400, 10], ids=["all fit", "some fit", "none fits"])
 def test_in_several_processes_the_same_is_ranked_and_rejected(memory_bytes):
     request = limited(memory_bytes)
@@ -96,7 +99,7 @@ def test_of_an_interrupted_search_nothing_is_told_that_takes_longer_than_an_answ
     assert "bubble" not in out
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(seed=st.integers(0, 10**6))
 def test_no_bound_is_above_what_it_bounds(seed):
     chance = random.Random(seed)

@@ -33,6 +33,7 @@ def races(true_s, noise, drift=0.0):
     return sum(c != best for c in named), sum(c == best for c in named), fmean(num_runs for _, num_runs in done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 @pytest.mark.parametrize("true_s", [(1.03, 1.0, 1.06, 1.1, 1.5), (1.01, 1.001, 1.0), (1.2, 1.0)], ids=str)
 def test_the_best_is_named_or_nothing_is_said_in_95_of_100_races(true_s, noise):

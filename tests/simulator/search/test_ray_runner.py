@@ -4,12 +4,18 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 CLUSTER = """
 import os, signal, subprocess
 from ray.cluster_utils import Cluster
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
+
+def two_machines():
+    return [cluster.add_node(num_cpus=1) for _ in range(2)]
 
 def kill(machine):
     for raylet in machine.all_processes["raylet"]:
@@ -25,6 +31,7 @@ from pipesched.simulator.search import make_ray_runner, ray_runner
 def squared(number):
     return number**2
 
+machines = two_machines()
 numbers = iter(range(10**9))
 answers = make_ray_runner(cluster.address)(squared, lambda: [next(numbers)])
 known = [next(answers)]
@@ -43,7 +50,7 @@ import sys, threading, time
 from pathlib import Path
 from pipesched.cli.main import main
 
-kept = Path(sys.argv[1])
+kept, machines = Path(sys.argv[1]), two_machines()
 
 def kill_one():
     while not kept.exists() or kept.read_text().count(chr(10)) < 3:
@@ -57,24 +64,26 @@ main()
 """
 
 
-def test_what_a_killed_machine_had_not_finished_another_does_and_where_none_is_left_it_is_said():
-    """In a process of its own: Ray leaves some of its own behind."""
-    done = subprocess.run([sys.executable, "-P", "-c", CLUSTER + SQUARES], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.strip().splitlines()[-1]
-    assert last.startswith("Ray: got no core at ")
-    assert last.endswith("and go on with what `resume` has kept")
+LINE = "sweep -s pipedream,1f1b -p 4,8 -m 64:640:64 --uniform f=1,b=2 --json --top 100".split()  # noqa: SIM905
 
 
-def test_a_sweep_of_which_a_machine_is_killed_prints_what_one_machine_does(tmp_path):
-    line = "sweep -s pipedream,1f1b -p 4,8 -m 64:640:32 --uniform f=1,b=2 --json --top 100".split()  # noqa: SIM905
-    alone = subprocess.run(
-        [sys.executable, "-P", "-m", "pipesched", *line, "--workers", "1"], capture_output=True, text=True, check=True
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", CLUSTER + SWEEP, tmp_path / "kept.jsonl", *line],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """Run both on one cluster, in a process of its own: Ray leaves some of its own behind."""
+    kept = tmp_path_factory.mktemp("sweep") / "kept.jsonl"
+    command = [sys.executable, "-P", "-c", CLUSTER + SQUARES + SWEEP, kept, *LINE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "killed" in done.stderr, "before all was done"
-    assert json.loads(done.stdout[done.stdout.index("{") :]) == json.loads(alone.stdout)
+    return done
+
+
+def test_what_a_killed_machine_had_not_finished_another_does_and_where_none_is_left_it_is_said(printed):
+    error = next(line for line in printed.stdout.splitlines() if line.startswith("Ray: got no core at "))
+    assert error.endswith("and go on with what `resume` has kept")
+
+
+def test_a_sweep_of_which_a_machine_is_killed_prints_what_one_machine_does(printed):
+    command = [sys.executable, "-P", "-m", "pipesched", *LINE, "--workers", "1"]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "killed" in printed.stderr, "before all was done"
+    assert json.loads(printed.stdout[printed.stdout.index("{") :]) == json.loads(alone.stdout)

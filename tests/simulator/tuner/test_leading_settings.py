@@ -10,6 +10,7 @@ def kind(outcome):
     return outcome.setting.training if outcome.fits else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluator", [Evaluator.SIMULATE, Evaluator.MAX_NUM, Evaluator.MAX_SIZE])
 @pytest.mark.parametrize("memory_bytes", [None, 9_000])
 def test_those_that_lead_are_the_first_of_all_settings_and_the_others_take_and_hold_no_less_than_they_are_said_to(

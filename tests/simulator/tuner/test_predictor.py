@@ -1,7 +1,7 @@
 from dataclasses import astuple, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat
@@ -20,6 +20,7 @@ from pipesched.simulator.tuner.predictor import (
     predict_setting,
     profile_setting,
 )
+from tests.properties import examples
 
 PAPER, CONSISTENT = Accounting.PAPER, Accounting.CONSISTENT
 
@@ -105,7 +106,7 @@ def test_three_devices_wait_for_all_that_is_before_and_behind_them():
     assert waits == [(0.0, 9.0), (1.5, 5.5), (5.0, 0.0)]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     m=st.integers(1, 8),
     asked=st.integers(1, 8),

@@ -96,6 +96,7 @@ def test_a_microbatch_that_the_profile_does_not_cover_is_rejected():
     assert "expected 1 to 8" in evaluate_setting(problem(batch_size=16), Setting("avgpipe", 1, 1, 0)).reason
 
 
+@pytest.mark.slow
 def test_in_several_processes_the_same_is_found_in_the_same_order():
     asked, settings = problem(), SPACE.settings()
     here = search_settings(asked, settings)

@@ -2,7 +2,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import MemorySample, Span, Timeline
@@ -14,6 +14,7 @@ from pipesched.schedules.ops import Average, Message, Overlap, Payload, Recv, Re
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views import to_trace
 from tests.hand_timelines import play, shaken
+from tests.properties import examples
 from tests.trace_rules import check_trace
 
 
@@ -152,7 +153,7 @@ def test_no_timeline_makes_an_empty_trace():
     assert json.loads(to_trace())["traceEvents"] == []
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_any_timeline_keeps_every_rule(data):
     instants = st.integers(-20, 20).map(lambda n: n * 1e-9)

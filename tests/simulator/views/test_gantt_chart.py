@@ -142,6 +142,7 @@ def uneven(num_boxes=24):
     return Timeline("uneven", "predicted", tuple(spans), (0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeline", [uneven(), uneven(9), paired(), play(interleaved(4, 2, 16), 0.1), every_kind()])
 def test_a_number_stands_in_every_box_that_has_room_for_the_widest_and_reaches_into_no_other(timeline):
     from pipesched.simulator.views import draw
@@ -246,6 +247,7 @@ def test_times_are_in_the_unit_that_people_read(time_s, text):
     assert readable_s(time_s) == text
 
 
+@pytest.mark.slow
 def test_charts_for_the_terminal_load_no_heavy_package():
     code = (
         "import sys\n"

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CHARTS = {
     "gantt": 'pipesched.simulate(pipesched.build("1f1b", 2, 4), costs).plot()',
     "staleness": 'pipesched.versions("pipedream", num_ranks=2, num_microbatches=8).plot()',

@@ -12,6 +12,7 @@ from tests.processes import run
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", STARTS)
 def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
     path = tmp_path / f"staleness{suffix}"
@@ -39,6 +40,7 @@ def test_a_run_shorter_than_asked_for_is_shown_whole():
     assert {len(row) for panel in panels(build("wpipe", 2, 4), 32) for row in panel.cells} == {4}
 
 
+@pytest.mark.slow
 def test_many_cells_and_an_op_without_a_backward_can_be_drawn(tmp_path):
     draw_staleness(build("pipeoptim", 16, 48), tmp_path / "many.png", num_microbatches=48)
     broken = make_schedule("broken", 1, 1, [[forward(0, 0)]])
@@ -54,6 +56,7 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name, count):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_matplotlib_is_not_loaded_before_something_is_drawn():
     code = "import sys, pipesched.simulator.views.staleness_figure; sys.exit('matplotlib' in sys.modules)"
     assert run([sys.executable, "-c", code]).returncode == 0

@@ -121,6 +121,7 @@ def arguments():
         yield from (pytest.param(function, name, id=f"{function.__name__}-{name}") for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "name"), list(arguments()))
 def test_what_is_no_value_of_an_argument_is_refused_in_one_line(function, name):
     for value in WRONG:
@@ -161,6 +162,7 @@ def of_numpy(value):
     return np.int64(value) if type(value) is int else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", COUNTED, ids=lambda function: function.__name__)
 def test_a_count_of_numpy_is_one_of_python(function):
     """As any cell of a table of pandas is: the result is the same, in JSON too."""
@@ -180,6 +182,7 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
     assert pipesched.simulate(pipesched.build("1f1b", **COUNTS), tmp_path / "costs.json").makespan_s > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "name", "value", "words"),
     [

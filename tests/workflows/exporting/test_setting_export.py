@@ -222,6 +222,7 @@ def test_lists_are_a_file_too():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_sources_what_is_written(tmp_path):
     (tmp_path / "args.sh").write_text(export_setting(ZERO_BUBBLE, "torchtitan"))

@@ -49,6 +49,7 @@ def is_exported(plan, trainer):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it_runs(anything, trainer):
     plans = dict(enumerate(anything.ranking.ranked, 1))
@@ -63,6 +64,7 @@ def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it
     assert 0 < len(runs) < len(plans)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything, trainer):
     result = searched(trainer=trainer, compressions=[None, "half"])

@@ -168,6 +168,7 @@ def is_read(name, document):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_what_readers_refuse_for_its_shape_is_refused(name):
     schema, refused, accepted = validator(name), set(), set()

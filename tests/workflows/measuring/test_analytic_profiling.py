@@ -15,6 +15,7 @@ estimate: Any = partial(pipesched.analytic_profile, "gpt:layers=4,width=512,head
 GPU = pipesched.Gpu("mine", 10**10, {"float32": 1e13}, 1e12, 1e11, 0.5, "mine")
 
 
+@pytest.mark.slow
 def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
     estimated = estimate("h100", [4, 1, 1], dtype="bfloat16", tensor_parallel=2)
     assert estimated.profile.microbatch_sizes == (1, 4)
@@ -49,6 +50,7 @@ def test_the_names_of_gpus_are_those_of_the_table():
     assert all(f"``{name}``" in pipesched.analytic_profile.__doc__ for name in gpu_names())
 
 
+@pytest.mark.slow
 def test_an_estimate_loads_no_torch():
     code = """
 import sys, pipesched

@@ -56,6 +56,7 @@ def test_a_time_below_what_is_proven_is_no_gap_but_a_false_proof():
         least.gap_of(17.9)
 
 
+@pytest.mark.slow
 def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
     costs = pipesched.DeviceCost(1.01, None, 0.977, 1.003333)
     counts = {"num_ranks": 2, "num_microbatches": 2, "num_chunks": 2}
@@ -66,6 +67,7 @@ def test_times_that_are_no_whole_ticks_leave_open_what_rounding_does():
     assert result.least.resolution_s < 1e-4
 
 
+@pytest.mark.slow
 def test_without_or_tools_only_a_search_is_refused(monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof.import_module", missing)
     assert pipesched.optimize(pipesched.build("1f1b", **SMALL), COSTS).gap == 0
@@ -78,6 +80,7 @@ def missing(name):
     raise ModuleNotFoundError(name=name.partition(".")[0])
 
 
+@pytest.mark.slow
 def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
     def interrupt(share, best_s, bound_s):
         raise KeyboardInterrupt
@@ -90,6 +93,7 @@ def test_a_search_that_is_interrupted_has_the_best_so_far_and_says_so():
     assert result.makespan_s == result.known[0].makespan_s >= result.least.bound_s
 
 
+@pytest.mark.slow
 def test_more_ops_than_a_search_can_take_are_bounded_but_not_searched(monkeypatch):
     monkeypatch.setattr("pipesched.simulator.optimum.order_proof._MOST_OPS", 90)
     costs, counts = pipesched.DeviceCost(1.0, None, 1.0, 1.0), {"num_ranks": 4, "num_microbatches": 4}
@@ -127,6 +131,7 @@ def test_a_batch_that_is_repeated_has_the_least_period_and_simulate_says_the_sam
     assert "batch after batch, takes less time: proven" in result.table().caption
 
 
+@pytest.mark.slow
 def test_stages_recompute_where_the_limit_makes_it_worth_while():
     """With room for one micro-batch, and inputs that take none, two are on their way."""
     lists = pipesched.build("1f1b", 2, 4)

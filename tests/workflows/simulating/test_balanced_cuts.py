@@ -107,6 +107,7 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
         assert result.makespan_s <= uniform.makespan_s * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_ranks"), [("looped_bfs", 4), ("v_half", 3), ("1f1b", 4)])
 def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts_over_slow_links(name, num_ranks):
     draw = random.Random(f"{name} over links")
@@ -158,6 +159,7 @@ def test_the_cut_is_the_best_of_all_where_messages_take_up_to_ten_times_as_long_
         assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pipedream", "xpipe", "wpipe"])
 def test_a_run_without_a_flush_has_the_best_pace_of_all_cuts_over_slow_links(name):
     draw = random.Random(f"{name} paces")
@@ -171,6 +173,7 @@ def test_a_run_without_a_flush_has_the_best_pace_of_all_cuts_over_slow_links(nam
     assert result.steady_s_per_microbatch <= min(paces_s) * 1.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zbv"])
 def test_a_cut_that_fits_is_taken_where_the_fastest_does_not(name):
     layer = StageCost(1.0, 2.0, 1.0, 1.0, saved_bytes=1, weight_bytes=1)
@@ -217,6 +220,7 @@ def test_lists_of_a_user_without_a_flush_are_cut_for_their_pace():
         assert pipesched.simulate(own, costs).costs == pipesched.simulate(schedule, costs).costs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(4, 4), (3, 6), (4, 12)])
 def test_pipelines_that_drift_apart_are_not_slower_than_with_equal_numbers_of_layers(counts):
     num_ranks, num_microbatches = counts

@@ -113,6 +113,7 @@ def test_stages_per_rank_are_told_where_nobody_gave_them():
     assert {(row["schedule"], row["num_chunks"]) for row in rows} == {("1f1b", None), ("interleaved", 2)}
 
 
+@pytest.mark.slow
 def test_every_row_is_what_simulate_says_of_the_setting():
     asked = (["1f1b", "interleaved", "zb_h2", "pipedream"], [2, 3], [3, 6], [False, True], *LINK.values())
     names, ranks, microbatches, *_ = asked
@@ -244,6 +245,7 @@ def test_a_condition_leaves_settings_out_before_they_are_looked_at():
     assert {*kept} == {("zbv", 2, 2), ("zbv", 2, 4), ("zbv", 3, 2)}  # zbv holds two stages on a rank
 
 
+@pytest.mark.slow
 def test_processes_find_what_one_finds():
     assert small(num_workers=2).outcomes == small(num_workers=1).outcomes
 
@@ -296,6 +298,7 @@ def test_many_links_share_a_few_cuts_none_slower_than_simple_ones(name, monkeypa
         assert swept[width] == pytest.approx(getattr(own, measure), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "jitter"), [("pipedream", 0.0), ("1f1b", 0.0), ("1f1b", 0.1)])
 def test_many_links_have_the_best_of_all_cuts_without_jitter(name, jitter):
     asked = {"num_ranks": 3, "num_microbatches": 6}
@@ -325,6 +328,7 @@ def test_many_links_have_the_best_of_all_cuts_without_jitter(name, jitter):
             assert swept[width] == pytest.approx(min(times_s), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
     file = tmp_path / "kept.jsonl"
     with subprocess.Popen([sys.executable, "-P", "-c", SWEEP.format(most=200)], cwd=tmp_path) as process:

@@ -13,6 +13,7 @@ MODEL = "digits:width=8,blocks=4"
 HOW = {"num_ranks": 2, "num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
 
 
+@pytest.mark.slow
 def test_a_training_run_says_what_came_of_every_step_and_of_the_final_weights():
     told = []
     result = pipesched.train(MODEL, "pipedream", **HOW, on_step=lambda step, scores: told.append((step, scores.loss)))
@@ -52,6 +53,7 @@ def test_a_model_made_by_hand_trains_in_this_process():
     assert pipesched.train(made, "gpipe", **HOW).losses == pipesched.train(MODEL, "gpipe", **HOW).losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpipe", "pipedream", "pipedream_2bw", "wpipe", "pipeoptim", "stale_weights"])
 def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
     how = {

@@ -59,6 +59,7 @@ def test_the_parts_are_medians_over_the_rounds():
     assert shares["hand_over"] == pytest.approx(several.part("hand_over").median)
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_the_round_of_median_error():
     several = of_factors(1.0, 1.3, 1.1)
     shown = RoundsVerification((several,), MachineDrift(STEADY)).plot()
