@@ -26,9 +26,9 @@ from typing import Any, TypeAlias, TypeVar
 import pipesched
 from pipesched.profiles.io import cluster_text
 from pipesched.profiles.processes import num_companions, num_cores
+from pipesched.questions import AccountingChoice, EvaluatorChoice
 from pipesched.simulator.analysis import to_markdown
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation
-from pipesched.workflows import AccountingChoice, EvaluatorChoice
 from pipesched.workflows.tuning import Measurement, TuneResult
 
 Result = TypeVar("Result")
@@ -68,10 +68,8 @@ class Case:
         """Return what an evaluator says of the grid with a profile."""
         _, batch_size, microbatches = MODELS[self.name]
         return pipesched.tune(
-            profile,
-            batch_size,
-            self.links,
-            partition="uniform",
+            pipesched.Setup(profile, self.links, partition="uniform"),
+            batch_size=batch_size,
             microbatches=microbatches,
             pipelines=PIPELINES,
             advances=[0],

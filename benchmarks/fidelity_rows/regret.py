@@ -42,10 +42,8 @@ def tuned(kind: str, measured: Profile, links: Cluster, **how: Any) -> TuneResul
     """Return the tuner's result on the grid."""
     _, batch_size, microbatches = GRIDS[kind]
     return pipesched.tune(
-        measured,
-        batch_size,
-        links,
-        partition="uniform",
+        pipesched.Setup(measured, links, partition="uniform"),
+        batch_size=batch_size,
         microbatches=microbatches,
         pipelines=PIPELINES,
         advances=[0],

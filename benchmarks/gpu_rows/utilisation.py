@@ -38,8 +38,8 @@ def lines(card: Card) -> Iterator[str]:
     yield "| M, N | predicted | measured | error |"
     yield "|---|---|---|---|"
     result = pipesched.tune(
-        profile, batch, num_devices=1, partition="uniform", microbatches=microbatches, pipelines=pipelines,
-        advances=[0], num_workers=1,
+        pipesched.Setup(profile, partition="uniform"), batch_size=batch, num_devices=1, microbatches=microbatches,
+        pipelines=pipelines, advances=[0], num_workers=1,
     )  # fmt: skip
     drift = card.pick(3, 2)
     measure = Measurement(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from pipesched.executor import RunSettings
 from pipesched.profiles.io import TRUST_ADVICE
-from pipesched.questions import SimulateSettings
-from pipesched.schedules.common import declared, option_name
+from pipesched.schedules.common import option_name
 from pipesched.workflows import ArgumentError
 
 FINE = 0
@@ -30,13 +29,10 @@ _FLAGS = {
     "latency_factor": "--link latency",
     "slow_devices": "--slow",
     "slow_links": "--slow",
-} | {
-    name: setting.option
-    for record in (RunSettings, SimulateSettings)
-    for name, setting in declared(record).items()
-    if setting.description.option is not None
 }
 """Options with names of their own; `option_name` gives the others."""
+_OPTIONS: dict[str, str] = {}
+"""The options of the present command, by the names of their settings."""
 
 
 _SAID = {
@@ -76,6 +72,12 @@ def read_from(file: Path, subject: str) -> None:
     _FILES[subject] = file
 
 
+def name_options(options: Mapping[str, str]) -> None:
+    """Name settings in messages by the options of the present command."""
+    _OPTIONS.clear()
+    _OPTIONS.update(options)
+
+
 def forget_files() -> None:
     """Forget the files before another command."""
     _FILES.clear()
@@ -103,4 +105,4 @@ def in_flags(error: BaseException | str) -> str:
 
 
 def _flag(argument: str) -> str:
-    return _FLAGS.get(argument) or option_name(argument)
+    return _OPTIONS.get(argument) or _FLAGS.get(argument) or option_name(argument)

@@ -1,8 +1,11 @@
 from .optimizing import OptimizeSettings as OptimizeSettings
+from .planning import PlanSettings as PlanSettings
+from .planning import TrainerName as TrainerName
 from .searching import RECOMPUTES as RECOMPUTES
 from .searching import Recompute as Recompute
 from .searching import SearchSettings as SearchSettings
 from .searching import Workers as Workers
+from .setup import ConvertRate as ConvertRate
 from .setup import CostSettings as CostSettings
 from .setup import InputShare as InputShare
 from .setup import Jitter as Jitter
@@ -11,3 +14,6 @@ from .setup import PredictionSettings as PredictionSettings
 from .simulating import RunCount as RunCount
 from .simulating import SimulateSettings as SimulateSettings
 from .sweeping import SweepSettings as SweepSettings
+from .tuning import AccountingChoice as AccountingChoice
+from .tuning import EvaluatorChoice as EvaluatorChoice
+from .tuning import TuneSettings as TuneSettings

@@ -20,6 +20,11 @@ InputShare: TypeAlias = Annotated[
     ),
 ]
 
+ConvertRate: TypeAlias = Annotated[
+    float | None,
+    Description("Throughput of `compression` on a device in bytes/s (default: free).", least=1.0, panel="Network"),
+]
+
 Jitter: TypeAlias = Annotated[
     float,
     Description(
@@ -61,10 +66,7 @@ class PredictionSettings:
     panel: ClassVar[str] = "Network"
 
     compression: Annotated[MessagePrecision | None, Description("Send messages in half precision.")] = None
-    convert_bytes_per_s: Annotated[
-        float | None,
-        Description("Throughput of `compression` on a device in bytes/s (default: free).", least=1.0),
-    ] = None
+    convert_bytes_per_s: ConvertRate = None
     jitter: Jitter = 0.0
     seed: JitterSeed = 0
     engine: Annotated[Engine, Description("Engine: simpy is the reference, with the same results, and slower.")] = (

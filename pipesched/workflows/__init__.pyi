@@ -15,11 +15,8 @@ from . import what_if as what_if
 from .asking import asks as asks
 from .asking import documented as documented
 from .asking import plain_signature as plain_signature
-from .choices import AccountingChoice as AccountingChoice
-from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import FormatName as FormatName
 from .choices import PartitionAim as PartitionAim
-from .choices import TrainerName as TrainerName
 from .errors import MAX_INT64 as MAX_INT64
 from .errors import MAX_PROCESSES as MAX_PROCESSES
 from .errors import ArgumentError as ArgumentError

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
-EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
-AccountingChoice: TypeAlias = Literal["paper", "consistent"]
 FormatName: TypeAlias = Literal[
     "schedule",
     "timeline",
@@ -20,4 +18,3 @@ FormatName: TypeAlias = Literal[
     "checkpoint",
     "search",
 ]
-TrainerName: TypeAlias = Literal["torchtitan", "megatron", "deepspeed"]

@@ -22,6 +22,7 @@ from .quoting import users_lines as users_lines
 from .settings import Counts as Counts
 from .settings import Declared as Declared
 from .settings import Description as Description
+from .settings import Names as Names
 from .settings import declaration as declaration
 from .settings import declared as declared
 from .settings import faults as faults

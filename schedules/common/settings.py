@@ -8,7 +8,7 @@ The command line makes an option of such a field, and the library checks its val
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -21,6 +21,9 @@ from pipesched.schedules.common.quoting import said, shown
 
 Counts: TypeAlias = int | Sequence[int]
 """The type of a setting that is one integer, or several to combine or to choose from."""
+
+Names: TypeAlias = Sequence[str | Callable[..., Any]]
+"""The type of a setting that is a list of schedules: names of the catalogue, and builders or their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,11 @@ class Declared:
     def is_list(self) -> bool:
         """Whether the setting is `Counts`: one integer or several."""
         return Sequence[int] in _alternatives(self.kind) and int in _alternatives(self.kind)
+
+    @property
+    def is_names(self) -> bool:
+        """Whether the setting is `Names`: schedules or builders."""
+        return Names in _alternatives(self.kind)
 
     def plain(self, value: Any) -> Any:
         """Return a valid value with Python's integers, and `Counts` as a tuple."""

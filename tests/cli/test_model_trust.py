@@ -190,10 +190,10 @@ def test_a_model_that_the_user_types_or_trusts_is_imported(pipesched, folder, pl
 
 
 def test_a_profile_that_is_trusted_is_built_to_be_run(pipesched, folder, plant, monkeypatch):
-    def stopped(problem, *_, **__):
-        raise InputError(f"found {problem.profile.model}")
+    def stopped(setup, **_):
+        raise InputError(f"found {setup.profile.model}")
 
-    monkeypatch.setattr("pipesched.workflows.tuning.search_problem", stopped)
+    monkeypatch.setattr("pipesched.tune", stopped)
     plant(MODULE)
     answer = pipesched("tune profile.json -b 1 -p 2 --verify 1 --trust-model")
     assert answer.err == f"pipesched: found {MODULE}\n"

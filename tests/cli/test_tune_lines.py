@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.cli.options.run_options import RunOptions
-from pipesched.cli.options.tune_options import ProblemOptions
+from pipesched.cli.options.tune_options import TunedModel
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.tune_print import print_verdict
 from pipesched.executor.launch import job_from_json
@@ -37,7 +37,7 @@ def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, 
     profile = replace(model(), model=MLP)
     save_profile(profile, folder / "m.json")
     commands = CommandLines(
-        Problem(profile, 8, flat(3)), ProblemOptions("m.json", 8, 3), RunOptions(optimizer="sgd", is_pinned=False)
+        Problem(profile, 8, flat(3)), TunedModel(model="m.json"), RunOptions(optimizer="sgd", is_pinned=False)
     )
     run, train = (line.removeprefix("pipesched ") for line in commands(setting).values())
     assert pipesched(f"{run} --job run.json").code == 0

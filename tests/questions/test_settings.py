@@ -17,15 +17,23 @@ from pipesched.executor import RunSettings
 from pipesched.questions import (
     CostSettings,
     OptimizeSettings,
+    PlanSettings,
     PredictionSettings,
     SimulateSettings,
     SweepSettings,
+    TuneSettings,
 )
 from pipesched.schedules.common import Description, declared, faults, option_name, values_of
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, asks, require_settings
 
-QUESTIONS = {"simulate": SimulateSettings, "optimize": OptimizeSettings, "sweep": SweepSettings}
+QUESTIONS = {
+    "simulate": SimulateSettings,
+    "optimize": OptimizeSettings,
+    "sweep": SweepSettings,
+    "tune": TuneSettings,
+    "plan": PlanSettings,
+}
 DECLARED = [RunSettings, NetworkOptions, CostSettings, PredictionSettings, *QUESTIONS.values()]
 
 

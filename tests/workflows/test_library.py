@@ -51,7 +51,7 @@ def test_an_argument_that_several_functions_take_is_the_same_in_each():
         pipesched.compare, pipesched.check, pipesched.versions, pipesched.run, pipesched.train, pipesched.verify,
         pipesched.verify_rounds, pipesched.what_if, pipesched.tune, pipesched.plan,
     ]  # fmt: skip
-    names = ["num_ranks", "num_microbatches", "num_chunks", "parameters", "partition", "network"]
+    names = ["num_ranks", "num_microbatches", "num_chunks", "parameters", "partition"]
     signatures = [inspect.signature(function).parameters for function in functions]
     for name in names:
         shared = [parameters[name] for parameters in signatures if name in parameters]

@@ -12,6 +12,7 @@ import pipesched
 
 GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
 COST = pipesched.DeviceCost(1.0, 2.0)
+HALF = pipesched.Setup(GPT, compression="half")
 FAST = pipesched.Link(0.0, 10**400)
 
 LISTS = pipesched.build("1f1b", 2, 2)
@@ -25,8 +26,8 @@ compare: Any = partial(pipesched.compare, num_ranks=2, num_microbatches=2)
 compare_runs: Any = pipesched.compare_runs
 gantt: Any = pipesched.gantt
 partition: Any = pipesched.partition
-plan: Any = partial(pipesched.plan, GPT, None, num_devices=2)
-tune: Any = partial(pipesched.tune, GPT, 8, num_devices=2)
+plan: Any = partial(pipesched.plan, GPT, batch_size=8, num_devices=2)
+tune: Any = partial(pipesched.tune, GPT, batch_size=8, num_devices=2)
 goodput_of: Any = partial(pipesched.goodput, step_s=1.0, num_steps=9, fail_every_s=9.0, restart_s=1.0, checkpoint_s=1.0)
 
 WORDS = [
@@ -37,7 +38,7 @@ WORDS = [
     ("form: got 'foo', expected one of paper, published", lambda: partition(GPT, 2, form="foo")),
     ("evaluator: got 'foo', expected one of simulate, avgpipe", lambda: tune(evaluator="foo")),
     ("accounting: got 'foo', expected one of paper, consistent", lambda: tune(accounting="foo")),
-    ("compressions: got 'foo', expected one of None, half", lambda: plan(8, compressions=["foo"])),
+    ("compression: got 'foo', expected one of no, half, both", lambda: plan(compression="foo")),
     ("backend: got 'foo', expected one of gloo, nccl", lambda: check().runs_on("foo")),
 ]
 NUMBERS = [
@@ -49,26 +50,25 @@ NUMBERS = [
     ("microbatch_size: got 0, expected at least 1", lambda: partition(GPT, 2, microbatch_size=0)),
     ("microbatch_size: got True, expected an integer", lambda: partition(GPT, 2, microbatch_size=True)),
     ("num_devices: got 0, expected at least 1", lambda: partition(GPT, 0)),
-    ("num_devices: got 0, expected at least 1", lambda: plan(8, num_devices=0)),
-    ("num_devices: got -4, expected at least 1", lambda: plan(8, num_devices=-4)),
+    ("num_devices: got 0, expected at least 1", lambda: plan(num_devices=0)),
+    ("num_devices: got -4, expected at least 1", lambda: plan(num_devices=-4)),
     ("num_devices: got 0, expected at least 1", lambda: tune(num_devices=0)),
     ("num_runs: got 0, expected at least 1", lambda: simulate(LISTS, COST, num_runs=0)),
-    ("top: got 0, expected at least 1", lambda: plan(8, top=0)),
-    ("batch_size: got 0, expected at least 1", lambda: plan(0)),
+    ("top: got 0, expected at least 1", lambda: plan(top=0)),
+    ("batch_size: got 0, expected at least 1", lambda: plan(batch_size=0)),
     ("pipelines: got 0, expected at least 1", lambda: tune(pipelines=[0])),
     ("chunks: got 0, expected at least 1", lambda: tune(chunks=[0])),
     ("advances: got -1, expected at least 0", lambda: tune(advances=[-1])),
     ("num_workers: got -1, expected at least 1", lambda: tune(num_workers=-1)),
-    ("num_workers: got 0, expected at least 1", lambda: plan(8, num_workers=0)),
+    ("num_workers: got 0, expected at least 1", lambda: plan(num_workers=0)),
     ("costs: forward_s: got -1.0, expected a finite number", lambda: setup(pipesched.DeviceCost(-1.0, 2.0))),
     ("costs: backward_s: got -2.0, expected a finite", lambda: setup(pipesched.uniform(2, 1.0, -2.0))),
     ("convert_bytes_per_s: got 0, expected a finite number of", lambda: setup(COST, convert_bytes_per_s=0)),
-    ("convert_bytes_per_s: got -1, expected a number above 0", lambda: plan(8, convert_bytes_per_s=-1)),
     ("costs: forward_s: got 1000.*, expected a finite", lambda: setup(pipesched.DeviceCost(10**400, 2.0))),
     ("costs: saved_bytes: got 1000", lambda: setup(pipesched.DeviceCost(1, 2, saved_bytes=10**400))),
     ("cluster: intra: bandwidth_bytes_per_s: got 10", lambda: simulate(LISTS, setup(COST, pipesched.flat(2, FAST)))),
     ("convert_bytes_per_s: got 1000.*, expected a finite", lambda: setup(COST, convert_bytes_per_s=10**400)),
-    ("depths: got an empty list, expected at least one", lambda: plan(8, depths=[])),
+    ("depths: got an empty list, expected at least one", lambda: plan(depths=[])),
     ("microbatches: got an empty list, expected at least one", lambda: tune(microbatches=[])),
     ("partition: got 0, expected at least 1", lambda: setup(GPT, partition=[0, 2])),
 ]
@@ -83,14 +83,14 @@ KINDS = [
     ("weights: got 3, expected a list", lambda: versions(weights=3)),
     ("cluster: got 7, expected a Cluster", lambda: simulate(LISTS, setup(COST, 7))),
     ("network: got 'eager', expected NetworkOptions", lambda: setup(COST, network="eager")),
-    ("network: got 'eager', expected NetworkOptions", lambda: tune(network="eager")),
     ("profile: got 3, expected a Profile", lambda: partition(3, 2)),
     ("partition: got 3, expected balanced", lambda: setup(GPT, partition=3)),
     (r"schedules: got 'gpipe', expected a list; try \['gpipe'\]", lambda: compare("gpipe", COST)),
-    ("schedules: got '1f1b', expected a list", lambda: plan(8, schedules="1f1b")),
+    ("schedules: got '1f1b', expected a list", lambda: plan(schedules="1f1b")),
     ("schedules: got '1f1b', expected a list", lambda: tune(schedules="1f1b")),
     (r"schedules: got generator\(..\), expected a list", lambda: compare((name for name in ["gpipe"]), COST)),
-    ("pipelines: got 3, expected a list", lambda: tune(pipelines=3)),
+    ("setup: got `compression=half`, expected none: tune does not use it", lambda: pipesched.tune(HALF, batch_size=8)),
+    ("profile: got DeviceCost.*, expected a Profile", lambda: pipesched.tune(COST, batch_size=8, num_devices=2)),
     ("timelines: got 3, expected a Timeline", lambda: gantt(3)),
     (r"timelines: got list\(..\), expected a Timeline", lambda: gantt([])),
     ("first: got 3, expected a Timeline", lambda: compare_runs(3, 4)),
@@ -110,12 +110,14 @@ def test_a_partition_may_be_a_list_of_layers_per_stage():
 
     for given in ([3, num_layers - 3], (3, num_layers - 3)):
         assert simulate(LISTS, setup(GPT, partition=given)).makespan_s == expected
-    tuned = pipesched.tune(GPT, 8, num_devices=2, partition=[3, num_layers - 3], microbatches=[4], pipelines=[1])
+    tuned = pipesched.tune(
+        setup(GPT, partition=[3, num_layers - 3]), batch_size=8, num_devices=2, microbatches=4, pipelines=1
+    )
     assert tuned.problem.partition == f"3,{num_layers - 3}"
 
 
 def test_the_file_of_a_plan_is_the_plan(tmp_path):
-    search = pipesched.plan(GPT, None, batch_size=8, num_devices=2, top=1)
+    search = pipesched.plan(GPT, batch_size=8, num_devices=2, top=1)
     search.save(tmp_path / "plan.json")
     assert search.plan is not None
     expected = pipesched.simulate(search.plan, GPT).makespan_s

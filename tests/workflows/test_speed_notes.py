@@ -68,5 +68,5 @@ def test_costs_from_runs_and_profiles_fitted_to_them_are_of_the_speed_of_the_run
 
 
 def test_a_plan_keeps_the_speed_of_its_profile():
-    best = pipesched.plan(PROFILE, None, 8, num_devices=2, schedules=["1f1b"]).plan
+    best = pipesched.plan(PROFILE, batch_size=8, num_devices=2, schedules=["1f1b"]).plan
     assert best.yardstick == BEFORE

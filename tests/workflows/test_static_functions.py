@@ -41,7 +41,7 @@ def test_what_partition_finds_is_what_simulate_takes(profile):
 
 
 def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_path):
-    search = pipesched.plan(profile, None, batch_size=8, num_devices=2, top=3)
+    search = pipesched.plan(profile, batch_size=8, num_devices=2, top=3)
     search.save(tmp_path / "plan.json")
     assert search.plan == load_plan(tmp_path / "plan.json")
     assert search.best is not None
@@ -58,17 +58,17 @@ def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_
 
 def test_what_cannot_be_planned_or_tuned_is_named(profile):
     with pytest.raises(ArgumentError, match=r"^schedules: got avgpipe, expected schedules of one pipeline"):
-        pipesched.plan(profile, None, batch_size=8, num_devices=2, schedules=["avgpipe"])
+        pipesched.plan(profile, batch_size=8, num_devices=2, schedules=["avgpipe"])
     with pytest.raises(ArgumentError, match=r"^num_devices: got none and no `cluster`"):
-        pipesched.tune(profile, 8)
+        pipesched.tune(profile, batch_size=8)
     with pytest.raises(ArgumentError, match=r"^microbatches: got 3, expected what divides the batch of 8"):
-        pipesched.tune(profile, 8, num_devices=2, microbatches=[3])
+        pipesched.tune(profile, batch_size=8, num_devices=2, microbatches=[3])
     with pytest.raises(ArgumentError, match=r"^schedules: got pipedream, which steps without a flush"):
-        pipesched.tune(profile, 8, num_devices=2, schedules=["pipedream"])
+        pipesched.tune(profile, batch_size=8, num_devices=2, schedules=["pipedream"])
 
 
 def test_the_chosen_setting_is_the_fastest_that_trains_plainly(profile):
-    tuned = pipesched.tune(profile, 8, num_devices=2, pipelines=None, advances=(0, 1))
+    tuned = pipesched.tune(profile, batch_size=8, num_devices=2, pipelines=None, advances=(0, 1))
     frame = tuned.to_frame()
 
     assert tuned.chosen is not None

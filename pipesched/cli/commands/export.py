@@ -14,7 +14,8 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import print_json
-from pipesched.workflows import ArgumentError, TrainerName
+from pipesched.questions import TrainerName
+from pipesched.workflows import ArgumentError
 
 if TYPE_CHECKING:
     from pipesched.workflows.exporting import PipelineSetting

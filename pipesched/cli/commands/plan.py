@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
+from pipesched.cli.options.plan_options import ModelOptions
 from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
+from pipesched.questions import ConvertRate, InputShare, PlanSettings
+from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import MAX_PROCESSES, TrainerName, given_stages, gpus_in_all, other_device, unknown_bytes
+from pipesched.simulator import NetworkOptions
+from pipesched.workflows import given_stages, gpus_in_all, other_device, unknown_bytes
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
@@ -30,29 +35,18 @@ def plan(
         str,
         typer.Argument(help="Profile (JSON), graph (.txt), table of layers (CSV), or a model, measured first."),
     ],
-    request: RequestOptions,
-    model: ModelOptions = ModelOptions(),  # noqa: B008 -- frozen
-    top: Annotated[int, typer.Option(help="Plans to rank.", min=1, max=1000)] = 10,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            help="Seconds of the search; it ends with the best plan so far, once it has one.", min=0.0, max=1e6
-        ),
-    ] = 20.0,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Processes (default: one per core if that is faster).", min=1, max=MAX_PROCESSES),
-    ] = None,
+    machines: MachineOptions,
+    asked: PlanSettings,
+    convert_bytes_per_s: ConvertRate = None,
+    input_share: InputShare = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    model: ModelOptions = ModelOptions(),  # noqa: B008
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Print the causes of idle time under the best plan, and its critical path."),
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the best plan, on its devices and over time: .png, .svg or .pdf.")
-    ] = None,
-    export: Annotated[
-        TrainerName | None,
-        typer.Option(help="Search plans that this trainer runs; print only the best, as its flags or configuration."),
     ] = None,
     json: Json = False,
     out: Annotated[
@@ -70,24 +64,31 @@ def plan(
         plans_to_dict,
         print_explained,
         print_plans,
+        untried,
     )
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows.planning import for_trainer, search_request
+    from pipesched.workflows.planning import require_planning
+    from pipesched.workflows.simulating import Setup
 
-    if export is not None and (json or explain):
+    if asked.trainer is not None and (json or explain):
         other = "--json" if json else "--explain"
         raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
     check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
-    asked = for_trainer(request.load(profile, model), export)
-    with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
-        result = search_request(asked, top, time_limit, workers, tick)
-    ranking, best = result.ranking, result.best
+    require_planning(asked)
+    cluster = machines.load_first(asked.num_devices, "--devices", "plan")
+    costs = model.load(profile, asked.batch_size, len(cluster.devices))
+    machines.require_judged_profile(costs)
+    machines.require_gpus(costs)
+    setup = Setup(costs, cluster, network, input_share=input_share, convert_bytes_per_s=convert_bytes_per_s)
+    with progress_bar(f"planning for {len(cluster.devices)} devices") as tick:
+        result = pipesched.plan(setup, **values_of(asked), progress=tick)
+    ranking, request, best = result.ranking, result.request, result.best
     notes = [
         *doubts_of_table(profile),
-        *gpus_in_all(asked.profile, len(asked.cluster.devices)),
-        *other_device(asked.profile, request.machines.machine),
-        *unknown_bytes(asked.profile),
-        *given_stages(asked.profile),
+        *gpus_in_all(costs, len(cluster.devices)),
+        *other_device(costs, machines.machine),
+        *unknown_bytes(costs),
+        *given_stages(costs),
         *ranking.notes,
     ]
     if best is None and not ranking.is_complete:
@@ -95,24 +96,24 @@ def plan(
     if best is None:
         if json:
             print_json("plan", plans_to_dict(result), notes)
-        complain(nothing_fits(ranking, asked))
+        complain(nothing_fits(ranking, request))
         raise typer.Exit(NEGATIVE)
-    limit = device_limit_lines(request.machines, asked.cluster, range(len(asked.cluster.devices)))
-    said = [*limit, *notes, *request.untried()]
+    limit = device_limit_lines(machines, cluster, range(len(cluster.devices)))
+    said = [*limit, *notes, *untried(request, asked)]
     for path in out or ():
         _write(result, said, path)
-    if export is not None:
-        emit(result.export(export), None)
+    if asked.trainer is not None:
+        emit(result.export(asked.trainer), None)
     elif json:
-        print_json("plan", plans_to_dict(result) | (explained(best, asked) if explain else {}), notes)
+        print_json("plan", plans_to_dict(result) | (explained(best, request) if explain else {}), notes)
     else:
-        print_plans(ranking, asked, [*said, *exportable(result)])
+        print_plans(ranking, request, [*said, *exportable(result)])
         if explain:
-            print_explained(best, asked)
+            print_explained(best, request)
     if plot is not None:
         from pipesched.simulator.views import draw_plan
 
-        draw_plan(best, asked, plot)
+        draw_plan(best, request, plot)
 
 
 def _write(result: PlanSearch, notes: Sequence[str], out: Path) -> None:

@@ -10,7 +10,6 @@ from .option_groups import grouped as grouped
 from .plain_reading import with_plain_readers as with_plain_readers
 from .plain_values import plain_value as plain_value
 from .plan_options import ModelOptions as ModelOptions
-from .plan_options import RequestOptions as RequestOptions
 from .planned_run import planned_model as planned_model
 from .planned_run import planned_training as planned_training
 from .schedule_list import options_of_each as options_of_each
@@ -24,6 +23,5 @@ from .torch_options import load_model as load_model
 from .torch_options import model_of as model_of
 from .torch_options import require_gpu as require_gpu
 from .train_options import TrainOptions as TrainOptions
-from .tune_options import ProblemOptions as ProblemOptions
-from .tune_options import SpaceOptions as SpaceOptions
+from .tune_options import TunedModel as TunedModel
 from .uniform_costs import uniform_costs as uniform_costs

@@ -80,6 +80,27 @@ class MachineOptions:
             return cluster
         return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
 
+    def load_first(self, num_devices: int | None, option: str, command: str) -> Cluster:
+        """Return the first devices of the machines.
+
+        Args:
+            num_devices: Number of devices; None: all of the machines.
+            option: The option of that number.
+            command: The command, for messages.
+
+        Raises:
+            InputError: The options do not name one cluster, or its devices are too few.
+            ProfileError: The file is not a cluster.
+        """
+        from pipesched.profiles.clusters import first_devices
+
+        if num_devices is None and self.cluster is None and self.nodes is None:
+            raise InputError(
+                f"{command}: got no machines, expected some; try --cluster F, --nodes 2 --gpus 4, or {option} 4"
+            )
+        user = option if num_devices is None else f"{option} {num_devices}"
+        return first_devices(self.load(num_devices or 1, user), num_devices)
+
     def limit_bytes(self) -> int | None:
         """Return the memory limit of every device [bytes], or None without one.
 

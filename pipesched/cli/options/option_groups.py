@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from typer.models import OptionInfo
 
+from pipesched.cli.errors import name_options
 from pipesched.cli.options.common_options import OUTPUT, Wide
 from pipesched.cli.options.setting_options import read_setting, setting_option
 from pipesched.cli.terminal import all_columns
@@ -30,11 +31,14 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
+    options = {name: option for group in groups.values() for name, option in _options(group)}
+    name_options(options)  # for the help
     for name, parameter in inspect.signature(command).parameters.items():
         if name in groups:
             parameters += _spread(groups[name])
         else:
             declared_here = declaration(name, hints[name], parameter.default)
+            options |= {} if declared_here is None else {name: declared_here.option}
             annotation = hints[name] if declared_here is None else setting_option(declared_here)[0]
             annotation = _in_panel(annotation, OUTPUT if name in _OUTPUTS else None)
             parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
@@ -43,6 +47,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
+        name_options(options)
         with all_columns(values.pop(_WIDE, False)):
             for name, group in groups.items():
                 values[name] = _gathered(group, values)
@@ -72,6 +77,16 @@ def _spread(group: Any) -> Iterator[inspect.Parameter]:
             default = inspect.Parameter.empty if default is MISSING else default
             annotation = _in_panel(annotation, getattr(group, "panel", None))
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _options(group: Any) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a group, and of each in it, with their options."""
+    types, settings = get_type_hints(group, include_extras=True), declared(group)
+    for name in _shown(group):
+        if is_dataclass(types[name]):
+            yield from _options(types[name])
+        elif name in settings:
+            yield name, settings[name].option
 
 
 def _in_panel(annotation: Any, panel: str | None) -> Any:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 
 from pipesched.cli.byte_sizes import parse_bytes
-from pipesched.cli.errors import in_flags
+from pipesched.cli.errors import InputError, in_flags
 from pipesched.cli.options.count_list import counts
+from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.executor import RunSettings
 from pipesched.schedules.common import MAX_NUMBER, Declared, declared, option_name, tuple_of
 
@@ -28,9 +29,9 @@ def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any
     if description.turned_off is not None:
         flag = typer.Option(*names, help=description.turned_off, callback=_is_on, rich_help_panel=description.panel)
         return Annotated[bool, flag], False
-    is_text = is_size(setting) or setting.is_list
-    if setting.is_list and default not in (None, MISSING):
-        default = ",".join(map(str, tuple_of(default)))
+    is_text = is_size(setting) or setting.is_list or setting.is_names
+    if default not in (None, MISSING) and (setting.is_list or setting.is_names):
+        default = ",".join(map(str, tuple_of(default) if setting.is_list else default))
     option = typer.Option(
         *names,
         help=in_flags(help_text or description.text),
@@ -51,8 +52,14 @@ def read_setting(setting: Declared, value: Any) -> Any:
     """Return the value of a setting from the value of its option.
 
     Raises:
-        InputError: The text is no size, or no list of numbers.
+        InputError: The text is no size, no list of numbers, or no list of names.
+        ScheduleError: A schedule does not exist.
     """
+    if setting.is_names and isinstance(value, str):
+        names = schedule_names(value)
+        if not names:
+            raise InputError(f"{setting.option}: got {value!r}, expected names; try 1f1b,zb_h1")
+        return names
     if setting.is_list and isinstance(value, str):
         least, most = setting.description.least, setting.description.most
         return counts(value, setting.option, int(least or 0), int(most or MAX_NUMBER))
@@ -69,7 +76,7 @@ def setting_words(name: str, value: object) -> list[str]:
 def _option_kind(setting: Declared) -> Any:
     """Return the type that typer reads: a path or text of several types, and a text for sizes and lists."""
     kinds = get_args(setting.kind) if get_origin(setting.kind) in (Union, UnionType) else (setting.kind,)
-    is_text = is_size(setting) or setting.is_list or str in kinds
+    is_text = is_size(setting) or setting.is_list or setting.is_names or str in kinds
     kind: Any = Path if Path in kinds else str if is_text else next(kind for kind in kinds if kind is not NoneType)
     if any(get_origin(other) is Literal for other in kinds):
         return setting.kind

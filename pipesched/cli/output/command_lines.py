@@ -11,7 +11,7 @@ from pipesched.cli.options.setting_options import setting_words
 from pipesched.cli.options.train_options import TrainOptions
 
 if TYPE_CHECKING:
-    from pipesched.cli.options.tune_options import ProblemOptions
+    from pipesched.cli.options.tune_options import TunedModel
     from pipesched.simulator.tuner import Problem, Setting
 
 _NOT_TUNED = {"prediction", "averaging"}
@@ -23,7 +23,7 @@ class CommandLines:
     """Makes the lines, with the options of `runs` that differ from their defaults."""
 
     problem: Problem
-    given: ProblemOptions
+    given: TunedModel
     runs: RunOptions
 
     def __call__(self, setting: Setting) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pipesched.cli.terminal import num_bytes, percent, print_lines, print_table,
 from pipesched.workflows import with_equal_devices
 
 if TYPE_CHECKING:
+    from pipesched.questions import PlanSettings
     from pipesched.schedules import Timeline
     from pipesched.simulator.planner import PlanOutcome, PlanRanking, Request
     from pipesched.workflows.planning import PlanSearch
@@ -49,6 +50,17 @@ def exportable(result: PlanSearch) -> list[str]:
 
     parts = [f"{trainer} {number_ranges(numbers) or 'none'}" for trainer, numbers in result.trainers.items()]
     return [f"plans that each trainer can run (--export): {'; '.join(parts)}"]
+
+
+def untried(request: Request, asked: PlanSettings) -> list[str]:
+    """Return a line on untried schedules if none was named, or nothing."""
+    if asked.schedules is not None:
+        return []
+    from pipesched.workflows.planning import untried_schedules
+
+    others = ", ".join(untried_schedules(request.schedules, asked.asynchronous))
+    stale = "" if asked.asynchronous else "; --asynchronous tries what trains on stale weights"
+    return [f"not tried unless named, as -s 1f1b,zbv: {others}{stale}"]
 
 
 def page_of_plans(result: PlanSearch, notes: Sequence[str]) -> str:

@@ -9,13 +9,12 @@ from pipesched.cli.errors import in_flags
 from pipesched.cli.terminal import num_bytes, percent, print_result, print_table, seconds
 
 if TYPE_CHECKING:
-    from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+    from pipesched.simulator.tuner import Setting, SettingOutcome
     from pipesched.workflows.tuning import SettingRace, TuneResult, Verdict
 
 
 def print_settings(
     result: TuneResult,
-    problem: Problem,
     top: int,
     commands: Callable[[Setting], dict[str, str]],
     notes: Sequence[str],
@@ -27,23 +26,21 @@ def print_settings(
         title = f"{len(candidates)} of {num_fitting} settings that fit train as plain training does"
         caption = [*_answer(result, commands), *_left_out(candidates, top), *notes]
         title = title if others else f"{num_fitting} settings fit"
-        print_table(title, _rows(result, candidates[:top], problem), "\n".join(caption))
+        print_table(title, _rows(result, candidates[:top]), "\n".join(caption))
     if others:
         title = f"{len(others)} settings that fit have elastic averaging, which is another training"
         caption = [*_averaged(result, commands), *_left_out(others, top), *([] if candidates else notes)]
-        print_table(title, _rows(result, others[:top], problem), "\n".join(caption))
+        print_table(title, _rows(result, others[:top]), "\n".join(caption))
     if rejected:
         more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
         print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
 
 
-def page_of_settings(
-    result: TuneResult, problem: Problem, commands: Callable[[Setting], dict[str, str]], notes: Sequence[str]
-) -> str:
+def page_of_settings(result: TuneResult, commands: Callable[[Setting], dict[str, str]], notes: Sequence[str]) -> str:
     """Return the page of all settings, with the lines that are printed below their tables."""
     fitting = [*result.candidates, *result.others]
     outcomes = [*fitting, *result.outcomes[len(fitting) :]]
-    rows = _rows(result, outcomes, problem)
+    rows = _rows(result, outcomes)
     if len(fitting) < len(outcomes):
         from pipesched.simulator.analysis import readable_reason
 
@@ -107,7 +104,7 @@ def _left_out(outcomes: Sequence[SettingOutcome], top: int) -> list[str]:
     return [f"{len(outcomes) - top} that come after these are left out (--top, --out)"] if len(outcomes) > top else []
 
 
-def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
+def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
     from pipesched.simulator.analysis import readable_pace
 
     rows = []
@@ -120,7 +117,7 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
                 "time per batch": "-" if outcome.seconds is None else seconds(time_s),
                 "memory": num_bytes(outcome.held_bytes or None),
                 "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
-                "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
+                "samples/s": f"{result.problem.batch_size / time_s:.4g}" if time_s else "-",
                 "steady / micro-batch": readable_pace(pace),
                 "steady bubble": "-" if pace is None or pace.bubble_fraction is None else percent(pace.bubble_fraction),
                 "training": outcome.setting.training.value,

@@ -8,8 +8,9 @@ from typing import Literal, assert_never, get_args
 
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import parse_partition
+from pipesched.questions import TrainerName
 from pipesched.schedules.transforms import Placement
-from pipesched.workflows import TrainerName, require_choice, require_kind
+from pipesched.workflows import require_choice, require_kind
 from pipesched.workflows.arguments import PartitionArgument, partition_text, read_plan_argument
 from pipesched.workflows.exporting.deepspeed_config import deepspeed_config
 from pipesched.workflows.exporting.megatron_flags import megatron_flags

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pipesched.profiles.costs import LayerExecution, Profile
+from pipesched.questions import TrainerName
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import find
 from pipesched.simulator.planner import Candidate
-from pipesched.workflows import ArgumentError, TrainerName
+from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
 from pipesched.workflows.exporting.setting_export import flags_of
 

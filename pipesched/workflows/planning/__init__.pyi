@@ -3,8 +3,6 @@ from .partitioning import PartitionRequest as PartitionRequest
 from .partitioning import number_ranges as number_ranges
 from .partitioning import partition as partition
 from .planning import PlanSearch as PlanSearch
-from .planning import for_trainer as for_trainer
 from .planning import plan as plan
-from .planning import plannable_schedules as plannable_schedules
-from .planning import search_request as search_request
+from .planning import require_planning as require_planning
 from .planning import untried_schedules as untried_schedules

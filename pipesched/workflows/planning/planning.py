@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import Plan, save_plan
+from pipesched.questions import RECOMPUTES, PlanSettings, TrainerName
 from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.common import tuple_of
 from pipesched.schedules.formats import suffix_of, write_text
-from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.simulator.planner import (
     ASYNCHRONOUS,
@@ -23,37 +24,26 @@ from pipesched.simulator.planner import (
     plan_of,
     search_plans,
 )
-from pipesched.workflows import (
-    MAX_PROCESSES,
-    ArgumentError,
-    Table,
-    TrainerName,
-    require_at_least,
-    require_choice,
-    require_each_at_least,
-    require_flag,
-    require_flags,
-    require_optional,
-    require_path,
-    require_rate,
-    require_some,
-)
+from pipesched.workflows import ArgumentError, Table, asks, require_callable, require_path, require_settings
 from pipesched.workflows.arguments import (
-    ClusterArgument,
     NamedSchedule,
-    ProfileArgument,
     read_devices_argument,
-    read_profile_argument,
-    require_network,
     require_one_step,
     searched_entries,
     workers_for,
 )
 from pipesched.workflows.exporting import TrainerRule, export_setting
+from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_unused
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+_COMPRESSIONS: Mapping[str, tuple[MessagePrecision | None, ...]] = {
+    "no": (None,),
+    "half": ("half",),
+    "both": (None, "half"),
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -189,51 +179,30 @@ def _row(outcome: PlanOutcome) -> dict[str, Any]:
     }
 
 
-def plan(
-    profile: ProfileArgument,
-    cluster: ClusterArgument,
-    batch_size: int,
-    *,
-    num_devices: int | None = None,
-    schedules: Sequence[NamedSchedule] | None = None,
-    asynchronous: bool = False,
-    depths: Sequence[int] | None = None,
-    chunks: Sequence[int] = (2,),
-    recomputes: Sequence[bool] = (False, True),
-    compressions: Sequence[MessagePrecision | None] = (None,),
-    convert_bytes_per_s: float | None = None,
-    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
-    fewer: bool = False,
-    top: int = 10,
-    time_limit_s: float | None = 20.0,
-    num_workers: int | None = 1,
-    input_share: float | None = None,
-    trainer: TrainerName | None = None,
-) -> PlanSearch:
-    """Find the fastest layout, schedule and partition that fits.
+@dataclass(frozen=True, slots=True)
+class PlanQuestion(PlanSettings):
+    """The question of `plan`; its fields are the arguments of that function."""
+
+    setup: SetupArgument
+    progress: Callable[[float], None] = field(default=lambda share: None, kw_only=True)  # noqa: ARG005
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        require_planning(self)
+        require_callable("progress", self.progress)
+
+
+@asks(PlanQuestion)
+def plan(question: PlanQuestion) -> PlanSearch:
+    """Find the fastest layout, schedule and partition that fits; a KeyboardInterrupt ends the search.
 
     Args:
-        profile: Profile of the model: a Profile, or a file of one.
-        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time. A device is the
-            group of GPUs that share a layer of the profile.
-        batch_size: Samples of an optimizer step.
-        num_devices: Number of devices, the first of the cluster; None: all.
-        schedules: Names of the catalogue, and builders of your own or their names; None: gpipe, 1f1b, interleaved and
-            zb_h1.
-        asynchronous: Whether to allow schedules that train on stale weights; without names, also try three of them.
-        depths: Ranks of a copy of the pipeline; None: any.
-        chunks: Stages per rank, where a schedule takes them.
-        recomputes: Whether stages keep only their input: no, yes, or both.
-        compressions: Compressions of messages to try.
-        convert_bytes_per_s: Compression throughput of a device [bytes/s]; None: compression takes no time.
-        network: Options of the network.
-        fewer: Whether devices may be left idle.
-        top: Plans to rank.
-        time_limit_s: Time after which the search ends if it has a plan [s]; None: no limit.
-        num_workers: Processes, with the same result in less time; None: one per core if that is quicker. A script that
-            asks for several does so below ``if __name__ == "__main__"``.
-        input_share: Share of B that I takes in a profile with B alone; W takes the rest.
-        trainer: Trainer of the plan: only plans that it can express are tried; None: any.
+        setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone. A device is the
+            group of GPUs that share a layer of the profile. Without a cluster there are `num_devices` equal devices
+            whose links take no time.
+        progress: Receives the share of settled candidates.
+
+    A script that may start several processes calls it below ``if __name__ == "__main__":``.
 
     Raises:
         ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
@@ -241,77 +210,43 @@ def plan(
         ProfileError: A file is bad, or there are more stages than layers.
         ScheduleError: A schedule does not exist.
     """
-    batch_size = require_at_least("batch_size", batch_size, 1)
-    top = require_at_least("top", top, 1)
-    num_workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
-    if depths is not None:
-        depths = require_each_at_least("depths", depths, 1)
-    chunks = require_each_at_least("chunks", chunks, 1)
-    recomputes = require_flags("recomputes", recomputes)
-    require_flag("asynchronous", asynchronous)
-    require_flag("fewer", fewer)
-    if time_limit_s is not None:
-        require_rate("time_limit_s", time_limit_s)
-    compressions = require_some("compressions", compressions, "[None]")
-    for compression in compressions:
-        require_choice("compressions", compression, (None, *get_args(MessagePrecision)))
-    require_network(network)
-    if convert_bytes_per_s is not None:
-        require_rate("convert_bytes_per_s", convert_bytes_per_s)
+    setup = read_setup_argument(question.setup)
+    require_unused(setup, "plan", "partition", "microbatch_size", "compression", "jitter", "seed", "engine", "buffers")
+    rule = None if question.trainer is None else TrainerRule.of(question.trainer, setup.profile)
     request = Request(
-        profile=read_profile_argument(profile, input_share),
-        cluster=read_devices_argument(cluster, num_devices),
-        batch_size=batch_size,
-        schedules=plannable_schedules(schedules, asynchronous),
-        depths=depths,
-        chunks=chunks,
-        recomputes=recomputes,
-        compressions=compressions,
-        fewer=fewer,
-        convert_bytes_per_s=convert_bytes_per_s,
-        network=network,
+        profile=setup.profile,
+        cluster=setup.limited(read_devices_argument(setup.cluster, question.num_devices)),
+        batch_size=question.batch_size,
+        schedules=plannable_schedules(question.schedules, question.asynchronous),
+        depths=None if question.depths is None else tuple_of(question.depths),
+        chunks=tuple_of(question.chunks),
+        recomputes=RECOMPUTES[question.recompute],
+        compressions=_COMPRESSIONS[question.compression],
+        fewer=question.fewer,
+        convert_bytes_per_s=setup.convert_bytes_per_s,
+        network=setup.network,
+        refusal=rule,
+        is_uniform=rule is not None and rule.is_uniform,
     )
-    request = for_trainer(request, trainer)
-    return search_request(request, top, time_limit_s, workers_for(request.schedules, num_workers))
-
-
-def for_trainer(request: Request, trainer: TrainerName | None) -> Request:
-    """Return the request restricted to plans that a trainer can express; None: no restriction.
-
-    Raises:
-        ArgumentError: The trainer does not exist.
-    """
-    if trainer is None:
-        return request
-    require_choice("trainer", trainer, get_args(TrainerName))
-    rule = TrainerRule.of(trainer, request.profile)
-    return replace(request, refusal=rule, is_uniform=rule.is_uniform)
-
-
-def search_request(
-    request: Request,
-    top: int,
-    time_limit_s: float | None,
-    num_workers: int | None,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> PlanSearch:
-    """Search for plans; a KeyboardInterrupt ends the search with the plans found so far.
-
-    Args:
-        request: The request.
-        top: Plans to rank.
-        time_limit_s: Time after which the search ends if it has a plan [s]; None: no limit.
-        num_workers: Processes; None: one per core if that is quicker.
-        progress: Receives the share of settled candidates.
-    """
     ranking = search_plans(
         request,
-        top=top,
-        time_limit_s=time_limit_s,
-        workers=num_workers,
-        tick=lambda so_far: progress(so_far.settled),
+        top=question.top,
+        time_limit_s=question.time_limit_s,
+        workers=workers_for(request.schedules, question.num_workers),
+        tick=lambda so_far: question.progress(so_far.settled),
     )
     return PlanSearch(request, ranking)
+
+
+def require_planning(settings: PlanSettings) -> None:
+    """Refuse settings that are invalid or contradict each other, whatever the profile.
+
+    Raises:
+        ArgumentError: A setting is invalid, or a schedule cannot be planned with.
+        ScheduleError: A schedule does not exist.
+    """
+    require_settings(settings)
+    plannable_schedules(settings.schedules, settings.asynchronous)
 
 
 def plannable_schedules(schedules: Sequence[NamedSchedule] | None, asynchronous: bool) -> tuple[str, ...]:

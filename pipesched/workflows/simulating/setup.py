@@ -28,6 +28,7 @@ from pipesched.workflows.arguments import (
     partition_text,
     read_cluster_argument,
     read_costs_argument,
+    read_profile_argument,
     require_as_planned,
     require_network,
 )
@@ -69,6 +70,18 @@ class Setup(PredictionSettings, CostSettings):
         """The costs, read from their file if a file was given."""
         assert not isinstance(self.costs, str | Path), "they were read"
         return self.costs
+
+    @property
+    def profile(self) -> Profile:
+        """The costs as a profile, with backwards split as asked.
+
+        Raises:
+            ArgumentError: The costs are no profile.
+        """
+        costs = self.loaded_costs
+        require_kind("profile", costs, Profile, "a Profile, or a file of one")
+        assert isinstance(costs, Profile), "its kind"
+        return read_profile_argument(costs, self.input_share)
 
     def costs_of(self, source: ScheduleSource) -> StageCosts:
         """Return the costs of the stages of a schedule, with messages compressed as asked, or as in its plan.

@@ -27,6 +27,7 @@ from pipesched.workflows import (
     ArgumentError,
     asks,
     refused_settings,
+    require_callable,
     require_choice,
     require_kind,
     require_number,
@@ -80,6 +81,8 @@ class SweepQuestion(SweepSettings):
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
         require_settings(self)
+        require_callable("say", self.say)
+        require_callable("progress", self.progress)
 
 
 @asks(SweepQuestion)

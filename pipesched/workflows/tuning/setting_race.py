@@ -9,7 +9,7 @@ from dataclasses import replace
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator.search import Race
 from pipesched.simulator.tuner import Setting, SettingOutcome
-from pipesched.workflows import ArgumentError, require_rate
+from pipesched.workflows import ArgumentError
 from pipesched.workflows.tuning.race_result import RacedSetting, SettingRace
 from pipesched.workflows.tuning.setting_runs import Measurement
 from pipesched.workflows.tuning.setting_verdict import to_verify
@@ -18,8 +18,6 @@ from pipesched.workflows.tuning.tune_result import TuneResult
 CONTENDERS = 4
 """Default number of settings in a race, beside plain 1F1B."""
 
-_LONGEST_S = 604_800
-
 
 def contenders_of(result: TuneResult, count: int = CONTENDERS) -> tuple[SettingOutcome, ...]:
     """Return the first `count` candidates and plain 1F1B; of candidates that differ only in advance, the first."""
@@ -27,21 +25,6 @@ def contenders_of(result: TuneResult, count: int = CONTENDERS) -> tuple[SettingO
     for outcome in result.candidates:
         first.setdefault(replace(outcome.setting, advance=None), outcome)
     return to_verify(tuple(first.values()), result.plain, count)
-
-
-def require_budget(name: str, budget_s: float, evaluator: str) -> None:
-    """Refuse an invalid budget, and a race after an evaluator that runs every setting.
-
-    Raises:
-        ArgumentError: The budget is out of range, or the evaluator runs every setting.
-    """
-    require_rate(name, budget_s)
-    if not budget_s <= _LONGEST_S:
-        raise ArgumentError(f"{name}: got {budget_s:g}, expected at most {_LONGEST_S}, a week; try less")
-    if evaluator == "measure":
-        raise ArgumentError(
-            f"{name}: got it with `evaluator=measure`, which runs every setting, expected one of them; leave one out"
-        )
 
 
 def raced(

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
+from pipesched.executor import RunSettings
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io import trusted
+from pipesched.profiles.costs import Profile
 from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
-from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Step
 from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows import ArgumentError
+from pipesched.workflows.measuring import modelled_spec
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -29,12 +30,7 @@ RunLists: TypeAlias = "Callable[[RunSpec, Callable[[float], None]], Measured]"
 """A function that runs lists once and returns the measurement; its second argument is called with the progress."""
 
 
-def with_trust(problem: Problem) -> Problem:
-    """Return `problem` with a profile that may name code to import."""
-    return replace(problem, profile=replace(problem.profile, model=trusted(problem.profile.model)))
-
-
-def require_same_layers(problem: Problem) -> None:
+def require_same_layers(profile: Profile) -> None:
     """Refuse, before any search, a profile whose model cannot be run.
 
     Raises:
@@ -45,20 +41,27 @@ def require_same_layers(problem: Problem) -> None:
     from pipesched.profiles.processes import prints_to_stderr
 
     with prints_to_stderr():
-        model = resolve_model(problem.profile.model)
-    if len(model.layers) != len(problem.profile.layers):
+        model = resolve_model(profile.model)
+    if len(model.layers) != len(profile.layers):
         raise ArgumentError(
-            f"profile: got one of {problem.profile.model} with {len(problem.profile.layers)} layers, expected the "
+            f"profile: got one of {profile.model} with {len(profile.layers)} layers, expected the "
             f"{len(model.layers)} of that model; profile it again"
         )
 
 
-def plain_spec(schedule: Schedule, model: str, bounds: StageBounds, microbatch_size: int) -> RunSpec:
-    """Return one run of the lists, with the default optimizer and the default numbers of a run."""
-    from pipesched.executor.launch import Measure, RunSpec
-
-    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, iterations=1, warmup=0)
-    return RunSpec(job=job, model=model, bounds=bounds)
+def spec_of_run(
+    schedule: Schedule,
+    model: str,
+    bounds: StageBounds,
+    microbatch_size: int,
+    settings: RunSettings = RunSettings(),  # noqa: B008 -- frozen
+    *,
+    is_checked: bool = True,
+) -> RunSpec:
+    """Return one run of the lists."""
+    return modelled_spec(
+        schedule, model, bounds, microbatch_size, settings, iterations=1, warmup=0, is_checked=is_checked
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Measurement:
     iterations: int = 5
     warmup: int = 1
     drift: int = 20
-    spec: MakeSpec = plain_spec
+    spec: MakeSpec = spec_of_run
     runs: RunLists | None = None
 
     def __call__(

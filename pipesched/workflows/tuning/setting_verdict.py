@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pipesched.executor import RunSettings
 from pipesched.schedules import Yardstick
 from pipesched.simulator.analysis import readable_change, readable_s, readable_share
 from pipesched.simulator.tuner import Setting, SettingOutcome, rank_correlation, regret
@@ -15,10 +17,11 @@ from pipesched.workflows import (
     other_speed,
     require_at_least,
     require_callable,
+    require_flag,
     require_kind,
     require_names,
 )
-from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
+from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
 from pipesched.workflows.tuning.tune_result import TuneResult
 
 if TYPE_CHECKING:
@@ -156,8 +159,10 @@ def run_settings(
     count: int = 3,
     settings: Sequence[Setting] = (),
     *,
+    run_settings: RunSettings = RunSettings(),  # noqa: B008 -- frozen
     iterations: int = 5,
     warmup: int = 1,
+    is_checked: bool = True,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> Verdict:
     """Run the best settings of a search here, and plain 1F1B, and compare them with their predictions.
@@ -166,8 +171,10 @@ def run_settings(
         result: Result of `tune`, of a model that this machine can make.
         count: Number of the best settings to run.
         settings: Further settings of the result to run.
+        run_settings: Settings of the runs.
         iterations: Measured iterations of each, of which the median counts.
         warmup: Iterations before them; 20 more with several pipelines, which drift apart meanwhile.
+        is_checked: Whether to refuse lists that the checker refuses.
         progress: Receives the finished fraction now and then.
 
     Raises:
@@ -185,14 +192,17 @@ def run_settings(
                 f"settings: got {setting}, expected settings of the result that fit; try result.chosen.setting"
             )
     iterations, warmup = require_at_least("iterations", iterations, 1), require_at_least("warmup", warmup, 0)
+    require_kind("run_settings", run_settings, RunSettings, "RunSettings")
+    require_flag("is_checked", is_checked)
     require_callable("progress", progress)
     best = to_verify(result.candidates, result.plain, count)
     if not best:
         raise ArgumentError("result: got no setting that fits, expected at least one; try more devices")
-    require_same_layers(result.problem)
+    require_same_layers(result.problem.profile)
     chosen = dict.fromkeys([*best, *(known[setting] for setting in settings)])
     profiled = result.problem.profile.provenance.yardstick
-    measurement = Measurement(result.problem, iterations, warmup)
+    spec = partial(spec_of_run, settings=run_settings, is_checked=is_checked)
+    measurement = Measurement(result.problem, iterations, warmup, spec=spec)
     return verified_settings(tuple(chosen), measurement, progress, profiled=profiled)
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import get_args
 
+from pipesched.executor import RunSettings
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
-from pipesched.simulator import Inexact, NetworkOptions, SteadyPace
-from pipesched.simulator.search import Runner, evaluate_in_turn, own_sources
+from pipesched.questions import RECOMPUTES, TuneSettings
+from pipesched.schedules.common import tuple_of
+from pipesched.simulator import Inexact, SteadyPace
+from pipesched.simulator.search import evaluate_in_turn, own_sources
 from pipesched.simulator.tuner import (
-    AVGPIPE,
     Accounting,
     Evaluator,
-    Judge,
     Problem,
     Setting,
     SettingOutcome,
@@ -31,30 +31,25 @@ from pipesched.simulator.tuner import (
     smallest_advance,
 )
 from pipesched.workflows import (
-    MAX_PROCESSES,
-    AccountingChoice,
-    EvaluatorChoice,
+    ArgumentError,
+    asks,
     refused_settings,
     require_at_least,
-    require_choice,
-    require_each_at_least,
-    require_flags,
+    require_callable,
+    require_flag,
     require_kind,
-    require_optional,
+    require_rate,
+    require_settings,
 )
 from pipesched.workflows.arguments import (
-    ClusterArgument,
-    NamedSchedule,
-    PartitionArgument,
-    ProfileArgument,
-    partition_text,
     read_devices_argument,
-    read_profile_argument,
-    require_network,
-    workers_for,
+    read_workers,
+    require_epsilon,
+    require_possible,
 )
-from pipesched.workflows.tuning.setting_race import CONTENDERS, raced, require_budget
-from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
+from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_unused
+from pipesched.workflows.tuning.setting_race import CONTENDERS, raced
+from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
 from pipesched.workflows.tuning.tune_result import TuneResult
 from pipesched.workflows.tuning.tune_space import covered_microbatches, tunable_schedules
 
@@ -62,28 +57,32 @@ _FEW = 2000
 """Number of settings below which starting processes takes longer than the work."""
 
 
-def tune(
-    profile: ProfileArgument,
-    batch_size: int,
-    cluster: ClusterArgument = None,
-    *,
-    num_devices: int | None = None,
-    partition: PartitionArgument | None = None,
-    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
-    microbatches: Sequence[int] | None = None,
-    pipelines: Sequence[int] | None = None,
-    advances: Sequence[int] = (0, 1, 2, 3, 4),
-    schedules: Sequence[NamedSchedule] = (AVGPIPE,),
-    chunks: Sequence[int] = (2,),
-    recomputes: Sequence[bool] = (False,),
-    evaluator: EvaluatorChoice = "simulate",
-    accounting: AccountingChoice = "paper",
-    num_workers: int | None = None,
-    resume: str | Path | None = None,
-    budget_s: float | None = None,
-    num_contenders: int = CONTENDERS,
-    input_share: float | None = None,
-) -> TuneResult:
+@dataclass(frozen=True)
+class TuneQuestion(TuneSettings):
+    """The question of `tune`; its fields are the arguments of that function."""
+
+    setup: SetupArgument
+    num_contenders: int = field(default=CONTENDERS, kw_only=True)
+    run_settings: RunSettings = field(default=RunSettings(), kw_only=True)
+    iterations: int = field(default=5, kw_only=True)
+    warmup: int = field(default=1, kw_only=True)
+    is_checked: bool = field(default=True, kw_only=True)
+    is_exact: bool = field(default=True, kw_only=True)
+    progress: Callable[[float], None] = field(default=lambda share: None, kw_only=True)  # noqa: ARG005
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        require_tuning(self)
+        for name, least in (("num_contenders", 1), ("iterations", 1), ("warmup", 0)):
+            require_at_least(name, getattr(self, name), least)
+        require_kind("run_settings", self.run_settings, RunSettings, "RunSettings")
+        require_flag("is_checked", self.is_checked)
+        require_flag("is_exact", self.is_exact)
+        require_callable("progress", self.progress)
+
+
+@asks(TuneQuestion)
+def tune(question: TuneQuestion) -> TuneResult:
     """Choose micro-batches M, pipelines N and more for a model, a batch and the memory of the devices.
 
     The batch and its M micro-batches are of one pipeline. N pipelines process N batches at once, and times are of one
@@ -91,142 +90,133 @@ def tune(
     answer is a setting with plain training.
 
     Args:
-        profile: Profile of the model: a Profile, or a file of one.
-        batch_size: Samples in a batch of each pipeline.
-        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
-        num_devices: Stages of the pipeline, on the first devices of the cluster; None: all.
-        partition: Layers to stages: ``balanced`` (None), ``uniform``, or counts as ``3,3,4`` or in a list.
-        network: Options of the network.
-        microbatches: M of each pipeline's batch; None: all divisors of the batch that the profile covers.
-        pipelines: Parallel pipelines N of avgpipe; None: 1 to 4.
-        advances: Steps that avgpipe's forwards may run ahead of 1F1B.
-        schedules: Names of the catalogue, and builders of your own or their names; avgpipe includes 1f1b and 1f1b_afp.
-        chunks: Stages per device, where a schedule takes them.
-        recomputes: Whether stages keep only their input: no, yes, or both.
-        evaluator: Ranking by our model, by AvgPipe's equations, by a run of every setting here (a `Measurement`), or by
-            a guideline (most or largest micro-batches).
-        accounting: AvgPipe's equations as printed, or all terms per iteration.
-        num_workers: Processes; None: one per core if that is quicker.
-        resume: File of the results so far, from which a stopped search continues.
-        budget_s: Seconds for a race of the best settings here, in turn until one is clear of the others; None: no race.
+        setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone. Without a
+            cluster there are `num_devices` equal devices whose links take no time.
         num_contenders: Number of the best settings in the race, beside plain 1F1B.
-        input_share: Share of B that I takes in a profile with B alone; W takes the rest.
+        run_settings: Settings of the runs here, with ``evaluator="measure"`` or `budget_s`.
+        iterations: Measured iterations of each run, of which the median counts.
+        warmup: Iterations before them; 20 more with several pipelines, which drift apart meanwhile.
+        is_checked: Whether to refuse lists that the checker refuses, before a run.
+        is_exact: Whether every setting gets exact seconds and bytes. Else settings behind the first `top`, of either
+            training and of the rejected, may have lower bounds.
+        progress: Receives the finished share of the search, and then of the race.
 
     Raises:
         ArgumentError: No devices, an unknown word, or numbers that do not divide the batch or that the profile does not
-            cover.
+            cover; or none of the settings is possible.
+        ModuleNotFoundError: Ray is not installed.
         ProfileError: A file is bad, or the model has fewer layers than stages.
         ScheduleError: A schedule does not exist.
+        SimulationError: The Ray cluster fails.
         RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
     """
-    batch_size = require_at_least("batch_size", batch_size, 1)
+    setup = read_setup_argument(question.setup)
+    unused = "microbatch_size", "compression", "convert_bytes_per_s", "jitter", "seed", "engine", "buffers"
+    require_unused(setup, "tune", *unused)
+    machines, profile = setup.limited(read_devices_argument(setup.cluster, question.num_devices)), setup.profile
+    parse_partition(setup.partition_text or "balanced", (1.0,) * len(profile.layers), len(machines.devices))
+    problem = Problem(profile, question.batch_size, machines, setup.partition_text, setup.network)
+    schedules = tunable_schedules(question.schedules)
+    asked = None if question.microbatches is None else tuple_of(question.microbatches)
     space = Space(
-        microbatches=() if microbatches is None else require_each_at_least("microbatches", microbatches, 1),
-        pipelines=(1, 2, 3, 4) if pipelines is None else require_each_at_least("pipelines", pipelines, 1),
-        advances=require_each_at_least("advances", advances, 0),
-        schedules=tunable_schedules(schedules),
-        chunks=require_each_at_least("chunks", chunks, 1),
-        recomputes=require_flags("recomputes", recomputes),
+        microbatches=covered_microbatches(problem, asked),
+        pipelines=tuple_of(question.pipelines or (1, 2, 3, 4)),
+        advances=tuple_of(question.advances),
+        schedules=schedules,
+        chunks=tuple_of(question.chunks),
+        recomputes=RECOMPUTES[question.recompute],
     )
-    if resume is not None:
-        require_kind("resume", resume, str | Path, "the name of a file, or None")
-    require_choice("evaluator", evaluator, get_args(EvaluatorChoice))
-    require_choice("accounting", accounting, get_args(AccountingChoice))
-    require_network(network)
-    num_workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
-    num_contenders = require_at_least("num_contenders", num_contenders, 1)
-    if budget_s is not None:
-        require_budget("budget_s", budget_s, evaluator)
-    machines = read_devices_argument(cluster, num_devices)
-    measured, layers = read_profile_argument(profile, input_share), partition_text(partition)
-    parse_partition(layers or "balanced", (1.0,) * len(measured.layers), len(machines.devices))
-    problem = Problem(measured, batch_size, machines, layers, network)
-    space = replace(space, microbatches=covered_microbatches(problem, space.microbatches or None))
-    measurement = _runs_here(problem) if evaluator == "measure" or budget_s is not None else None
-    result = search_problem(
-        problem,
-        space.settings(),
-        evaluator,
-        accounting=accounting,
-        num_workers=workers_for(space.schedules, num_workers),
-        resume=resume,
-        averages=pipelines is not None,
-        judge=measurement if evaluator == "measure" else None,
-        how="measure" if evaluator == "measure" else "simulate",
-    )
-    return result if budget_s is None or measurement is None else raced(result, measurement, budget_s, num_contenders)
+    measurement = _measurement(question, problem)
+    result = _searched(question, problem, space, measurement)
+    if question.budget_s is None or measurement is None:
+        return result
+    return raced(result, measurement, question.budget_s, question.num_contenders, question.progress)
 
 
-def _runs_here(problem: Problem) -> Measurement:
-    require_same_layers(problem)
-    return Measurement(problem)
+def require_tuning(settings: TuneSettings) -> None:
+    """Refuse settings that are invalid or contradict each other, whatever the profile.
+
+    Raises:
+        ArgumentError: A setting is invalid, or two contradict each other.
+        ScheduleError: A schedule does not exist.
+    """
+    require_settings(settings)
+    measures = settings.evaluator == "measure"
+    if settings.resume is not None and settings.evaluator == "avgpipe":
+        raise ArgumentError(
+            "resume: got it with `evaluator=avgpipe`, whose equations take no time, expected none; leave it out"
+        )
+    for name in ("num_workers", "ray"):
+        if getattr(settings, name) is not None and measures:
+            raise ArgumentError(
+                f"{name}: got it with `evaluator=measure`, which runs one setting after the other, expected none; "
+                "leave it out"
+            )
+    if settings.budget_s is not None:
+        require_rate("budget_s", settings.budget_s)
+        if measures:
+            raise ArgumentError(
+                "budget_s: got it with `evaluator=measure`, which runs every setting, expected one of them; leave one "
+                "out"
+            )
+    tunable_schedules(settings.schedules)
 
 
-def search_problem(
-    problem: Problem,
-    settings: Sequence[Setting],
-    evaluator: str,
-    *,
-    averages: bool,
-    accounting: AccountingChoice = "paper",
-    num_workers: int | None = None,
-    runner: Runner | None = None,
-    resume: str | Path | None = None,
-    judge: Judge | None = None,
-    how: str = "simulate",
-    num_paced: int = 10,
-    num_leading: int | None = None,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> TuneResult:
-    """Evaluate `settings` and rank them.
+def _measurement(question: TuneQuestion, problem: Problem) -> Measurement | None:
+    """Return the judge that runs settings here, or None if nothing runs.
 
-    Args:
-        problem: The common parts of all settings.
-        settings: The candidates.
-        evaluator: The ranking; ``measure`` needs a `judge`, which evaluates one setting after the other.
-        averages: Whether the answer may be a setting that is averaged elastically.
-        accounting: The accounting of AvgPipe's equations.
-        num_workers: Processes; None: one per core if that is quicker.
-        runner: Another way to evaluate all settings, in place of processes of this machine.
-        resume: File of the results so far.
-        judge: Evaluates a setting, in place of the evaluator.
-        how: Dependencies of the times beside the problem; kept in `resume`.
-        num_paced: Number of first settings, without and with another training, that get a steady-state time.
-        num_leading: Number of first settings of either training, and of rejected settings, that get exact seconds and
-            bytes; others get lower bounds. None: all, as with a `judge` or a file.
-        progress: Receives the finished share of the settings.
+    Raises:
+        ArgumentError: The model has other layers than its profile, or this machine cannot run it.
+        ProfileError: The model does not exist, or the profile is not trusted.
+    """
+    if question.evaluator != "measure" and question.budget_s is None:
+        return None
+    require_possible(question.run_settings)
+    require_epsilon((), question.run_settings)
+    require_same_layers(problem.profile)
+    spec = partial(spec_of_run, settings=question.run_settings, is_checked=question.is_checked)
+    return Measurement(problem, question.iterations, question.warmup, spec=spec)
+
+
+def _searched(question: TuneQuestion, problem: Problem, space: Space, measurement: Measurement | None) -> TuneResult:
+    """Evaluate the settings of a space and rank them.
 
     Raises:
         ArgumentError: None of the settings is possible.
         RankFailed: With ``measure``, if a rank failed, died or hung.
     """
-    who = Evaluator(evaluator)
+    settings, who = space.settings(), Evaluator(question.evaluator)
     measures = who is Evaluator.MEASURE
-    depends_on = ", ".join([how, *own_sources(settings)])
+    how = f"measure, {question.run_settings!r}, {question.iterations}" if measures else "simulate"
+    num_workers, ray_runner = read_workers(question, space.schedules)
     is_quick = len(settings) < _FEW or who is Evaluator.AVGPIPE
     workers = num_workers or (1 if is_quick else num_cores())
     evaluated: frozenset[Setting] | None = None
-    if num_leading is None or resume is not None or runner is not None or who in (Evaluator.AVGPIPE, Evaluator.MEASURE):
+    if question.is_exact or question.resume is not None or ray_runner or who in (Evaluator.AVGPIPE, Evaluator.MEASURE):
+        depends_on = ", ".join([how, *own_sources(settings)])
         outcomes = search_settings(
             problem,
             settings,
             who,
-            accounting=Accounting(accounting),
+            accounting=Accounting(question.accounting),
             workers=workers,
-            tick=progress,
-            judge=judge,
-            runner=evaluate_in_turn if measures else runner,
-            journal=None if resume is None else setting_journal(Path(resume), problem, depends_on),
+            tick=question.progress,
+            judge=measurement if measures else None,
+            runner=evaluate_in_turn if measures else ray_runner,
+            journal=None if question.resume is None else setting_journal(question.resume, problem, depends_on),
         )
     else:
-        outcomes, evaluated = search_leading(problem, settings, who, num_leading, workers=workers, tick=progress)
+        outcomes, evaluated = search_leading(
+            problem, settings, who, question.top, workers=workers, tick=question.progress
+        )
     if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
-    result = TuneResult(problem, evaluator, ranked(outcomes, who), best_plain(outcomes), averages)
+    averages = question.pipelines is not None
+    result = TuneResult(problem, question.evaluator, ranked(outcomes, who), best_plain(outcomes), averages)
     if measures:
         return result
     known = {outcome.setting: outcome for outcome in outcomes if evaluated is None or outcome.setting in evaluated}
-    return replace(result, advanced=_advanced(result, who, known), paces=_paces(result, num_paced))
+    return replace(result, advanced=_advanced(result, who, known), paces=_paces(result, question.top))
 
 
 def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace | Inexact]:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 CHARTS = {
     "gantt": 'pipesched.simulate(pipesched.build("1f1b", 2, 4), costs).plot()',
     "staleness": 'pipesched.versions("pipedream", num_ranks=2, num_microbatches=8).plot()',
-    "heat maps": 'pipesched.tune("profiles/data/gpt-10m-epyc.json", 8, num_devices=2, num_workers=1).plot()',
+    "heat maps": 'pipesched.tune("profiles/data/gpt-10m-epyc.json", batch_size=8, num_devices=2, num_workers=1).plot()',
 }
 
 

@@ -20,7 +20,7 @@ MODEL = "mlp:width=8,layers=4"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 LISTS = pipesched.build("1f1b", 2, 4)
 RUN = run_by_hand(LISTS, 0.0, 0.1)
-TUNED = pipesched.tune(GPT, 8, num_devices=2, microbatches=[4], pipelines=[1], advances=[0])
+TUNED = pipesched.tune(GPT, batch_size=8, num_devices=2, microbatches=[4], pipelines=[1], advances=[0])
 
 
 def setup(**arguments):
@@ -46,9 +46,10 @@ CALLS = {
     pipesched.check: {"schedule": "1f1b", **COUNTS},
     pipesched.versions: {"schedule": "pipedream", **COUNTS},
     pipesched.partition: {"profile": GPT, "num_devices": 2},
-    pipesched.plan: {"profile": GPT, "cluster": None, "batch_size": 8, "num_devices": 2, "schedules": ["gpipe"]},
+    pipesched.sweep: {"schedules": ["gpipe"], "setup": COST, **COUNTS},
+    pipesched.plan: {"setup": GPT, "batch_size": 8, "num_devices": 2, "schedules": ["gpipe"]},
     pipesched.tune: {
-        "profile": GPT, "batch_size": 8, "num_devices": 2, "microbatches": [4], "pipelines": [1], "advances": [0],
+        "setup": GPT, "batch_size": 8, "num_devices": 2, "microbatches": [4], "pipelines": [1], "advances": [0],
     },
     pipesched.run_settings: {"result": TUNED, "settings": [TUNED.chosen.setting]},
     pipesched.profile: {"model": MODEL},
@@ -139,6 +140,7 @@ COUNTED = {
     setup: {"jitter": 0.1, "seed": 3},
     pipesched.compare: {"num_chunks": None},
     pipesched.partition: {"microbatch_size": 2, "num_chunks": 1},
+    pipesched.sweep: {"num_ranks": [2, 4], "num_workers": 1},
     pipesched.plan: {"depths": [2], "chunks": [1], "top": 3, "num_workers": 1},
     pipesched.tune: {"chunks": [2], "num_workers": 1, "num_contenders": 2},
     pipesched.profile: {"microbatch_sizes": [1, 2], "repeats": 2, "warmup": 1, "passes": 1, "threads": 1, "seed": 3},
@@ -196,12 +198,13 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (pipesched.partition, "straight", "no", "straight: got 'no', expected True or False"),
         (pipesched.plan, "schedules", [], "schedules: got none, expected names; try ['1f1b']"),
         (pipesched.plan, "schedules", [3], "schedules: got 3, expected names; try ['1f1b']"),
-        (pipesched.plan, "recomputes", [], "recomputes: got an empty list, expected at least one"),
-        (pipesched.plan, "compressions", [], "compressions: got an empty list, expected at least one"),
+        (pipesched.plan, "recompute", [], "recompute: got list(..), expected one of no, yes, both"),
+        (pipesched.plan, "compression", "some", "compression: got 'some', expected one of no, half, both"),
         (pipesched.plan, "fewer", 2, "fewer: got 2, expected True or False"),
-        (pipesched.plan, "time_limit_s", 0, "time_limit_s: got 0, expected a number above 0"),
-        (pipesched.tune, "resume", 3, "resume: got 3, expected the name of a file, or None"),
-        (pipesched.tune, "recomputes", ["no"], "recomputes: got 'no', expected True or False"),
+        (pipesched.plan, "time_limit_s", -1, "time_limit_s: got -1, expected a number from 0 to 1e+06"),
+        (pipesched.tune, "resume", 3, "resume: got 3, expected str or Path or None"),
+        (pipesched.tune, "recompute", ["no"], "recompute: got list(..), expected one of no, yes, both"),
+        (pipesched.tune, "run_settings", 3, "run_settings: got 3, expected RunSettings"),
         (pipesched.profile, "repeats", 0, "repeats: got 0, expected at least 1"),
         (pipesched.profile, "splits", "yes", "splits: got 'yes', expected True or False"),
         (pipesched.profile, "threads", 0, "threads: got 0, expected at least 1"),
@@ -237,12 +240,11 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (setup, "costs", "", "'': got Is a directory, expected a file that can be read"),
         (setup, "network", pipesched.NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected a number"),
         (
-            pipesched.plan,
+            setup,
             "network",
             pipesched.NetworkOptions(sends=[]),
             "network: sends: got list(..), expected one of p",
         ),
-        (pipesched.tune, "network", pipesched.NetworkOptions(chunk_bytes="x"), "network: chunk_bytes: got 'x', expec"),
         (setup, "costs", pipesched.StageCosts(3), "costs: stages: got 3, expected a list"),
         (setup, "costs", pipesched.StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
         (setup, "costs", pipesched.LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),

@@ -12,9 +12,9 @@ from pipesched.profiles.models import Model
 COST = pipesched.DeviceCost(1.0, 2.0)
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 GPT = pipesched.analytic_profile("gpt:layers=4", "A100", [1, 2, 4, 8])
-PLANNED = pipesched.plan(GPT.profile, None, 8, num_devices=2, schedules=["1f1b"])
+PLANNED = pipesched.plan(GPT.profile, batch_size=8, num_devices=2, schedules=["1f1b"])
 SIMULATED = pipesched.simulate(pipesched.build("1f1b", **COUNTS), COST)
-TUNED = pipesched.tune(GPT.profile, 8, num_devices=2, pipelines=[1], advances=[0])
+TUNED = pipesched.tune(GPT.profile, batch_size=8, num_devices=2, pipelines=[1], advances=[0])
 LAYER = torch.nn.Linear(2, 2)
 
 
@@ -30,7 +30,10 @@ def model(*layers):
             lambda: pipesched.simulate(pipesched.build("1f1b", **COUNTS), GPT),
             "setup: got ProfileMeasurement(..), expected what is in",
         ),
-        (lambda: pipesched.plan(GPT, None, 8, num_devices=2), "profile: got ProfileMeasurement(..), expected what is"),
+        (
+            lambda: pipesched.plan(GPT, batch_size=8, num_devices=2),
+            "setup: got ProfileMeasurement(..), expected what is in",
+        ),
         (lambda: pipesched.simulate(PLANNED, GPT.profile), "schedule: got PlanSearch(..), expected what is in it; try"),
         (lambda: pipesched.export_setting(PLANNED, "megatron"), "plan: got PlanSearch(..), expected what is in it; "),
         (lambda: pipesched.simulate(SIMULATED, COST), "schedule: got Simulation(..), expected what is in it; try its "),

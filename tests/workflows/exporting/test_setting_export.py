@@ -376,7 +376,9 @@ def test_other_arguments_are_refused(plan, trainer, said):
 
 
 def test_the_best_plan_is_exported(tmp_path):
-    search = pipesched.plan("profiles/data/gpt-10m-epyc.json", None, 32, num_devices=2, depths=[2], schedules=["1f1b"])
+    search = pipesched.plan(
+        "profiles/data/gpt-10m-epyc.json", batch_size=32, num_devices=2, depths=[2], schedules=["1f1b"]
+    )
     search.save(tmp_path / "plan.json")
     text = search.export("torchtitan")
     assert text == pipesched.export_setting(tmp_path / "plan.json", "torchtitan")

@@ -7,8 +7,8 @@ import pytest
 
 import pipesched
 from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
+from pipesched.questions import TrainerName
 from pipesched.simulator.planner import plan_of
-from pipesched.workflows import TrainerName
 from pipesched.workflows.exporting import export_setting
 
 PROFILE = "profiles/data/gpt-10m-epyc.json"
@@ -33,13 +33,13 @@ RUNS = {
 
 
 def searched(**options):
-    options = {"schedules": SCHEDULES, "asynchronous": True, "recomputes": [False], "top": 60} | options
-    return pipesched.plan(PROFILE, TWO_NODES, 8, **options)
+    options = {"schedules": SCHEDULES, "asynchronous": True, "recompute": "no", "top": 60} | options
+    return pipesched.plan(pipesched.Setup(PROFILE, TWO_NODES), batch_size=8, **options)
 
 
 @pytest.fixture(scope="module")
 def anything():
-    return searched(compressions=[None, "half"])
+    return searched(compression="both")
 
 
 def is_exported(plan, trainer):
@@ -67,7 +67,7 @@ def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it
 @pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything, trainer):
-    result = searched(trainer=trainer, compressions=[None, "half"])
+    result = searched(trainer=trainer, compression="both")
     candidates = [outcome.candidate for outcome in result.ranking.ranked]
     assert result.trainers[trainer] == tuple(range(1, len(candidates) + 1))
     assert all(RUNS[trainer](candidate) for candidate in candidates)
@@ -99,9 +99,9 @@ def test_a_profile_that_the_trainer_cannot_run_is_refused_with_its_reason():
     profile = pipesched.load_profile(PROFILE)
     half = replace(profile, provenance=replace(profile.provenance, dtype="float16"))
     with pytest.raises(pipesched.ProfileError, match=r"dtype: got float16, expected bfloat16 or float32"):
-        pipesched.plan(half, TWO_NODES, 8, trainer="torchtitan")
+        pipesched.plan(pipesched.Setup(half, TWO_NODES), batch_size=8, trainer="torchtitan")
 
 
 def test_an_unknown_trainer_is_refused():
     with pytest.raises(pipesched.ArgumentError, match="trainer: got 'nemo'"):
-        pipesched.plan(PROFILE, TWO_NODES, 8, trainer="nemo")
+        pipesched.plan(pipesched.Setup(PROFILE, TWO_NODES), batch_size=8, trainer="nemo")

@@ -46,7 +46,7 @@ def hand_cluster():
 
 
 def hand_plan():
-    search = pipesched.plan(hand_profile(), None, 4, num_devices=2, schedules=["1f1b", "zb_h1"])
+    search = pipesched.plan(hand_profile(), batch_size=4, num_devices=2, schedules=["1f1b", "zb_h1"])
     assert search.plan is not None
     return search.plan
 
@@ -260,7 +260,7 @@ def test_tables_are_accepted_as_their_reader_does(tmp_path, rows, table, fits):
 
 def test_lines_of_a_search_are_accepted_and_others_refused(tmp_path):
     journal = tmp_path / "search.jsonl"
-    pipesched.tune(hand_profile(), 4, num_devices=2, pipelines=[1], microbatches=[4], resume=journal)
+    pipesched.tune(hand_profile(), batch_size=4, num_devices=2, pipelines=[1], microbatches=[4], resume=journal)
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     schema = validator("search")
     assert len(lines) > 1

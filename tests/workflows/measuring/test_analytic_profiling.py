@@ -30,7 +30,7 @@ def test_an_estimate_is_a_profile_that_everything_takes(tmp_path):
         pipesched.Setup(tmp_path / "gpt.json", microbatch_size=2),
     )
     assert "estimated" in simulated.costs.origin
-    planned = pipesched.plan(estimated.profile, None, batch_size=8, num_devices=2, top=1)
+    planned = pipesched.plan(estimated.profile, batch_size=8, num_devices=2, top=1)
     assert planned.plan is not None
     assert "estimated" in planned.plan.origin
 

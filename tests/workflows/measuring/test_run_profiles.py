@@ -98,8 +98,8 @@ def test_it_is_a_profile_to_all_that_take_one(tmp_path):
 
     assert pipesched.load_profile(path).provenance.device.endswith("with the seconds of 1f1b")
     assert pipesched.partition(path, 2, by="time").partitioned.stages
-    assert pipesched.tune(path, 4, num_devices=2, microbatches=[4]).chosen is not None
-    assert pipesched.plan(path, None, 4, num_devices=2).plan is not None
+    assert pipesched.tune(path, batch_size=4, num_devices=2, microbatches=[4]).chosen is not None
+    assert pipesched.plan(path, batch_size=4, num_devices=2).plan is not None
     simulated = pipesched.simulate(pipesched.build("1f1b", 3, 6), pipesched.Setup(path, partition=CUT))
     assert simulated.makespan_s == pytest.approx(run_of("1f1b").makespan_s, rel=0.1)
 
@@ -111,4 +111,4 @@ def test_what_is_no_profile_is_refused_with_the_way_to_one(name, tmp_path):
     (tmp_path / "run.json").write_text(timeline_to_json(run_of("1f1b")))
     pipesched.costs_from_runs(run_of("1f1b")).save(tmp_path / "costs.json")
     with pytest.raises(pipesched.ProfileError, match=r"expected a profile, .* with pipesched\.profile_from_runs$"):
-        pipesched.tune(tmp_path / name, 4, num_devices=2)
+        pipesched.tune(tmp_path / name, batch_size=4, num_devices=2)

@@ -137,18 +137,26 @@ def test_the_table_fits_80_columns_and_a_frame_has_the_ends_of_the_intervals():
     ("fields", "words"),
     [
         ({"budget_s": 0}, "budget_s: got 0, expected a number above 0"),
-        ({"budget_s": float("nan")}, "budget_s: got nan, expected a number above 0"),
-        ({"budget_s": float("inf")}, "budget_s: got inf, expected at most 604800"),
+        ({"budget_s": float("nan")}, "budget_s: got nan, expected a number from 0 to 604800"),
+        ({"budget_s": float("inf")}, "budget_s: got inf, expected a number from 0 to 604800"),
         (
             {"budget_s": 9, "evaluator": "measure"},
             "budget_s: got it with `evaluator=measure`, which runs every setting",
+        ),
+        (
+            {"resume": "kept", "evaluator": "avgpipe"},
+            "resume: got it with `evaluator=avgpipe`, whose equations take no time",
+        ),
+        (
+            {"num_workers": 2, "evaluator": "measure"},
+            "num_workers: got it with `evaluator=measure`, which runs one setting after the other",
         ),
         ({"num_contenders": 0}, "num_contenders: got 0, expected at least 1"),
     ],
 )
 def test_a_race_that_makes_no_sense_is_refused(fields, words):
     with pytest.raises(pipesched.ArgumentError) as refusal:
-        pipesched.tune(problem().profile, 8, num_devices=2, **fields)
+        pipesched.tune(problem().profile, batch_size=8, num_devices=2, **fields)
     assert str(refusal.value).startswith(words)
 
 
@@ -156,7 +164,7 @@ def test_a_race_that_makes_no_sense_is_refused(fields, words):
 def test_the_best_race_in_processes_and_the_answer_is_who_leads():
     profile = pipesched.profile("mlp:layers=4,width=8", [1, 4], repeats=1, warmup=1, passes=2, splits=False)
     assert profile.profile.provenance.repeats == 2
-    tuned = pipesched.tune(profile.profile, 4, num_devices=2, microbatches=[1, 4], pipelines=[1], budget_s=3)
+    tuned = pipesched.tune(profile.profile, batch_size=4, num_devices=2, microbatches=[1, 4], pipelines=[1], budget_s=3)
     assert tuned.race.num_rounds >= 1
     assert tuned.chosen == tuned.race.leader.outcome
     assert all(contender.measured.median > 0 for contender in tuned.race.contenders)
