@@ -1,4 +1,4 @@
-"""The op lists that a Timeline is of."""
+"""The op lists of a Timeline."""
 
 from __future__ import annotations
 

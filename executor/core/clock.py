@@ -56,7 +56,7 @@ class HostClock(Clock):
 
 
 class _Tie(NamedTuple):
-    """An event and the host's time when the device reached it, which is right to half of `width_ns`."""
+    """An event, and the host's time when the device reached it, with an error of at most half of `width_ns`."""
 
     width_ns: int
     host_ns: int
@@ -65,18 +65,18 @@ class _Tie(NamedTuple):
 
 @final
 class CudaClock(Clock):
-    """The clock of one GPU, where work ends later: a mark is an event on the rank's stream.
+    """The clock of one GPU, which works behind its host: a mark is an event on the rank's stream.
 
     Events of one GPU know the times between them. An event at each end of the run ties them to the host's clock:
 
         host    |== tie ==|                                       |== tie ==|
         device       0 ------ mark ------ mark ------ mark ----------- 0
 
-    In between, the clock of the device counts as regular: its drift is taken out linearly. Only the ties wait for the
-    device. Call all methods with the rank's stream as the current stream of the device.
+    Between the ties the two clocks are assumed to differ by a linear drift, which is removed. Only the ties wait for
+    the device. Call all methods with the rank's stream as the current stream of the device.
 
     Args:
-        device: The GPU; every GPU needs a clock of its own, and every rank.
+        device: The GPU; every rank needs a clock of its own.
         make_event: Makes an event that knows its time; None: a CUDA event of `device`.
         now_ns: Returns the host's time [ns].
     """

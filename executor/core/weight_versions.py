@@ -49,8 +49,9 @@ class Weights:
 
     Args:
         module: The stage's layers.
-        uses: Starts the reads of the stage's list anew, as from `versions.uses`; None if every op of the stage reads
-            the version made by its last Step, and no Step stands between a forward and its backward.
+        uses: Returns a new iterator over the weight reads of the stage's list, as `versions.uses` does; None if every
+            op of the stage reads the version made by the last Step, and no Step is between a forward and its
+            backward.
         predictor: Predictor of the stage's optimizer, or None if no op looks ahead.
 
     Attributes:
@@ -100,7 +101,7 @@ class Weights:
         return self._forward(op) if self._is_versioned(op) else _NOTHING
 
     def backward(self, op: Compute) -> AbstractContextManager[None]:
-        """Let autograd use the weights that `op` names for saved parameters."""
+        """Let autograd read the weight version that `op` names wherever it saved a parameter."""
         return self._backward(op) if self._is_versioned(op) else _NOTHING
 
     def _is_versioned(self, op: Compute) -> bool:

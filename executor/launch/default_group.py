@@ -58,10 +58,10 @@ def abort_failed(*, gives_up: bool = False) -> None:
 
 @contextmanager
 def among_ourselves(rank: int) -> Iterator[None]:
-    """Refuse connections that another user of this machine has made to this rank meanwhile.
+    """Refuse connections that another user of this machine makes to this rank inside the block.
 
     Raises:
-        RankFailed: There is one, with the user's number.
+        RankFailed: Another user has connected; the message has the number of this user.
     """
     known = open_sockets()
     yield

@@ -44,10 +44,10 @@ class Whereabouts(NamedTuple):
 
 
 class ProgressPage(SharedPage):
-    """The whereabouts of every rank, by the number of its process.
+    """The current op of every rank, by the number of its process.
 
-    A rank has two rows. Its process writes one: the op that the host is at. A GPU may be far behind the host, and has
-    the other row while it works: the op that the device stands at.
+    A rank has two rows. The process writes the op that the host has reached to the first row. A GPU may be far behind
+    its host: the second row has the op that the GPU has reached, while it works.
     """
 
     @classmethod

@@ -29,7 +29,7 @@ class Sighting(NamedTuple):
         has_lost: Whether the rank has lost the connection to another rank.
         is_over: Whether the rank has ended its list.
         is_asked: Whether the rank is asked to leave.
-        proposed: The micro-batch proposed as the end of all lists, as the rank knows it; -1 if unknown.
+        proposed: The micro-batch that is proposed as the last one of all lists; -1 if the rank knows no proposal.
         read: The farthest micro-batch that the rank has read, given that proposal.
     """
 

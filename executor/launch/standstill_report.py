@@ -96,7 +96,8 @@ def stacks_written_to(file: int | TextIO) -> Iterator[None]:
 def stacks_in(stack_files: Mapping[int, StackFile]) -> dict[int, str]:
     """Return the thread stacks of the process of each rank; empty for a process that does not write them in time.
 
-    Stopped processes come last, because they must continue to write. They end right after it, before their next op.
+    Stopped processes are asked last, because a stopped process must be continued to write its stacks. It ends right
+    after writing, before its next op.
     """
     stopped = {rank for rank, (pid, _) in stack_files.items() if is_stopped(pid)}
     running = {rank: stack_files[rank] for rank in stack_files if rank not in stopped}

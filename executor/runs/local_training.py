@@ -135,7 +135,7 @@ class TrainingSetup:
         return None if self.spec.job.checkpoints is None else TrainingParts(self.spec, self.run)
 
     def judge(self, stages: Iterable[nn.Module]) -> Scores | None:
-        """Return the scores of all stages in a row on held-out samples, or None if the model has none."""
+        """Return the scores of the whole model on held-out samples, or None if the model has no held-out samples."""
         samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
         if samples is None:
             return None

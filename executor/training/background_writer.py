@@ -32,10 +32,10 @@ class BackgroundWriter:
             self._thread.join()
 
     def start(self, write: Callable[[], None]) -> None:
-        """Begin to write, after the write before has ended.
+        """Begin to write, after the previous write has ended.
 
         Raises:
-            ExecutionError: The write before has failed.
+            ExecutionError: The previous write has failed.
         """
         self.wait()
         # an interrupt does not wait for a daemon: an incomplete checkpoint does not count

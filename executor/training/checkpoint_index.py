@@ -215,7 +215,7 @@ def read_file(checkpoint: Path, index: CheckpointIndex, name: str) -> bytes:
     """Return the bytes of a file of a checkpoint.
 
     Raises:
-        ExecutionError: The file is missing or does not match the index; with the file.
+        ExecutionError: The file is missing or does not match the index; the message names the file.
     """
     digest, path = index.files.get(name), checkpoint / name
     if digest is None:

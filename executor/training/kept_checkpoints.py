@@ -100,9 +100,9 @@ def require_no_checkpoints(folder: Path, start: Path | None) -> None:
 
 
 def clear_after(folder: Path, steps: int) -> None:
-    """Make the folder of checkpoints, and remove from it all that a run resumed after `steps` will write again.
+    """Make the folder of checkpoints, and remove the checkpoints that a run resumed after `steps` writes again.
 
-    That is: checkpoints of later steps, and folders without an index.
+    These are the checkpoints of later steps, and the folders without an index.
 
     Raises:
         ExecutionError: The folder cannot be made.

@@ -60,7 +60,7 @@ _SECONDS = {f"{word}{unit}": (name, unit) for name, words in _NAMES.items() for 
 
 
 def column_of(written: str) -> Column:
-    """Return the column with this heading, such as ``forward_s``, ``Fwd (ms)`` or ``b_us``; it may be unknown."""
+    """Return the column with this heading, such as ``forward_s``, ``Fwd (ms)`` or ``b_us``, known or not."""
     plain = re.sub(r"[\s_()\[\]-]+", "_", written.replace("µ", "u").replace("μ", "u")).strip("_").lower()
     name, unit = _SECONDS.get(plain, (plain, ""))
     return Column(name, written, unit)

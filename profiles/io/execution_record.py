@@ -1,4 +1,4 @@
-"""How layers are computed, as files of profiles and plans have it."""
+"""The file form of the settings under which layers are computed, in profiles and plans."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
 def _cheapest(
     table: _CostTable, num_layers: int, num_stages: int, orders: Sequence[bool] = (False,)
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Return the most even stages with the cheapest costliest stage, once per order: whether large stages come last.
+    """Return, per flag of `orders` (large stages last), the most even partition that minimises the costliest stage.
 
     Raises:
         ProfileError: Every partition has an impossible stage.

@@ -61,5 +61,5 @@ class ReplicatedStage:
 
     @property
     def replicas(self) -> int:
-        """The number of devices that hold it."""
+        """The number of devices that hold the stage."""
         return len(self.devices)

@@ -254,7 +254,7 @@ def _timeline(
 def _reached(
     rank: int, row: Sequence[Op], passes: RankPasses, second: Callable[[int, int], float], now_s: float
 ) -> list[Span]:
-    """Return the spans of a list, one reached after the other; the ends of Sends and Recvs are set later.
+    """Return the spans of a list in its order; the ends of Sends and Recvs are set later.
 
     A post recorded at another place than in the list is moved as near to its place as possible.
     """

@@ -3,8 +3,8 @@
     rank 0   F0 F1 .. .. B0 B1 | F0 F1 .. .. B0 B1          micro-batch 0 comes again: names tell steps
     rank 1   .. F0 B0 F1 B1 .. | .. F0 B0 F1 B1 ..
 
-    rank 0   F  F  .. .. B  B  | F  F  .. .. B  B           counted: after two micro-batches every rank has finished
-    rank 1   .. F  B  F  B  .. | .. F  B  F  B  ..          all backwards of all forwards, as after no other number
+    rank 0   F  F  .. .. B  B  | F  F  .. .. B  B           counted: only after two micro-batches
+    rank 1   .. F  B  F  B  .. | .. F  B  F  B  ..          has every rank no open forward
 
 A flush of several micro-batches is a step. A flush after every micro-batch is a step of one micro-batch, or a step
 without any overlap: a pause or the known schedule decides, or the steps are ambiguous.

@@ -135,9 +135,9 @@ def _growth(letter: str) -> int:
 
 
 def _needs(rank: int, p: int) -> tuple[tuple[int, int], ...]:
-    """Return, for each letter of `rank`, the two whose op on the same micro-batch must be over.
+    """Return, for each letter of `rank`, the two letters whose ops on the same micro-batch come first.
 
-    They are numbered over all ranks; the number behind the last one is always over.
+    Letters are numbered over all ranks. The number after the last letter stands for no op to wait for.
     """
     own, always = len(_LETTERS) * rank, len(_LETTERS) * p
     before, after = own - len(_LETTERS), own + len(_LETTERS)

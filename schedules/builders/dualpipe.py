@@ -14,11 +14,11 @@ DualPipeV, p = 2 ranks, m = 4 micro-batches, stages k and 3 - k on rank k, writt
     rank 1  ..   1F0  2F0  1F1  2F1  1F2  2B0  2F2& 1B0  1F3& 2B1  2F3& 1B1  2B2  1B2  2I3  1I3  2W3  1W3
 
 Rank k of DualPipeV on p / 2 ranks does the work of ranks k and p - 1 - k of DualPipe on p ranks: one of them for
-micro-batches that enter at its own end, the other for micro-batches from the other end. One order makes both.
+micro-batches that enter at its own end, the other for micro-batches from the other end. One function makes both.
 
-Where t_F = t_I >= t_W and an overlapped pair takes t_FB, the rank that is idle longest is so for
-(p/2 - 1)(t_FB + t_B - 3 t_W), p being the ranks of DualPipe or the stages of DualPipeV; on every rank p + 1
-micro-batches are in flight, each in one of its two stages.
+Where t_F = t_I >= t_W and an overlapped pair takes t_FB, the largest idle time of a rank is
+(p/2 - 1)(t_FB + t_B - 3 t_W). Here p is the number of ranks of DualPipe, or of stages of DualPipeV. On every rank
+p + 1 micro-batches are in flight, each in one of the rank's two stages.
 """
 
 from __future__ import annotations

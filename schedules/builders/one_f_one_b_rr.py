@@ -1,17 +1,17 @@
 """1F1B-RR, PipeDream with replicated stages: arXiv:1806.03377, section 3.2.
 
 Stage s has replicas[s] ranks, numbered stage by stage; micro-batch i goes to replica i mod replicas[s], F and B
-alike. A replica with R - 1 - (ranks of the stages before) ranks beside and behind its stage runs
-floor((R - 1 - before) / replicas[s]) of its own forwards ahead, R being all ranks; so NOAM = ceil(R / replicas[0])
-micro-batches enter each replica of the first stage before the first comes back. replicas = (2, 1):
+alike. With R ranks in total, of which `before` hold earlier stages, a replica runs floor((R - 1 - before) /
+replicas[s]) of its own forwards ahead. So NOAM = ceil(R / replicas[0]) micro-batches enter each replica of the first
+stage before its first backward. replicas = (2, 1):
 
     rank 0  F0@0 F2@0 ..   B0@0 F4@1 ..   ..   B2@0 F6@2 ..   ..   B4@1
     rank 1  F1@0 F3@0 ..   ..   ..   B1@0 F5@1 ..   ..   B3@0 F7@2 ..
     rank 2  ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4 F5@5
 
-A round is one micro-batch for every replica of a stage. After its B of a round, a replica averages gradients with
-the others (Reduce) and steps; the weights of a stage so have one history, and versions count rounds. As in PipeDream
-F reads the newest and B the same again.
+A round is one micro-batch for every replica of a stage. After its B of a round, a replica averages gradients with the
+others (Reduce) and steps. So all replicas of a stage have the same weights, and versions count rounds. As in
+PipeDream, F reads the newest version, and B reads the version of its F.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether lists without communication are complete and in order, from their columns, without making ops.
 
-It supports lists of computations, all of version 0, with one Step of each stage at its end, or none at all. For
-unsupported or faulty lists, `check.structure` and `check.gradient_flow` find the faults, op by op.
+It supports lists of computations on weight version 0, either with one Step at the end of every stage, or without
+Steps. For unsupported or faulty lists, `check.structure` and `check.gradient_flow` find the faults, op by op.
 """
 
 from __future__ import annotations

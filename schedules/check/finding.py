@@ -31,7 +31,7 @@ class Finding:
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """The (rank, index) of every op that has a part in it."""
+        """The (rank, index) of every op that takes part in the fault."""
         if self.deadlock is not None:
             return tuple((link.rank, link.index) for link in self.deadlock.links)
         return () if self.rank is None or self.index is None else ((self.rank, self.index),)

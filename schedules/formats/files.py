@@ -288,7 +288,7 @@ class _Disk:
 
 
 def append_text(path: Path | str, text: str) -> None:
-    """Add `text` to a file as UTF-8; it is with the system when this returns.
+    """Append `text` to a file as UTF-8, and flush it to the operating system.
 
     Raises:
         ScheduleError: It cannot be written.

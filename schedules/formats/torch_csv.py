@@ -38,7 +38,7 @@ from pipesched.schedules.ops import Compute, Op, Recv, Send, Step, computes
 
 
 def has_communication(rows: Rows) -> bool:
-    """Return whether `rows` have words of the compute+comms dialect, be it one."""
+    """Return whether `rows` have at least one word of the compute+comms dialect."""
     return any(is_communication(op) for row in rows for op in row)
 
 
@@ -56,7 +56,7 @@ def read_csv(path: Path | str, *, steps: bool = True) -> Schedule:
 
 
 def read_csv_text(text: str, origin: str, *, steps: bool = True) -> Schedule:
-    """Return the schedule in the text of a CSV file; `origin` is how messages name it. See `read_csv`."""
+    """Return the schedule in the text of a CSV file, which messages call `origin`. See `read_csv`."""
     faults = Faults(origin)
     full: set[Compute] = set()
     parsed = _parse(text, origin, full, faults)

@@ -134,7 +134,7 @@ class Streams:
         return over
 
     def _finish(self, batch: PostBatch) -> list[PostBatch]:
-        """Take a batch that is over out of its stream; return the one that starts now."""
+        """Remove a finished batch from its stream; return the next batch of the stream, which starts now."""
         if batch.stream is None:
             return []
         batch.stream.popleft()

@@ -63,7 +63,7 @@ class OpenReductions:
         return ranks
 
     def is_waiting(self, rank: int, stage: int | None = None) -> bool:
-        """Whether a reduction that `rank` has posted is not over: one of `stage`, or any."""
+        """Whether a reduction that `rank` has posted is unfinished: of `stage`, or of any stage if None."""
         return any(stage is None or reduction.stage == stage for reduction in self._open[rank])
 
     def held_by(self) -> dict[ListPosition, ListPosition]:

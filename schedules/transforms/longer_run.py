@@ -1,8 +1,8 @@
-"""Longer runs of a schedule without a flush, which a steady state is read off.
+"""Longer runs of a schedule without a flush, from which the steady state is measured.
 
-A schedule of the catalogue is built again with more micro-batches. Any other list is continued: the part of each rank's
-list that repeats, with all micro-batches some numbers higher, is repeated more often. PipeDream on rank 0 of 3 ranks,
-whose block F B is repeated for each micro-batch:
+A schedule of the catalogue is built again with more micro-batches. Any other list is extended: each rank's list
+contains a block that repeats with higher micro-batch numbers, and this block is repeated more often. PipeDream on
+rank 0 of 3 ranks, whose block F B is repeated for each micro-batch:
 
     6 micro-batches    F0 F1 | F2 B0 | F3 B1 | F4 B2 | F5 B3 | B4 B5
     8 micro-batches    F0 F1 | F2 B0 | F3 B1 | F4 B2 | F5 B3 | F6 B4 | F7 B5 | B6 B7

@@ -1,4 +1,4 @@
-"""Layouts, a transform over any schedule: copies of a pipeline side by side, data parallelism of width w.
+"""A transform of any schedule to data parallelism of width w: w copies of the pipeline side by side.
 
 1F1B with p = 2 ranks and m = 2 micro-batches each, twice:
 
@@ -7,10 +7,10 @@
     rank 2  F2 F3 .. B2 .. B3
     rank 3  .. F2 B2 F3 B3 ..
 
-Rank r of copy j is rank j p + r; of the w m micro-batches of every batch copy j has the j-th m. Before each Step of a
-stage its copies sum their gradients (Reduce), right after its last backward of that Step, so that they stay equal:
-one step of w copies is one of the original with micro-batches w times as large, whatever it reads. A stage that is on
-several ranks already is reduced over all of them together.
+Rank r of copy j is rank j p + r. Every batch has w m micro-batches; copy j gets micro-batches j m to (j + 1) m - 1.
+Before each Step of a stage, right after the last backward of that Step, the copies of the stage sum their gradients
+(Reduce), so that they stay equal. One step of w copies equals one step of the original schedule with micro-batches w
+times as large. A stage that already has replicas is reduced over the replicas of all copies.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _READ = {
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:
-    """Return `width` copies of `schedule`, lowered or not, that are kept equal; with one it comes back as it is.
+    """Return `width` copies of `schedule`, lowered or not, with equal weights; with width 1 return `schedule` itself.
 
     Args:
         schedule: The schedule of one copy; its name gets an ``x`` and the width.
         width: Copies, each on devices of its own and with as many micro-batches as `schedule` has.
 
     Raises:
-        ScheduleError: A width below 1 or with more than `MAX_REPLICATED_RANKS` ranks, or pipelines that are
-            averaged, which are
-            no copies. Where lists are made while they are read, the latter then.
+        ScheduleError: The width is below 1 or gives more than `MAX_REPLICATED_RANKS` ranks, or the schedule averages
+            pipelines elastically, so that they are not equal. Generated lists raise the last error only when they are
+            read.
     """
     positive(width=width)
     if width == 1:

@@ -20,7 +20,8 @@ from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Op, Phase, Step, c
 class Agreement(StrEnum):
     """Whether all ops of one (stage, micro-batch), its F and its backward, read the same weights.
 
-    PREDICTED: predictions of one version, made at different times, or its prediction and that version itself.
+    PREDICTED: they read predictions of one version that are made at different times, or this version and a prediction
+        of it.
     """
 
     SAME = "same"
@@ -246,7 +247,7 @@ def live_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
 
 
 def live_copies(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """Return the same of all copies of the weights: a predicted one, made for an op, is held while that op runs."""
+    """Return the most copies of weights held at once, by (rank, stage), a predicted copy while its op runs."""
     return _most(schedule, lambda use: use.copies)
 
 

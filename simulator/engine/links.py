@@ -33,7 +33,7 @@ class Wire:
 
     @property
     def crosses_nic(self) -> bool:
-        """Whether messages between other devices are in its way."""
+        """Whether messages between other devices can delay this message: they share a NIC."""
         return len(self.ways) > 1
 
 

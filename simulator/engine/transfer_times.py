@@ -33,7 +33,7 @@ class TransferTimes:
 
     @property
     def over_s(self) -> float | None:
-        """When it is over for its waiters [s]; never before it has begun."""
+        """When the transfer ends for its waiters [s], never before its start; None if unknown yet."""
         return None if self.end_s is None else self._over_s(self.end_s)
 
     def over(self, env: Environment, before_s: float = 0.0) -> Event | None:

@@ -1,10 +1,10 @@
 """The change of each rank's memory at each of its instructions, from columns of ops, as a loop over numbers.
 
     instructions      F0    F1    B0    B1   Step  END      one stage: 100 bytes of weights, 30 of activations
-    changes          +30   +30     .  +100-30 -30  -100     at the start of each; constant memory is returned beside it
+    changes          +30   +30     .  +100-30 -30  -100     at the start of each; constant memory is a separate result
 
-The loop is the same for lists and for NumPy's arrays, which machine code takes. `simulator.memory.lifetimes` describes
-the lifetimes, for a run with pooled buffers; predicted copies of weights are left out.
+The same loop runs over lists in plain Python and over NumPy arrays in machine code. `simulator.memory.lifetimes`
+defines the lifetimes. This loop assumes pooled buffers, and leaves out predicted copies of weights.
 """
 
 from __future__ import annotations

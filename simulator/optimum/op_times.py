@@ -1,9 +1,9 @@
 """Times of the ops of an order problem: earliest starts, least tails, and the conversion to and from lists.
 
 Lists whose batch is repeated without a pause have a period: a rank begins the next batch when it has ended this one.
-From the beginnings b of the ranks come their ends A b, where A has the longest ways from rank to rank and + stands for
-times, max for plus. The period is the largest mean of a cycle of A, its eigenvalue, and an eigenvector has beginnings
-from which the next batch is the same so much later.
+If the ranks begin at times b, they end at A b in max-plus algebra (max is its sum, + its product), where A has the
+longest paths from rank to rank. The period is the eigenvalue of A, the largest mean weight of a cycle. If the ranks
+begin at an eigenvector, every batch repeats the previous batch one period later.
 """
 
 from __future__ import annotations

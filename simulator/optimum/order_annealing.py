@@ -30,13 +30,13 @@ class OrderState(NamedTuple):
             -2 - p, for an op at place p that it waits for; -1 without reason.
         places: Place, by op.
         starts: When an op starts, by op.
-        best: The same of the best order, by op.
+        best: Place in the best order, by op.
         critical: Places whose op begins after the one before it on its rank, on the critical path.
         nexts: The micro-batch that is next, by kind.
         heads: The place that is next, by rank.
         free: When a rank is free, by rank.
-        blocked: The op that a rank waits for, by rank; -1: none.
-        awake: Ranks that wait for none, as a stack.
+        blocked: The op that a rank waits for, by rank; -1 if it does not wait.
+        awake: Ranks that do not wait, as a stack.
     """
 
     kinds: list[int]

@@ -9,10 +9,10 @@
     a straight way  on rank k nothing starts before the first micro-batch came through the ranks before, and behind its
                     last backward the gradient goes back through them; messages on that way take their time,
                     plus the time of their hand-over
-    1F1B            holds at most p - k micro-batches on rank k: it goes ceil(M / (p - k)) times from its F through all
-                    ranks behind to its B
+    1F1B            holds at most p - k micro-batches on rank k, so that the way from an F of rank k over the later
+                    ranks to its B is taken at least ceil(M / (p - k)) times, one after the other
     all devices     together cannot do the work faster than the sum of their speeds
-    an Overlap      hides as much of a forward or a backward as the costs say, and of no stage more than all of it
+    an Overlap      hides at most the share of a forward or a backward that the costs state
 
 A run without a flush is measured by its steady pace, so nothing is filled or drained in it.
 """

@@ -95,7 +95,7 @@ class Candidate(SearchCandidate):
         return None
 
     def schedule_spec(self) -> ScheduleSpec:
-        """Return how to make its lists."""
+        """Return the schedule specification from which the lists are built."""
         return ScheduleSpec(
             name=self.schedule,
             num_ranks=self.depth,

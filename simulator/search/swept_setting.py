@@ -92,7 +92,7 @@ class SweptOutcome(SearchOutcome):
         steady_s_per_microbatch: Steady-state time per micro-batch [s], or None if unknown.
         steady_bubble_fraction: Idle share of all device time in the steady state.
         held_bytes: Peak memory of the fullest device [bytes], or None if the costs have no bytes.
-        is_judged: Whether it is known if it fits: the costs have bytes, and some device a limit.
+        is_judged: Whether the memory was checked: the costs have bytes, and some device has a limit.
         reason: Why it is invalid or does not fit, or None if it fits.
     """
 

@@ -110,7 +110,7 @@ def one_f_one_b_recompute_makespan_s(p: int, m: int, t_f: float, t_b: float, tra
 
 
 def recompute_activations(in_flight: int, saved: float, stage_input: float) -> float:
-    """Return the peak memory of a rank of one stage with R: one micro-batch in full, of the others their inputs."""
+    """Return the peak activation memory of a rank with R: all of one micro-batch, and the inputs of the others."""
     return (in_flight - 1) * stage_input + saved
 
 

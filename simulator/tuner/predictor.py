@@ -1,4 +1,4 @@
-"""AvgPipe's predictor: from one setting measured to all others (PPoPP 2023, section 5.2, Eq. 1-8).
+"""AvgPipe's predictor: all settings from the measurement of one setting (PPoPP 2023, section 5.2, Eq. 1-8).
 
 With M = m, N = n in the profile and M = m', N = n' asked for, for each device k of K:
 
@@ -14,11 +14,11 @@ it, F_mod the bytes of the models, F_dat the bytes of data. (2) shares its secon
 under way at once; (4), (6) and (7) do not. So there are two ways to account:
 
     paper        as printed
-    consistent   all of them for an iteration, in which every pipeline does a batch; a batch is the n'-th part. And in
-                 (8) the reference model, which the paper has among F_mod, is there once for any number of pipelines
-                 above one, and the update of each, which the paper does not count. If a pipeline has f micro-batches in
-                 flight in the profile, min(f, m') are in flight; and if all m' are in flight, no backward is over at
-                 the peak, so that there are no gradients yet, or one micro-batch less
+    consistent   all terms for an iteration, in which every pipeline does a batch; a batch takes 1 / n' of it. In
+                 (8) the reference model, a part of F_mod in the paper, counts once for any number of pipelines above
+                 one, and so does an update per pipeline, which the paper leaves out. If a pipeline has f
+                 micro-batches in flight in the profile, min(f, m') are in flight. If all m' are in flight, no
+                 backward is over at the peak: the peak has either no gradients, or one micro-batch less
 
 For one pipeline in the profile and in the prediction both give the same seconds, and for m' > f the same bytes.
 """

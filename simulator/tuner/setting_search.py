@@ -97,7 +97,7 @@ def search_leading(
 
 
 def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal[SettingOutcome]:
-    """Open the journal of a search of the tuner's, or begin one.
+    """Open the journal of a tuner search, or begin one.
 
     Args:
         path: Path of the file.

@@ -73,7 +73,7 @@ class Problem:
         return _made(self.made.costs, key, lambda: costs_of_stages(profile, bounds, size, num_sharing), 256)
 
     def bounds(self, setting: Setting) -> tuple[tuple[int, int], ...]:
-        """Return the layers of each stage: the fastest cut found, balanced ones of several pipelines, or as asked.
+        """Return the layers of each stage: as requested, the fastest cut found, or balanced for several pipelines.
 
         Raises:
             ProfileError: A batch cannot be cut so, the profile does not cover the size, or there are fewer layers.

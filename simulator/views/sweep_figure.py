@@ -102,7 +102,10 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> ShownFigure:
     known = sorted(value for drawn in maps for value in drawn.values.values())
     unit, scale = _unit(known[-1], by)
     named = f"{COLUMN_HEADINGS.get(by, by)}{f' [{unit}]' if unit else ''}"
-    left.suptitle(f"{named}, of the best setting in each cell", x=0.01, ha="left", fontsize=10, color=INK)
+    title = f"{named}, of the best setting in each cell"
+    if not all(outcome.fits for outcome in ordered):
+        title += "\nSettings over memory are left out, unless no setting of the cell fits."
+    left.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
     images = [_draw_map(place, drawn, scale, known) for place, drawn in zip(axes, maps, strict=False)]
     for place in axes[len(maps) :]:
         place.set_axis_off()

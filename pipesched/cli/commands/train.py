@@ -298,7 +298,7 @@ def _train(
     checkpoints: CheckpointSettings | None,
     export: Path | None,
 ) -> Iterator[Trained]:
-    """Train one after the other."""
+    """Train under one schedule after the other."""
     from pipesched.executor.training import step_line
     from pipesched.workflows.training import trained_by
 

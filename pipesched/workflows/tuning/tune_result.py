@@ -79,7 +79,7 @@ class TuneResult:
 
     @property
     def averaged(self) -> SettingOutcome | None:
-        """A setting with another training, not asked for, that ranks before the answer, or None."""
+        """A setting that ranks before the answer but uses elastic averaging, which was not requested, or None."""
         first = next(iter(self.fitting), None)
         return None if first is next(iter(self.candidates), None) else first
 

@@ -113,7 +113,7 @@ def _cut(source: ScheduleSource, setup: Setup) -> Setup:
 
 
 def _fractions(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:
-    """Yield a function for each of `count` steps that reports the progress of the whole from its own."""
+    """Yield, for each of `count` steps, a function that turns its finished fraction into the total's."""
     for index in range(count):
 
         def tick(fraction: float, index: int = index) -> None:

@@ -38,7 +38,7 @@ from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
 def require_verifiable(
     schedules: Sequence[Schedule], model: Model, partition: str | None, cluster: ClusterArgument
 ) -> None:
-    """Refuse, before any measurement, schedules that would fail after it.
+    """Refuse schedules that cannot run or cannot be predicted, before anything is measured.
 
     Raises:
         ArgumentError: There are too few devices.

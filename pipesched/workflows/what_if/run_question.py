@@ -84,8 +84,8 @@ class Question:
 
     Attributes:
         run: The run, as it was measured.
-        names: Names of the runs that the samples are of.
-        samples: Samples that were measured in the runs.
+        names: Names of the measured runs.
+        samples: Op times and messages measured in these runs.
         warmup: Number of first ops of each kind and stage to ignore, as for `samples_of`.
         before: The run's lists, lowered.
         after: The requested lists, lowered.
@@ -93,8 +93,8 @@ class Question:
         change: Change of the machines.
         known: Costs of the run's stages in a profile, or None without one.
         layers: Layers behind the run's stages, or None if unknown.
-        input_share: Share of B that I takes, if it is unknown.
-        slow: Slowdown factor of slow devices of the run; the samples are without it.
+        input_share: Share of B that I takes, used where the costs do not have it.
+        slow: Slowdown factor of each slow device of the run; the samples are already divided by it.
     """
 
     run: Timeline

@@ -111,10 +111,10 @@ class WhatIf:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The range of 80 % of the draws around their median, shifted to the change; over both readings, if open.
+        """The range of 80 % of the draws, moved from their median to the change; covers both readings, if any.
 
-        Drawn seconds contain the noise of the measured ones a second time. The slowest of several like stages, which
-        determines the makespan, gets slower by it, so all draws are off to one side.
+        Drawn seconds contain the noise of the measurement a second time. The slowest of several equal stages
+        determines the makespan, and noise makes it slower, so all draws are biased to longer times.
         """
         low, high = _interval(self.change, self.drawn_changes)
         if self.other is None:
