@@ -44,6 +44,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def no_ranks(monkeypatch):
+    """Prepare no process for the ranks of lines that are refused before they run."""
+    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda device: None)
+
+
+@pytest.fixture
 def pipesched(folder, monkeypatch, capsys):
     """Return a function that runs one command line and returns (code, out, err); then its `wrote` has the files."""
     before = signal.getsignal(signal.SIGTERM)

@@ -48,9 +48,8 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def bad(folder, models, monkeypatch):
-    """Add files that are broken in every way; processes are not prepared, because no line comes to need them."""
-    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda device: None)
+def bad(folder, models, no_ranks):
+    """Add files that are broken in every way."""
     header = "stage,forward_s,backward_s\n"
     for name, cell in {"nan": "nan", "negative": "-1", "infinite": "inf", "word": "x", "missing": ""}.items():
         (folder / f"{name}.csv").write_text(f"{header}0,{cell},1\n1,1,1\n")

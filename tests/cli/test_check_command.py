@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ ALIKE = (
 
 
 @pytest.fixture
-def cannot_run(folder):
+def cannot_run(folder, no_ranks):
     """Add lists that cannot run, each for another reason."""
     rows = {
         "unmatched": (1, [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"], ["1RECV_F0<0", "1F0", "1B0", "1STEP"]]),
@@ -139,8 +140,7 @@ def cannot_run(folder):
     return folder
 
 
-@pytest.mark.parametrize("file", CANNOT_RUN)
-@pytest.mark.parametrize("line", ALIKE)
+@pytest.mark.parametrize(("line", "file"), list(zip(ALIKE, cycle(CANNOT_RUN))))
 def test_lists_that_cannot_run_are_the_answer_no_in_every_command(pipesched, cannot_run, line, file):
     before = sorted(cannot_run.rglob("*"))
     answer = pipesched(line.format(file))

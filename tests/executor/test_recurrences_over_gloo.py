@@ -38,7 +38,7 @@ def saved(folder, num_stages):
 def ran(request, tmp_path_factory):
     """All schemes on the same processes."""
     d, folder = request.param, tmp_path_factory.mktemp("jobs")
-    schedules = {name: build(name, d, at_least(60, name, d)) for name in SCHEMES}
+    schedules = {name: build(name, d, at_least(24, name, d)) for name in SCHEMES}
     jobs = {
         name: job(
             schedule, f"tests.executor.models:plain:layers={schedule.num_stages}",

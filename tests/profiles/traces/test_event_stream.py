@@ -35,6 +35,7 @@ def test_a_list_of_events_is_a_trace_and_gzip_is_known_by_its_first_bytes(tmp_pa
     assert list(read_events(path, {})) == EVENTS
 
 
+@pytest.mark.slow
 def test_reading_takes_little_memory(tmp_path):
     path = tmp_path / "trace.json"
     event = json.dumps({"ph": "X", "name": "x" * 200, "args": {"number": 1}})

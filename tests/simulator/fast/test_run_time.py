@@ -48,6 +48,7 @@ def test_wpipe_takes_longer_than_its_work_by_what_fills_and_drains_it():
     assert duration.makespan_s == pytest.approx(1000 * M * 3 + (P - 1) * 1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["gpipe", "1f1b", "interleaved", "zb_h1", "pipedream", "pipedream_2bw", "wpipe", "chimera"]
 )

@@ -170,12 +170,9 @@ def planned_s(schedule, costs, cluster):
 @pytest.mark.parametrize(
     ("name", "limit", "output_bytes", "least_s"),
     [
-        ("zb_h1", 3.5, 10**6, 65.0),
         ("zb_h1", 4.0, 10**6, 65.0),
         ("zb_h1", 4.5, 10**6, 38.0),
-        ("zb_h1", 5.0, 10**6, 38.0),
         ("1f1b", 3.5, 10**6, 87.0),
-        ("1f1b", 4.0, 10**6, 87.0),
         ("1f1b", 7.0, GIB // 5, 33.0),
     ],
 )
@@ -228,11 +225,9 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
     ("name", "p", "gradients", "limit", "least_s"),
     [
         ("zbv", 2, 2.5, 6.25, 13.0),
-        ("zbv", 2, 2.5, 7.0, 12.5),
         ("zbv", 4, 2.5, 8.0, 13.5),
         ("interleaved", 2, 2.5, 6.5, 14.5),
         ("interleaved", 4, 2.5, 6.5, 21.5),
-        ("interleaved", 4, 2.5, 7.0, 19.5),
     ],
 )
 def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_micro_batch_saves(
@@ -251,10 +246,8 @@ def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_
 @pytest.mark.parametrize(
     ("name", "p", "m", "parts", "gradients", "least_s"),
     [
-        ("zbv", 2, 4, (4.0, 3.0, 2.0), 2.5, 39.0),
         ("zbv", 2, 4, (1.0, 3.0, 1.0), 4.0, 20.5),
         ("zb_h1", 4, 6, (4.0, 3.0, 2.0), 2.5, 94.0),
-        ("zb_h1", 4, 6, (1.0, 1.0, 1.0), 4.0, 24.0),
         ("zbv", 2, 6, (4.0, 3.0, 2.0), 2.5, 64.0),
     ],
 )

@@ -69,6 +69,7 @@ def test_in_several_processes_the_same_is_ranked_and_rejected(memory_bytes):
     assert bool(here.ranked) is (memory_bytes != 10)
 
 
+@pytest.mark.slow
 def test_a_search_in_several_processes_that_is_interrupted_gives_the_best_so_far():
     def stop(progress):
         if progress.best:

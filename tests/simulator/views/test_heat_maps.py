@@ -11,6 +11,7 @@ from tests.simulator.tuner.problems import problem
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", STARTS)
 def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
     outcomes = search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2), (0, 1)).settings())
