@@ -14,7 +14,7 @@ from myst_parser.parsers.sphinx_ import MystParser
 from sphinx.application import Sphinx
 
 import pipesched
-from pipesched.cli.main import make_app
+from pipesched.cli.program import make_app
 
 _ESCAPED, _BACKSLASHED = re.compile(r"([<*|])"), r"\\\1"
 """What markdown would read as its own in the help of an option."""

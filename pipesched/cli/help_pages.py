@@ -9,7 +9,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.examples import EXAMPLES
-from pipesched.cli.options import plain_value, with_plain_readers
+from pipesched.cli.options import plain_value, with_plain_readers, with_settings
 
 _COLUMN = 26
 """Widest left column; a wider entry has a line of its own."""
@@ -47,10 +47,11 @@ class CommandPage(TyperCommand):
         """Read the command line; refuse a repeated option for one file, because only the last file would count.
 
         Raises:
-            InputError: Such an option is repeated.
+            InputError: Such an option is repeated, or the file of settings is bad.
         """
         if not ctx.resilient_parsing:
-            _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+            values, _, given = self.make_parser(ctx).parse_args(args=[*args])
+            args = with_settings(args, self.get_params(ctx), values)
             for option in given:
                 is_file = isinstance(option, TyperOption) and not option.multiple and _value(option, ctx) == "FILE"
                 if is_file and given.count(option) > 1:

@@ -6,12 +6,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from importlib.abc import MetaPathFinder
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -26,8 +25,8 @@ from pipesched.cli.errors import (
     forget_files,
     in_flags,
 )
-from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.output.output_files import say_written
+from pipesched.cli.program import COMMANDS, make_app
 from pipesched.cli.terminal import complain, silence
 from pipesched.cli.usage_errors import complaint
 from pipesched.profiles.processes import end_interrupts, is_interrupted, tell_once
@@ -35,70 +34,11 @@ from pipesched.schedules.columns import machine_code
 from pipesched.schedules.common import address_space_bytes, is_out_of_memory, require_room_for_torch
 from pipesched.schedules.formats import MORE_FILES, NO_MORE_FILES, FileWarning, drop_files, finish_files
 
-COMMANDS = {
-    "list": "list:list_schedules",
-    "show": "show:show",
-    "check": "check:check",
-    "versions": "versions:versions",
-    "simulate": "simulate:simulate",
-    "compare": "compare:compare",
-    "replay": "replay:replay",
-    "gantt": "gantt:gantt",
-    "trace": "trace:trace",
-    "import": "import_traces:import_run",
-    "profile": "profile:profile",
-    "partition": "partition:partition",
-    "plan": "plan:plan",
-    "export": "export:export",
-    "profile-links": "profile_links:profile_links",
-    "run": "run:run",
-    "train": "train:train",
-    "optimize": "optimize:optimize",
-    "tune": "tune:tune",
-    "sweep": "sweep:sweep",
-    "verify": "verify:verify",
-    "what-if": "what_if:what_if",
-    "schema": "schema:schema",
-}
-"""The module in `commands` and the function of every command, loaded on demand so that no command waits for another."""
-
-
 _EXTRAS = {"torch": "run", "safetensors": "run", "ortools": "optimize", "ray": "ray"}
 """The extra of ours that installs a package."""
 
 _COMPLETION = "_PIPESCHED_COMPLETE"
 """Environment variable of a shell's completion."""
-
-
-def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the command line with the commands of these names."""
-    app = typer.Typer(
-        cls=ProgramPage,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_program)
-    for name in names:
-        module, function = COMMANDS[name].split(":")
-        app.command(name, cls=CommandPage)(getattr(import_module(f"pipesched.cli.commands.{module}"), function))
-    return app
-
-
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
-        from importlib.metadata import version
-
-        print(version("pipesched"))
-        raise typer.Exit(FINE)
-
-
-def _program(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    """Pipeline-parallel schedules: describe once, simulate, run, compare."""
 
 
 def main() -> None:

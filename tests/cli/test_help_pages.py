@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from pipesched.cli.examples import EXAMPLES
-from pipesched.cli.main import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_app
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.main import make_app
+from pipesched.cli.program import make_app
 from pipesched.executor.launch import (
     Measure,
     RunSpec,

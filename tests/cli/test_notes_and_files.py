@@ -11,7 +11,7 @@ import pytest
 
 from pipesched.cli import terminal
 from pipesched.cli.commands import run as run_command
-from pipesched.cli.main import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_app
 from pipesched.schedules import Yardstick
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer import BadParameter
 
-from pipesched.cli.main import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_app
 
 WORDS = (
     "", " 1", "1", "-1", "+1", "007", "1_000", "1.0", "0.5", ".5", "5.", "1e3", "1e999", "-0.0", "nan", "inf", "True",

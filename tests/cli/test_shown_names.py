@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from pipesched.cli import terminal as output
-from pipesched.cli.main import make_app
+from pipesched.cli.program import make_app
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.formats import to_json

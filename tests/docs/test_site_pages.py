@@ -8,7 +8,7 @@ import typer
 
 import pipesched
 from docs.examples import ROOT
-from pipesched.cli.main import COMMANDS, make_app
+from pipesched.cli.program import COMMANDS, make_app
 
 pytest.importorskip("myst_parser", reason="the site is built with pipesched[docs]")
 

@@ -95,6 +95,7 @@ def test_one_declaration_is_an_option_a_keyword_and_a_line_of_the_documentation(
         "boil_s": "--boil",
         "is_salted": "--salted",
         "pan_bytes": "--pan-bytes",
+        "settings_file": "--settings",
     }
     assert told["heat"][1].help == "Heat; see --eggs."
     assert (told["num_eggs"][1].min, told["num_eggs"][1].max, options["num_eggs"].default) == (1, 12, 2)

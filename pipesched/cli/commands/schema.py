@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json as standard_json
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.settings_file import settings_schema
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_json, print_table
 from pipesched.workflows import FormatName
@@ -22,6 +24,10 @@ def schema(
     every: Annotated[
         bool, typer.Option("--all", help="Write all schemas, as NAME.schema.json in the folder --out.")
     ] = False,
+    command: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Command whose file of --settings is described, in place of NAME."),
+    ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the schema: .json; with --all, an existing folder.")] = None,
 ) -> None:
@@ -31,7 +37,12 @@ def schema(
     """
     from pipesched.workflows.file_formats import FILE_FORMATS, file_schema
 
-    if every:
+    if command is not None:
+        if name is not None or every:
+            raise InputError("--command: got NAME or --all too, expected one of them; leave one out")
+        check_outputs((out, JSON))
+        emit(_text(settings_schema(_command(command))), out)
+    elif every:
         if name is not None or out is None or not out.is_dir():
             got = f"{name} too" if name is not None else "no --out" if out is None else f"--out {out}"
             raise InputError(f"--all: got {got}, expected --out with a folder; try 'pipesched schema --all --out .'")
@@ -50,6 +61,18 @@ def schema(
     else:
         rows = [{"name": key, "file": form.suffix, "what": form.text} for key, form in FILE_FORMATS.items()]
         print_table("Files", rows, "'pipesched schema profile' prints the form of one")
+
+
+def _command(name: str) -> Any:
+    """Return a command of the program."""
+    from pipesched.cli.program import COMMANDS, make_app
+
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1)
+        advice = f"did you mean {near[0]}?" if near else "see 'pipesched --help'"
+        raise InputError(f"--command: got {name!r}, expected a command; {advice}")
+    program: Any = typer.main.get_command(make_app([name]))
+    return program.commands[name] if hasattr(program, "commands") else program
 
 
 def _text(schema: object) -> str:

@@ -15,6 +15,8 @@ from .planned_run import planned_training as planned_training
 from .schedule_list import options_of_each as options_of_each
 from .schedule_list import schedule_names as schedule_names
 from .schedule_options import ScheduleOptions as ScheduleOptions
+from .settings_file import settings_schema as settings_schema
+from .settings_file import with_settings as with_settings
 from .simulation_options import SimulationOptions as SimulationOptions
 from .torch_options import ModelName as ModelName
 from .torch_options import ModelOption as ModelOption

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,14 @@ Json = Annotated[
 ]
 Wide = Annotated[
     bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Print tables with all their columns, however wide.")
+]
+Settings = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        rich_help_panel=OUTPUT,
+        help='Options of this command as JSON, {"ranks": 4}; the command line wins.',
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the draws.", min=0, max=2**63 - 1)]
 

@@ -16,12 +16,12 @@ from typing import Any, get_args, get_type_hints
 from typer.models import OptionInfo
 
 from pipesched.cli.errors import name_options
-from pipesched.cli.options.common_options import OUTPUT, Wide
+from pipesched.cli.options.common_options import OUTPUT, Settings, Wide
 from pipesched.cli.options.setting_options import read_setting, setting_option
 from pipesched.cli.terminal import all_columns
 from pipesched.schedules.common import declaration, declared
 
-_WIDE = "wide"
+_WIDE, _SETTINGS = "wide", "settings_file"
 _OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}
 """Options of commands for printed and written output."""
 
@@ -42,12 +42,14 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
             annotation = hints[name] if declared_here is None else setting_option(declared_here)[0]
             annotation = _in_panel(annotation, OUTPUT if name in _OUTPUTS else None)
             parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
+    parameters.append(inspect.Parameter(_SETTINGS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Settings))
     if "json" in hints:  # commands that print data print tables too
         parameters.append(inspect.Parameter(_WIDE, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
         name_options(options)
+        values.pop(_SETTINGS, None)  # its options are among the others
         with all_columns(values.pop(_WIDE, False)):
             for name, group in groups.items():
                 values[name] = _gathered(group, values)
