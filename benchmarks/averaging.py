@@ -85,12 +85,15 @@ class Score:
 
 def score(setting: Setting, way: Way, optimizer: OptimizerName, seed: int) -> Score:
     """Return the score of one training run."""
-    result = pipesched.train(
-        setting.model,
-        "gpipe" if way.averaging is None else "avgpipe",
+    spec = pipesched.ScheduleSpec(
+        name="gpipe" if way.averaging is None else "avgpipe",
         num_ranks=STAGES,
         num_microbatches=MICROBATCHES * way.pipelines,
-        parameters=None if way.averaging is None else {"pipelines": way.pipelines},
+        parameters={} if way.averaging is None else {"pipelines": way.pipelines},
+    )
+    result = pipesched.train(
+        setting.model,
+        spec,
         batch_size=setting.batch_size * way.batches,
         num_steps=way.steps(setting),
         optimizer=optimizer,

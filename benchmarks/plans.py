@@ -103,8 +103,9 @@ def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
     times: dict[str, tuple[float, float]] = {}
     for case in CASES:
         schedule, costs = case.schedule(), case.costs()
-        predicted_s = pipesched.simulate(schedule, pipesched.Setup(costs, cluster)).makespan_s
-        measured_s = pipesched.run(schedule, emulate=costs, cluster=cluster, iterations=runs).makespans_s
+        setup = pipesched.Setup(costs, cluster)
+        predicted_s = pipesched.simulate(schedule, setup).makespan_s
+        measured_s = pipesched.run(schedule, setup, iterations=runs).makespans_s
         times[case.what] = predicted_s, statistics.median(measured_s)
         what = f"{case.what}: {schedule.name} | {schedule.num_ranks} | {','.join(map(str, case.partition))}"
         yield f"| {what} | {beside(predicted_s, measured_s)} |"

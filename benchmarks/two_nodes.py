@@ -43,7 +43,7 @@ def run_as_rank(name: str, runs: int) -> None:
     """Run the schedule, as the rank that torchrun has made of this process; the first one prints the makespans."""
     schedule = build(name, *COUNTS)
     costs = uneven_stages(schedule, OP_S, MESSAGE_BYTES)
-    result = pipesched.run(schedule, emulate=costs, iterations=runs, is_pinned=False)
+    result = pipesched.run(schedule, costs, iterations=runs, is_pinned=False)
     if os.environ["RANK"] == "0":
         print(json.dumps(result.makespans_s))
 

@@ -45,7 +45,7 @@ def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float =
         yield (
             f"{schedule.name}, p = {schedule.num_ranks}, m = {schedule.num_microbatches}",
             pipesched.simulate(schedule, pipesched.Setup(costs, flat(schedule.num_ranks, link))).makespan_s,
-            pipesched.run(schedule, emulate=costs, iterations=runs).makespans_s,
+            pipesched.run(schedule, costs, iterations=runs).makespans_s,
         )
 
 

@@ -56,9 +56,7 @@ def main() -> None:
         for name, row in rows.items():
             result = pipesched.train(
                 MODEL,
-                name,
-                num_ranks=RANKS,
-                num_microbatches=RANKS,
+                pipesched.ScheduleSpec(name=name, num_ranks=RANKS, num_microbatches=RANKS),
                 num_steps=STEPS,
                 batch_size=BATCH_SIZE,
                 costs=COST,

@@ -18,6 +18,11 @@ from .errors import starting as starting
 from .errors import waiting_for as waiting_for
 from .errors import waits_told_to as waits_told_to
 from .errors import writing as writing
+from .run_settings import EmulationSettings as EmulationSettings
+from .run_settings import FaultSettings as FaultSettings
+from .run_settings import LayerSettings as LayerSettings
+from .run_settings import NumberSettings as NumberSettings
+from .run_settings import Repetitions as Repetitions
 from .run_settings import RunSettings as RunSettings
 from .run_settings import stream_fault as stream_fault
 from .run_settings import uses_streams as uses_streams

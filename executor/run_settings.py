@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from pipesched.executor.settings import Averaging, TransportKind
+from pipesched.executor.settings import Averaging, How, TransportKind
 from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.common import LONGEST_S, Description
 
+_MOST = 2**31 - 1
+"""Most repetitions of a list."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """The settings of a run."""
+class NumberSettings:
+    """The settings of the numbers of a model."""
 
     optimizer: Annotated[OptimizerName, Description("Optimizer from torch.optim.")] = "adamw"
-    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e308)] = 1e-3
+    dtype: Annotated[Dtype, Description("Type of weights and activations, by its name in torch.")] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSettings(NumberSettings):
+    """The settings of the computations of a model."""
+
+    device: Annotated[DeviceKind, Description("Device of every rank.")] = "cpu"
+    threads: Annotated[int, Description("CPU threads per rank.", least=1, most=1024)] = 1
     seed: Annotated[int, Description("Seed for weights, data and dropout.", least=0, most=2**63 - 1)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings(LayerSettings):
+    """The settings of a run."""
+
+    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e308)] = 1e-3
     prediction: Annotated[
         PredictionRule | None,
         Description("Rule for predicting weights where a schedule looks ahead; none: the schedule's own."),
     ] = None
-    dtype: Annotated[Dtype, Description("Type of weights and activations, by its name in torch.")] = "float32"
-    device: Annotated[DeviceKind, Description("Device of every rank.")] = "cpu"
     transport: Annotated[
         TransportKind,
         Description("A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."),
@@ -40,7 +57,6 @@ class RunSettings:
     averaging: Annotated[
         Averaging, Description("Elastic averaging: against the last iteration's reference, or wait for this one's.")
     ] = "asynchronous"
-    threads: Annotated[int, Description("CPU threads per rank.", least=1, most=1024)] = 1
     timeout_s: Annotated[
         float, Description("Longest wait of a rank for one message [s].", least=0.1, most=LONGEST_S)
     ] = 60.0
@@ -53,12 +69,55 @@ class RunSettings:
         ),
     ] = True
     save: Annotated[
-        str | None, Description("Folder for the parameters of every stage after the last run; none: nothing is saved.")
+        str | None,
+        Description(
+            "Folder for the parameters of every stage after the last run; none: nothing is saved.", has_option=False
+        ),
     ] = None
 
-    def values(self) -> dict[str, Any]:
-        """Return the settings by name, without fields of a subclass."""
-        return {field.name: getattr(self, field.name) for field in fields(RunSettings)}
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class Repetitions:
+    """The runs of a measured list."""
+
+    iterations: Annotated[int, Description("Measured runs of the lists; the median counts.", least=1, most=_MOST)] = 5
+    warmup: Annotated[int, Description("Runs before the measured ones.", least=0, most=_MOST)] = 1
+    is_checked: Annotated[
+        bool,
+        Description(
+            "Whether lists that cannot finish are refused before they run.",
+            option="--no-check",
+            turned_off="Run a list that the checker refuses.",
+        ),
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class EmulationSettings:
+    """The behaviour of emulated stages."""
+
+    panel: ClassVar[str] = "Run"
+
+    how: Annotated[How, Description("Behaviour of emulated stages: they sleep, or are busy.")] = "sleep"
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class FaultSettings:
+    """Injected faults and numerical checks of a run."""
+
+    panel: ClassVar[str] = "Run"
+
+    inject: Annotated[
+        Sequence[str],
+        Description(
+            "Fault to inject: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3, in a training "
+            "kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full; repeatable."
+        ),
+    ] = ()
+    is_finite_checked: Annotated[
+        bool,
+        Description("End at the first op that gives NaN or infinity, and name it.", option="--check-finite"),
+    ] = False
 
 
 def uses_streams(settings: RunSettings) -> bool:

@@ -35,6 +35,7 @@ from .schedules import Timeline as Timeline
 from .schedules.builders import CATALOGUE as CATALOGUE
 from .schedules.builders import build as build
 from .schedules.lowering import lower as lower
+from .schedules.transforms import ScheduleSpec as ScheduleSpec
 from .simulator import NetworkOptions as NetworkOptions
 from .simulator import SimulationError as SimulationError
 from .simulator.views import FigureStyle as FigureStyle

@@ -30,9 +30,7 @@ def lines(count: int) -> Section:
     with tempfile.TemporaryDirectory() as name:
         pipesched.train(
             MODEL,
-            "1f1b",
-            num_ranks=RANKS,
-            num_microbatches=RANKS,
+            pipesched.ScheduleSpec(name="1f1b", num_ranks=RANKS, num_microbatches=RANKS),
             batch_size=BATCH_SIZE,
             optimizer="adam",
             num_steps=2 * HALF * (count + 1),

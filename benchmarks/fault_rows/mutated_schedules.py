@@ -68,7 +68,7 @@ def _run(schedule: Schedule) -> tuple[float, str]:
     begun_s = time.monotonic()
     costs = pipesched.uniform(schedule.num_stages, 1e-3, backward_input_s=1e-3, backward_weight_s=1e-3)
     try:
-        pipesched.run(schedule, emulate=costs, iterations=1, warmup=0, timeout_s=TIMEOUT_S)
+        pipesched.run(schedule, costs, iterations=1, warmup=0, timeout_s=TIMEOUT_S)
     except pipesched.ExecutionError as error:
         return time.monotonic() - begun_s, f"{error!s:.300}"
     return time.monotonic() - begun_s, ""

@@ -23,7 +23,7 @@ def errors_of(name: str, links: Cluster, iterations: int) -> StepErrors:
     costs = uneven_stages(schedule, OP_S, MESSAGE_BYTES, WEIGHT_BYTES)
     machines = Cluster((links.devices[0],) * schedule.num_ranks, links.intra)
     predicted_s = pipesched.simulate(schedule, pipesched.Setup(costs, machines)).makespan_s
-    steps_s = pipesched.run(schedule, emulate=costs, iterations=iterations).makespans_s
+    steps_s = pipesched.run(schedule, costs, iterations=iterations).makespans_s
     return [(step_s, predicted_s / step_s - 1) for step_s in steps_s]
 
 

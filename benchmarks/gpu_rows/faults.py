@@ -13,11 +13,12 @@ from pathlib import Path
 
 from gpu_rows.card import Card
 from gpu_rows.row import Row
-from pipesched.executor import RankFailed, RunSettings
+from pipesched.executor import RankFailed
 from pipesched.executor.launch import RunSpec
 from pipesched.executor.launch.interference import FAULT_TIMES
 from pipesched.executor.runs import launch
 from pipesched.profiles import DeviceKind
+from pipesched.questions import MeasureSettings
 from pipesched.schedules.builders import build
 from pipesched.workflows.measuring import modelled_spec
 
@@ -82,9 +83,9 @@ def failure_of(fault: Fault, kind: DeviceKind) -> Failure:
 
 
 def _spec_of(fault: Fault, kind: DeviceKind) -> RunSpec:
-    settings = RunSettings(device=kind, transport="streams", timeout_s=TIMEOUT_S)
+    settings = MeasureSettings(device=kind, transport="streams", timeout_s=TIMEOUT_S, iterations=1, warmup=0)
     bounds = ((0, 1), (1, 2))  # a layer of each stage
-    spec = modelled_spec(build("1f1b", 2, 8), fault.model, bounds, 2, settings, iterations=1, warmup=0)
+    spec = modelled_spec(build("1f1b", 2, 8), fault.model, bounds, 2, settings)
     return replace(spec, inject=fault.inject)
 
 

@@ -13,12 +13,13 @@ import torch
 
 import pipesched
 from gpu_rows.card import Card
-from pipesched import CATALOGUE, Profile, RunSettings, Schedule, build
+from pipesched import CATALOGUE, Profile, Schedule, build
 from pipesched.executor.core import green_streams
 from pipesched.executor.launch import RunSpec
 from pipesched.executor.runs import Measured, RankListener, measure_on_streams
 from pipesched.profiles import Dtype
 from pipesched.profiles.models import Model, resolve_model
+from pipesched.questions import MeasureSettings
 from pipesched.schedules import Timeline
 from pipesched.schedules.ops import Compute
 from pipesched.simulator.fidelity import ErrorSplit
@@ -27,7 +28,7 @@ from pipesched.workflows.arguments import read_schedule_argument
 from pipesched.workflows.measuring import modelled_spec
 from pipesched.workflows.simulating import Setup, predict_source
 from pipesched.workflows.timelines import explain_error
-from pipesched.workflows.verifying.schedule_verification import with_buffers_of
+from pipesched.workflows.verifying.schedule_run import with_buffers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,10 @@ def num_parameters(model: str) -> int:
     return sum(parameter.numel() for layer in layers for parameter in layer.parameters())
 
 
-def settings_of(card: Card, **more: Any) -> RunSettings:
+def settings_of(card: Card, **more: Any) -> MeasureSettings:
     """Return the settings of all runs on this device."""
     dtype: Dtype = "float32" if card.is_dry else "bfloat16"
-    return RunSettings(device=card.kind, transport="streams", dtype=dtype, **more)
+    return MeasureSettings(device=card.kind, transport="streams", dtype=dtype, **more)
 
 
 @cache
@@ -165,7 +166,8 @@ def verified(card: Card, case: Case) -> Verified:
 
 
 def _verified(card: Card, case: Case) -> Verified:
-    settings, source = settings_of(card, **dict(case.settings)), read_schedule_argument(case.schedule)
+    counts = {"iterations": card.pick(3, 2), "warmup": card.pick(2, 1)}
+    settings, source = settings_of(card, **dict(case.settings), **counts), read_schedule_argument(case.schedule)
     profile = profiled(
         card.kind, settings.dtype, case.model, (max(1, case.size // 4), case.size), case.num_shares,
         splits=source.schedule.columns.splits_backward,
@@ -175,7 +177,6 @@ def _verified(card: Card, case: Case) -> Verified:
     prediction = predict_source(source, setup)
     bounds = setup.bounds_of(source)
     assert bounds is not None, "the model is measured"
-    counts = {"iterations": card.pick(3, 2), "warmup": card.pick(2, 1)}
-    measured = streamed(modelled_spec(source.schedule, case.model, bounds, case.size, settings, **counts))
+    measured = streamed(modelled_spec(source.schedule, case.model, bounds, case.size, settings))
     split = explain_error(measured.timeline, prediction.timeline).split
     return Verified(prediction.timeline, measured, split)

@@ -86,7 +86,7 @@ class _Named:
 def _spec(
     card: Card, schedule: Schedule, model: str, bounds: tuple[tuple[int, int], ...], microbatch_size: int
 ) -> RunSpec:
-    return modelled_spec(schedule, model, bounds, microbatch_size, settings_of(card), iterations=1, warmup=0)
+    return modelled_spec(schedule, model, bounds, microbatch_size, settings_of(card, iterations=1, warmup=0))
 
 
 ROW = Row("Utilisation and the tuner's choice", f"regret of at most {LIMIT:.0%}", 50.0, lines)

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from pipesched.executor import (
+    EmulationSettings,
     ExecutionError,
-    How,
+    FaultSettings,
+    Repetitions,
     RunSettings,
     cut_fault,
     epsilon_fault,
@@ -28,30 +30,22 @@ _MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class Measure(Repetitions, EmulationSettings):
     """A job that runs the lists of a schedule repeatedly and measures every op.
 
     Attributes:
         schedule: The schedule in JSON (schedules.formats.schedule_json).
         microbatch_size: Samples per micro-batch.
         emulate: Costs of stages that only take time; None to run the model.
-        how: Whether emulated stages sleep or spin.
         cluster: Cluster to emulate in JSON (`cluster_json`): device speeds, and links that delay messages; None for the
             real links.
-        iterations: Measured runs of the list, after `warmup` runs.
-        warmup: Runs before them, which are not measured.
-        is_checked: Whether a list that cannot finish is refused before it runs.
     """
 
     kind: Literal["measure"] = "measure"
     schedule: str
     microbatch_size: int = 1
     emulate: StageCosts | None = None
-    how: How = "sleep"
     cluster: str | None = None
-    iterations: int = 5
-    warmup: int = 1
-    is_checked: bool = True
 
     __pydantic_config__ = STRICT
 
@@ -113,22 +107,18 @@ Job: TypeAlias = Annotated[Measure | Train, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec(RunSettings):
+class RunSpec(RunSettings, FaultSettings):
     """One run by one process per rank: the job and its settings.
 
     Attributes:
         job: The job: measure lists, or train.
         model: The model's name, as `resolve_model` takes it; None when emulated.
         bounds: Half-open range of layers of every stage.
-        inject: Faults to inject into ranks, as `read_fault` takes them.
-        is_finite_checked: Whether NaN and infinity end the run at the first op that gives them.
     """
 
     job: Job
     model: str | None = None
     bounds: tuple[tuple[int, int], ...] = ()
-    inject: tuple[str, ...] = ()
-    is_finite_checked: bool = False
 
     __pydantic_config__ = STRICT
 
@@ -189,7 +179,8 @@ class RunSpec(RunSettings):
             if advance is not None and not schedule_spec.takes("advance"):
                 yield f"advance: got {advance} for {schedule_spec.name or 'lists'}, expected none; try avgpipe"
             return
-        yield from _count_faults(self.job, microbatch_size=(1, _MOST), iterations=(1, _MOST), warmup=(0, _MOST))
+        yield from faults(self.job)
+        yield from _count_faults(self.job, microbatch_size=(1, _MOST))
         if self.job.emulate is None:
             if self.job.cluster is not None:
                 yield "cluster: got one without emulate, expected none: the messages of a model are real"

@@ -25,6 +25,15 @@ ConvertRate: TypeAlias = Annotated[
     Description("Throughput of `compression` on a device in bytes/s (default: free).", least=1.0, panel="Network"),
 ]
 
+LayerCut: TypeAlias = Annotated[
+    str | Sequence[int] | None,
+    Description(
+        "Cut of the layers into stages: balanced (the fastest cut found that fits; default), uniform, counts "
+        "as 3,3,4, or Megatron-LM's layout, Ettt|ttt|tttL.",
+        panel="Costs",
+    ),
+]
+
 Jitter: TypeAlias = Annotated[
     float,
     Description(
@@ -35,28 +44,28 @@ JitterSeed: TypeAlias = Annotated[int, Description("Seed of the jitter.", least=
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as two of them are joined
-class CostSettings:
-    """The use of costs of layers: micro-batches, the cut into stages, and the split of the backward."""
+class CutSettings:
+    """The use of a model's layers: micro-batches, and the cut into stages."""
 
     panel: ClassVar[str] = "Costs"
 
-    partition: Annotated[
-        str | Sequence[int] | None,
-        Description(
-            "Cut of the layers into stages: balanced (the fastest cut found that fits; default), uniform, counts "
-            "as 3,3,4, or Megatron-LM's layout, Ettt|ttt|tttL."
-        ),
-    ] = None
+    partition: LayerCut = None
     microbatch_size: Annotated[
         int | None, Description("Samples per micro-batch of a model.", least=1, most=2**31 - 1)
     ] = None
-    input_share: InputShare = None
 
     @property
     def partition_text(self) -> str | None:
         """The cut as a text, or None if none is given."""
         assert self.partition is None or isinstance(self.partition, str), "a Setup and the command line have a text"
         return self.partition
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as two of them are joined
+class CostSettings(CutSettings):
+    """The use of costs of layers: micro-batches, the cut into stages, and the split of the backward."""
+
+    input_share: InputShare = None
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as two of them are joined

@@ -16,7 +16,6 @@ from .asking import asks as asks
 from .asking import documented as documented
 from .asking import plain_signature as plain_signature
 from .choices import FormatName as FormatName
-from .choices import PartitionAim as PartitionAim
 from .errors import MAX_INT64 as MAX_INT64
 from .errors import MAX_PROCESSES as MAX_PROCESSES
 from .errors import ArgumentError as ArgumentError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
 FormatName: TypeAlias = Literal[
     "schedule",
     "timeline",

@@ -38,6 +38,8 @@ class Description:
         short: Short option of the command line, as ``-p``, or None without one.
         turned_off: Description of the option of a flag that is on by default, and that the option turns off.
         panel: Heading of the option in the help, or None for the heading of its group.
+        has_option: Whether the command line has an option for the setting.
+        metavar: Placeholder of the value in the help, or None for the placeholder of its type.
     """
 
     text: str
@@ -47,6 +49,8 @@ class Description:
     short: str | None = None
     turned_off: str | None = None
     panel: str | None = None
+    has_option: bool = True
+    metavar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ class Declared:
         """Whether the setting is `Names`: schedules or builders."""
         return Names in _alternatives(self.kind)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the setting is a list of texts, and its option may be repeated."""
+        return bool(self.kind == Sequence[str])
+
     def plain(self, value: Any) -> Any:
         """Return a valid value with Python's integers, and `Counts` as a tuple."""
         if self.is_list and value is not None:
@@ -105,6 +114,9 @@ class Declared:
             return self._fault_of_integer(value)
         if float in kinds:
             return self._fault_of_number(value)
+        if self.is_repeatable:
+            are_texts = isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
+            return None if are_texts and not isinstance(value, str) else f"got {said(value)}, expected a list of texts"
         types = tuple(map(_plain_type, kinds))
         expected = " or ".join(name for kind in types for name in _names(kind))
         return None if isinstance(value, types) else f"got {said(value)}, expected {expected}"
@@ -173,9 +185,9 @@ def declaration(name: str, hint: Any, default: Any) -> Declared | None:
     return Declared(name, hint.__origin__, default, details[0]) if details else None
 
 
-def values_of(record: Any) -> dict[str, Any]:
-    """Return the declared settings of a dataclass, as keywords."""
-    return {name: getattr(record, name) for name in declared(record.__class__)}
+def values_of(record: Any, kind: type | None = None) -> dict[str, Any]:
+    """Return the declared settings of a dataclass, as keywords; `kind` is a base class, for its settings alone."""
+    return {name: getattr(record, name) for name in declared(record.__class__ if kind is None else kind)}
 
 
 def faults(record: Any) -> Iterator[str]:

@@ -112,7 +112,7 @@ def test_a_command_writes_the_same_bytes_under_other_hash_seeds(tmp_path):
 @pytest.mark.distributed
 def test_sixteen_ranks_run_on_few_cores():
     lists = pipesched.build("1f1b", 16, 16)
-    result = pipesched.run(lists, emulate=pipesched.uniform(16, forward_s=1e-3, backward_s=1e-3), iterations=1)
+    result = pipesched.run(lists, pipesched.uniform(16, forward_s=1e-3, backward_s=1e-3), iterations=1)
     assert {span.rank for span in result.timeline.spans} == set(range(16))
 
 
@@ -125,6 +125,6 @@ def test_a_training_holds_nothing_more_after_hundreds_of_steps():
             gc.collect()
             held[step] = len(gc.get_objects())
 
-    given = {"num_ranks": 2, "num_microbatches": 1, "batch_size": 1, "optimizer": "momentum"}
-    pipesched.train("mlp:layers=2,width=2", "1f1b", num_steps=501, on_step=on_step, **given)
+    lists, given = pipesched.build("1f1b", 2, 1), {"batch_size": 1, "optimizer": "momentum"}
+    pipesched.train("mlp:layers=2,width=2", lists, num_steps=501, on_step=on_step, **given)
     assert held[500] <= held[100] + 20

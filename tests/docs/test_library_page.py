@@ -45,7 +45,7 @@ def test_what_the_page_names_is_offered():
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     classes = set(re.findall(r"`([A-Z][A-Za-z]*)`", prose)) - set(dir(builtins))
     functions = set(re.findall(r"`pipesched\.([a-z_]+)\(", PAGE))
-    assert {"Plan", "Model", "RunSettings", "Device", "Compression"} <= classes
+    assert {"Plan", "Model", "ScheduleSpec", "Device", "Compression"} <= classes
     assert {"compare_runs", "of_nodes"} <= functions
     assert [name for name in sorted(classes | functions) if not hasattr(pipesched, name)] == []
 

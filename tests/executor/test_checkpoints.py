@@ -174,7 +174,8 @@ def test_a_process_that_is_killed_while_it_writes_leaves_no_checkpoint(step, wri
 
 
 def test_the_library_pauses_on_a_signal_goes_on_and_exports_a_plain_state_dict(tmp_path):
-    given = {"num_ranks": 2, "num_microbatches": 2, "batch_size": 4, "optimizer": "momentum", "lr": 0.05}
+    given = {"batch_size": 4, "optimizer": "momentum", "lr": 0.05}
+    gpipe = pipesched.build("gpipe", 2, 2)
 
     def signal_at_3(step, scores):
         if step == 3:
@@ -182,20 +183,20 @@ def test_the_library_pauses_on_a_signal_goes_on_and_exports_a_plain_state_dict(t
 
     before = signal.getsignal(signal.SIGUSR1)
     paused = pipesched.train(
-        MODEL, "gpipe", num_steps=6, checkpoint=tmp_path / "c", every=2, on_step=signal_at_3, **given
+        MODEL, gpipe, num_steps=6, checkpoint=tmp_path / "c", every=2, on_step=signal_at_3, **given
     )
     assert (paused.is_paused, len(paused.losses)) == (True, 4)
     assert signal.getsignal(signal.SIGUSR1) == before
     whole = tmp_path / "whole.safetensors"
-    result = pipesched.train(MODEL, "gpipe", num_steps=6, resume=tmp_path / "c", export=whole, **given)
-    undisturbed = pipesched.train(MODEL, "gpipe", num_steps=6, export=tmp_path / "plain.safetensors", **given)
+    result = pipesched.train(MODEL, gpipe, num_steps=6, resume=tmp_path / "c", export=whole, **given)
+    undisturbed = pipesched.train(MODEL, gpipe, num_steps=6, export=tmp_path / "plain.safetensors", **given)
     assert result.losses == undisturbed.losses
     module = build_layers(resolve_model(MODEL), 0, LAYERS, seed=0)
     module.load_state_dict(load_file(whole))
     for name, tensor in load_file(tmp_path / "plain.safetensors").items():
         assert torch.equal(tensor, module.state_dict()[name]), name
     with pytest.raises(pipesched.ArgumentError, match=re.escape("every: got 2 without `checkpoint`")):
-        pipesched.train(MODEL, "gpipe", every=2, **given)
+        pipesched.train(MODEL, gpipe, every=2, **given)
 
 
 def test_torchrun_starts_a_rank_again_from_the_newest_checkpoint(written, monkeypatch):

@@ -68,7 +68,8 @@ def test_running_means_of_the_first_replica_are_exported_either_way(name, tmp_pa
     for is_distributed in (False, True):
         files[is_distributed] = tmp_path / f"{is_distributed}.safetensors"
         pipesched.train(
-            "tests.executor.models:normed:layers=4", name, num_ranks=2, num_microbatches=4, num_steps=2, batch_size=8,
+            "tests.executor.models:normed:layers=4", ScheduleSpec(name=name, num_ranks=2, num_microbatches=4),
+            num_steps=2, batch_size=8,
             partition="uniform", is_distributed=is_distributed, export=files[is_distributed],
         )  # fmt: skip
     own, others = map(load_file, files.values())

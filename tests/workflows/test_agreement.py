@@ -9,9 +9,9 @@ pytestmark = pytest.mark.distributed
 
 PARTS = 'partition=("3,5", "5,3")[rank], lr=(0.1, 0.2)[rank]'
 CALLS = (
-    f'pipesched.run("1f1b", "mlp:width=8,layers=8", num_ranks=2, num_microbatches=2, {PARTS})',
-    'pipesched.train("digits:width=8,blocks=4", "1f1b", num_ranks=2, num_steps=2, batch_size=8, seed=rank)',
-    'len(pipesched.run("1f1b", "mlp:width=8,layers=8", num_ranks=2, num_microbatches=2, iterations=1, '
+    f'pipesched.run(pipesched.build("1f1b", 2, 2), "mlp:width=8,layers=8", {PARTS})',
+    'pipesched.train("digits:width=8,blocks=4", pipesched.build("1f1b", 2, 2), num_steps=2, batch_size=8, seed=rank)',
+    'len(pipesched.run(pipesched.build("1f1b", 2, 2), "mlp:width=8,layers=8", iterations=1, '
     'save=f"weights{rank}", timeout_s=50 + rank).losses)',
 )
 

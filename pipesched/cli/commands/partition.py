@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import NEGATIVE, in_flags
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
@@ -14,9 +15,10 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, json_answer, num_bytes, print_json, print_result
-from pipesched.profiles.partitioning import ReplicationForm
-from pipesched.schedules.formats import MAX_DEVICES, suffix_of
-from pipesched.workflows import ArgumentError, PartitionAim, given_stages, gpus_in_all, other_device, unknown_bytes
+from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize
+from pipesched.schedules.common import values_of
+from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import ArgumentError, given_stages, gpus_in_all, other_device, unknown_bytes
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -28,24 +30,9 @@ def partition(
     profile: Annotated[
         Path, typer.Argument(help="Profile (JSON), graph of PipeDream's profiler (.txt), or table of layers (CSV).")
     ],
-    workers: Annotated[
-        int,
-        typer.Option("--ranks", "-p", help="Number of ranks, a device each.", min=1, max=MAX_DEVICES),
-    ],
-    by: Annotated[
-        PartitionAim,
-        typer.Option(help="Least time with PipeDream's replicas; least time, or least memory, without replicas."),
-    ] = "replicas",
-    form: Annotated[
-        ReplicationForm, typer.Option(help="Formula of --by replicas: PipeDream's paper, or its published optimizer.")
-    ] = "paper",
-    straight: Annotated[
-        bool, typer.Option("--straight", help="Use PipeDream's formula with one device per stage.")
-    ] = False,
-    chunks: Annotated[int, typer.Option("--chunks", "-v", help="Stages per device of --by time.", min=1, max=1024)] = 1,
-    microbatch_size: Annotated[
-        int | None, typer.Option(help="Samples per micro-batch (default: the smallest of the profile).", min=1)
-    ] = None,
+    num_devices: NumDevices,
+    settings: PartitionSettings = PartitionSettings(),  # noqa: B008 -- frozen
+    microbatch_size: ProfiledSize = None,
     machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
     json: Json = False,
     out: Annotated[
@@ -57,22 +44,17 @@ def partition(
 
     Exits with 1 if a stage does not fit into its devices.
     """
-    from pipesched.workflows.planning import partition as cut
-
     check_outputs((out, (".txt", ".json")))
-    result = cut(
+    result = pipesched.partition(
         _layers(profile, microbatch_size),
-        workers,
-        machines.load(workers, "--ranks"),
-        by=by,
+        num_devices,
+        machines.load(num_devices, "--ranks"),
         microbatch_size=microbatch_size,
-        num_chunks=chunks,
-        form=form,
-        straight=straight,
+        **values_of(settings),
     )
     notes = [
         *doubts_of_table(profile),
-        *gpus_in_all(result.request.profile, workers),
+        *gpus_in_all(result.request.profile, num_devices),
         *other_device(result.request.profile, machines.machine),
         *unknown_bytes(result.request.profile),
         *given_stages(result.request.profile),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
@@ -16,9 +17,10 @@ from pipesched.cli.options.torch_options import ModelName, ModelOption, model_of
 from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
-from pipesched.executor import RunSettings
+from pipesched.executor import NumberSettings
 from pipesched.profiles.processes import LoadMeter
-from pipesched.questions import InputShare
+from pipesched.questions import EstimateSettings, InputShare, ProfiledSizes, ProfileSettings
+from pipesched.schedules.common import tuple_of, values_of
 from pipesched.workflows import busy_machine
 
 if TYPE_CHECKING:
@@ -29,59 +31,20 @@ _GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
 """The names in `profiles.io.machine_presets`, written here because loading that package takes time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerOptions(RunSettings):
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions(ProfileSettings):
     """Options for measuring layers."""
 
-    panel: ClassVar[str] = "Run"
-    microbatch_sizes: Annotated[
-        str | None,
-        typer.Option(help="Samples per micro-batch (default: 1,2,4); with --layer-costs further sizes, in proportion."),
-    ] = None
-    repeats: Annotated[int, typer.Option(help="Measured runs of a layer; the median counts.", min=1)] = 10
-    companions: Annotated[
-        int, typer.Option(help="Processes that keep other cores as busy as other ranks would.", min=0, max=1024)
-    ] = 0
-
-    pipelines: Annotated[
-        int,
-        typer.Option(
-            "--pipelines",
-            "-n",
-            help="Most parallel pipelines; measures the slowdown of a shared core.",
-            min=1,
-            max=256,
-        ),
-    ] = 1
-
-    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
-        ("microbatch_sizes", "repeats", "companions", "pipelines", "optimizer", "dtype", "device", "threads", "seed")
-    )
+    microbatch_sizes: ProfiledSizes = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOptions:
+@dataclass(frozen=True, kw_only=True)
+class GpuOptions(EstimateSettings):
     """Options for estimating layers."""
 
-    panel: ClassVar[str] = "Estimate"
     gpu: Annotated[
         str | None,
         typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}, or a file (JSON)."),
-    ] = None
-    tensor_parallel: Annotated[
-        int, typer.Option("--tensor-parallel", "--tp", help="GPUs that share every layer.", min=1, max=1024)
-    ] = 1
-    sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Share the activations between products too, by tokens.")
-    ] = False
-    selective_recompute: Annotated[
-        bool, typer.Option("--selective-recompute", help="Recompute attention, so that it keeps nothing.")
-    ] = False
-    flash_attention: Annotated[
-        bool, typer.Option("--flash-attention", help="Use FlashAttention, which keeps no whole matrix.")
-    ] = False
-    efficiency: Annotated[
-        float | None, typer.Option(help="Share of the peak FLOP/s in products of matrices (default: as measured).")
     ] = None
 
 
@@ -160,7 +123,7 @@ def _of_table(
     assert known.layer_costs is not None, "as just asked"
     from pipesched.workflows.measuring import profile_of_layers
 
-    sizes = None if layers.microbatch_sizes is None else _sizes(layers.microbatch_sizes)
+    sizes = None if layers.microbatch_sizes is None else tuple_of(layers.microbatch_sizes)
     return profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes, input_share=share)
 
 
@@ -175,41 +138,14 @@ def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> Profi
 
 
 def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
-    sizes = _sizes(options.microbatch_sizes)
     require_device(options.device)
-    from pipesched.workflows.measuring import profile as profile_model
-
     with progress_bar("profiling") as tick:
-        return profile_model(
-            model,
-            sizes,
-            repeats=options.repeats,
-            companions=options.companions,
-            pipelines=options.pipelines,
-            optimizer=options.optimizer,
-            dtype=options.dtype,
-            device=options.device,
-            threads=options.threads,
-            seed=options.seed,
-            progress=tick,
-        )
+        return pipesched.profile(model, **values_of(options), progress=tick)
 
 
 def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> ProfileMeasurement:
-    shared: dict[str, Any] = {name: getattr(options, name) for name in ("optimizer", "dtype")}
-    if options != LayerOptions(microbatch_sizes=options.microbatch_sizes, **shared):
+    shared, sizes = values_of(options, NumberSettings), options.microbatch_sizes
+    if options != LayerOptions(microbatch_sizes=sizes, **shared):
         raise InputError("profile: got --gpu, and an option of how layers are measured, expected one of them")
-    from pipesched.workflows.measuring import analytic_profile
-
-    return analytic_profile(model, microbatch_sizes=_sizes(options.microbatch_sizes), **shared, **asdict(estimate))
-
-
-def _sizes(given: str | None) -> list[int]:
-    text = given or "1,2,4"
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise InputError(f"--microbatch-sizes: got {text!r}, expected whole numbers of 1 or more; try 1,2,4")
-    return sizes
+    assert estimate.gpu is not None, "as just asked"
+    return pipesched.analytic_profile(model, estimate.gpu, sizes, **shared, **values_of(estimate))

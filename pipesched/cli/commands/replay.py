@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
@@ -35,7 +36,6 @@ def replay(
     from pipesched.schedules.formats import read_timeline
     from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
     from pipesched.workflows.arguments import ScheduleSource
-    from pipesched.workflows.timelines import replay_timeline
 
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     measured = read_timeline(file)
@@ -43,7 +43,7 @@ def replay(
     if costs != CostOptions():
         setup = costs.setup(ScheduleSource(schedule), SimulationOptions())
     with simulating(schedule):
-        result = replay_timeline(measured, setup)
+        result = pipesched.replay(measured, setup)
     said = result.table().noted(result.notes)
     if gantt is not None:
         caption = result.explanation.sentence

@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.fault_options import FaultOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_model
-from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import SlowOption, with_slow_parts
-from pipesched.cli.options.torch_options import ModelOption, TrustModel, model_of
+from pipesched.cli.options.torch_options import ModelOption, TrustModel, model_of, require_device
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.terminal import print_json, print_results, progress_bar
-from pipesched.executor import How
+from pipesched.executor import EmulationSettings, FaultSettings
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
+from pipesched.questions import CutSettings, MeasureSettings
+from pipesched.schedules.common import values_of
 from pipesched.workflows import busy_machine
 
 if TYPE_CHECKING:
-    from pipesched.executor.launch import RunSpec
     from pipesched.workflows import Table
     from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.measuring import RunResult
+    from pipesched.workflows.simulating import Setup
 
 
 @grouped
 def run(
     schedule: ScheduleOptions,
     costs: CostOptions,
-    options: RunOptions,
-    faults: FaultOptions,
+    options: MeasureSettings = MeasureSettings(),  # noqa: B008 -- frozen
+    emulation: EmulationSettings = EmulationSettings(),  # noqa: B008
+    faults: FaultSettings = FaultSettings(),  # noqa: B008
     given: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="Model to run, as for 'profile'; none: emulate the costs."),
@@ -47,7 +49,6 @@ def run(
     model: ModelOption = None,
     trust_model: TrustModel = False,
     slow: SlowOption = None,
-    how: Annotated[How, typer.Option(help="Behaviour of emulated stages: they sleep, or are busy.")] = "sleep",
     job: Annotated[
         Path | None, typer.Option(help="Write only the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
@@ -80,28 +81,31 @@ def run(
             "it out, or see 'pipesched simulate'"
         )
     source = schedule.source()
-    loaded = source.schedule
-    from pipesched.executor.launch import job_to_json
-    from pipesched.executor.runs import launch
-    from pipesched.simulator.views import RunDetails
-    from pipesched.workflows.measuring import result_of
-
-    if job is None:
-        options.require_possible()
-        computes = model is not None or how == "busy"
-        notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
-        fork_client.prepare(options.device)
-    faults.require_there(loaded, loaded.num_microbatches, options.warmup + options.iterations)
-    spec = faults.applied(_spec(source, costs, options, model, how, slow or ()))
+    loaded, stages = source.schedule, _stages(source, costs, options, model, slow or ())
+    asked = values_of(options) | values_of(emulation) | values_of(faults)
+    if model is None:
+        asked["compression"] = None  # the setup has it
+    else:
+        asked |= {"profile": costs.profile} | values_of(costs, CutSettings)
     if job is not None:
-        emit(job_to_json(spec), job)
+        from pipesched.executor.launch import job_to_json
+        from pipesched.workflows.measuring import run_job
+
+        emit(job_to_json(run_job(source, stages, **asked)), job)
         return
+    require_device(options.device)
+    computes = model is not None or emulation.how == "busy"
+    notes = doubts_of_machine(loaded.num_ranks, options, meter) if computes else busy_machine(meter.others(), 1)
+    measure = pipesched.run  # loads torch, which may be missing, before a process is started
+    fork_client.prepare(options.device)
     with progress_bar(f"running {loaded.name}") as tick:
-        result = result_of(source, launch(spec, tick), None if model is None else costs.profile)
+        result = measure(source, stages, **asked, progress=tick)
     notes += result.notes
     judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
     said = _tables(result, [*judged, *costs.shares(loaded), *notes])
     if out is not None:
+        from pipesched.simulator.views import RunDetails
+
         details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
         write_timeline(result.timeline, out, details, _below(said))
     if json:
@@ -121,31 +125,22 @@ def _below(tables: Sequence[Table]) -> list[str]:
     return [line for table in tables for line in table.lines(())]
 
 
-def _spec(
-    source: ScheduleSource, costs: CostOptions, options: RunOptions, model: str | None, how: How, slow: Sequence[str]
-) -> RunSpec:
-    """Return the run of a model, or of its emulation."""
-    from pipesched.workflows.measuring import prepare_emulation, prepare_run
+def _stages(
+    source: ScheduleSource, costs: CostOptions, options: MeasureSettings, model: str | None, slow: Sequence[str]
+) -> str | Setup:
+    """Return the model to run, or the setup to emulate."""
     from pipesched.workflows.simulating import Setup
 
-    if model is None and not costs.are_given:
+    if model is not None:
+        by_hand = costs.sources.keys() - {"--profile"}
+        if by_hand:
+            raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected one or the other; leave one out")
+        return model
+    if not costs.are_given:
         raise InputError(
             "run: got neither MODEL nor costs, expected one; try 'run mlp', or to emulate --uniform f=10ms,b=20ms"
         )
-    if model is None:
-        is_given = costs.machines.are_given or slow
-        cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None
-        setup = Setup(
-            costs=costs.source(source.schedule, source.plan),
-            cluster=cluster,
-            microbatch_size=costs.microbatch_size,
-            partition=costs.partition,
-            input_share=costs.input_share,
-            compression=options.compression,
-        )
-        return prepare_emulation(source, setup, options, how=how, **options.counts())
-    by_hand = costs.sources.keys() - {"--profile"}
-    if by_hand:
-        raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected one or the other; leave one out")
-    cut: dict[str, Any] = {"microbatch_size": costs.microbatch_size, "partition": costs.partition}
-    return prepare_run(source, model, options, profile=costs.profile, **cut, **options.counts())
+    is_given = costs.machines.are_given or slow
+    cluster = with_slow_parts(costs.load_cluster(source.schedule), slow) if is_given else None
+    given = costs.source(source.schedule, source.plan)
+    return Setup(given, cluster, compression=options.compression, **values_of(costs))

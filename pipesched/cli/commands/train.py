@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.options.common_options import OUTPUT, Json, out_option
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
-from pipesched.cli.options.fault_options import FaultOptions
+from pipesched.cli.options.forecasts import TrainingOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.planned_run import planned_training
+from pipesched.cli.options.planned_run import planned_model
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import ModelName, ModelOption, TrustModel, load_model, model_of
-from pipesched.cli.options.train_options import TrainOptions
+from pipesched.cli.options.torch_options import ModelName, ModelOption, TrustModel, load_model, model_of, require_device
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.live_training import live
 from pipesched.cli.output.memory_lines import device_limit_lines
@@ -30,16 +29,16 @@ from pipesched.cli.terminal import complain, print_json, print_lines, seconds
 from pipesched.executor import PAUSED
 from pipesched.executor.launch import fork_client
 from pipesched.profiles.processes import LoadMeter
+from pipesched.questions import TrainSettings
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.analysis import readable_reason
 from pipesched.workflows import unjudged_limit
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import CheckpointSettings
-    from pipesched.executor.training import AdvanceTrials, Scores, Trained
-    from pipesched.profiles.models import Model
-    from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
-    from pipesched.workflows.training import TrainingForecast
+    from pipesched.executor.training import AdvanceTrials, Scores
+    from pipesched.schedules.transforms import ScheduleSpec
+    from pipesched.workflows.training import Training, TrainingForecast, TrainingResult
 
 
 @grouped
@@ -47,8 +46,7 @@ def train(
     context: typer.Context,
     schedule: ScheduleOptions,
     costs: CostOptions,
-    options: TrainOptions,
-    faults: FaultOptions,
+    options: TrainSettings = TrainSettings(),  # noqa: B008 -- frozen
     given: ModelName = None,
     model: ModelOption = None,
     trust_model: TrustModel = False,
@@ -62,12 +60,6 @@ def train(
     ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Write loss and accuracy of every step, a line each: .jsonl.")
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=OUTPUT, help="Write the final weights of the whole model, as one state dict: .safetensors."
-        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the losses against steps and predicted time: .png, .svg or .pdf.")
@@ -87,106 +79,110 @@ def train(
     has_checkpoints = job is None and (options.checkpoint is not None or options.resume is not None)
     context.with_resource(pause_requests(has_checkpoints=has_checkpoints))  # also heard while costs are measured
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows.training import require_own_folder
 
-    meter = LoadMeter()
+    meter, export = LoadMeter(), None if options.export is None else Path(options.export)
     check_outputs((job, JSON), (log, (".jsonl",)), (export, (".safetensors",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None:
-        _require_alone([log, export, plot, out], costs.machines.memory_limit)
-    model = model_of(given, model)
-    model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
-    checkpoints = options.checkpoints()
-    if job is None:
-        options.require_possible()
-        require_own_folder(checkpoints)
-    schedule_specs = [options.begun(schedule_spec) for schedule_spec in _schedule_specs(schedule, compare)]
-    _require_one_run(schedule_specs, options, export)
-    _require_faults(faults, schedule_specs, options, is_job=job is not None)
-    from pipesched.workflows.arguments import require_epsilon, require_followed
-    from pipesched.workflows.training import summarize_training
-
-    if all(schedule_spec.lists is None for schedule_spec in schedule_specs):
-        require_followed({schedule_spec.name: schedule_spec.traits for schedule_spec in schedule_specs}, options)
-    require_epsilon([schedule_spec.traits for schedule_spec in schedule_specs], options)
-    from pipesched.cli.options.forecasts import make_forecasts
-    from pipesched.cli.output.training_table import print_outcomes
-    from pipesched.profiles.models import draw_batch
-    from pipesched.profiles.processes import prints_to_stderr
-
-    built = load_model(model)
-    with prints_to_stderr():
-        draw_batch(built, 1, options.seed)  # missing data are found before anything is done
+        _require_alone([log, export, plot, out], options, costs.machines.memory_limit)
+    asked = _asked(schedule, model_of(given, model), trust_model, compare, costs, options)
+    asked.require_possible()
     if job is not None:
-        emit(_job(schedule_specs, built, costs, options, checkpoints, faults), job)
+        from pipesched.executor.launch import job_to_json
+
+        if len(asked.schedules) != 1:
+            raise InputError(f"--job: got {len(asked.schedules)} schedules, expected one; write a job for each")
+        emit(job_to_json(asked.job().spec), job)
         return
-    forecasts, origin = make_forecasts(schedule_specs, built, costs, options)
+    from pipesched.workflows.training import require_trainable
+
+    require_device(options.device)
+    require_trainable(options)
+    trainings, origin = asked.predicted()
+    forecasts = [training.forecast for training in trainings if training.forecast is not None]
+    checkpoints = trainings[0].checkpoints
     _require_fitting(forecasts)
     judged = ((forecast.cluster, forecast.rank_to_device, forecast.costs.has_bytes) for forecast in forecasts)
     notes = list(dict.fromkeys(note for parts in judged for note in unjudged_limit(*parts)))
     notes += _steps_before(checkpoints)
-    if options.distributed:
+    if options.is_distributed:
         num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
         notes += doubts_of_machine(num_ranks, options, meter)
         fork_client.prepare(options.device)
-    runs = _train(forecasts, built, options, faults, log, costs.machines.limit_bytes(), checkpoints, export)
-    results = list(runs)
-    _leave_if_paused(results[0], forecasts[0].run, options.steps, checkpoints)
-    notes += [] if export is None or results[0].diverged is None else [f"{export} was not written: the run diverged"]
-    outcomes = [
-        summarize_training(forecast.run.name, forecast, trained, options.steps, target_loss)
-        for forecast, trained in zip(forecasts, results, strict=True)
-    ]
+    results = list(_train(trainings, log))
+    _leave_if_paused(results[0], trainings[0])
+    notes += [] if export is None or results[0].diverged_at is None else [f"{export} was not written: the run diverged"]
+    outcomes = [result.summary(target_loss) for result in results]
     if plot is not None:
-        _plot(forecasts, results, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
+        from pipesched.simulator.views import draw_curves
+
+        title = f"{asked.model.name}, {options.optimizer}, lr {options.lr:g}"
+        draw_curves([result.curve for result in results], plot, title, target_loss)
     if out is not None:
         emit(table_text([outcome.to_row() for outcome in outcomes], suffix_of(out)), out)
-    ahead = {
-        forecast.run.name: result.ahead
-        for forecast, result in zip(forecasts, results, strict=True)
-        if result.ahead is not None
-    }
+    ahead = {result.schedule: result.trained.ahead for result in results if result.trained.ahead is not None}
     if json:
         data: dict[str, object] = {
-            "model": built.name,
+            "model": asked.model.name,
             "costs": origin,
             "runs": [outcome.to_row() for outcome in outcomes],
         }
-        data |= {"ahead": {name: asdict(forecast) for name, forecast in ahead.items()}} if ahead else {}
+        data |= {"ahead": {name: asdict(trials) for name, trials in ahead.items()}} if ahead else {}
         print_json("train", data, notes)
         return
     limits = dict.fromkeys(line for forecast in forecasts for line in _limit_lines(costs, forecast))
+    from pipesched.cli.output.training_table import print_outcomes
+
     print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
     print_lines(notes)
     _print_ahead(ahead)
 
 
-def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
-    """Refuse other outputs, and predictions, beside --job."""
+def _require_alone(outputs: Sequence[Path | None], options: TrainSettings, limit: str | None) -> None:
+    """Refuse other outputs, restarts and predictions beside --job."""
     if any(output is not None for output in outputs):
         raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
     if limit is not None:
         raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+    if options.restarts:
+        raise InputError("--job: got --restarts too, expected none: torchrun has restarts of its own; leave it out")
 
 
-def _require_one_run(schedule_specs: Sequence[ScheduleSpec], options: TrainOptions, export: Path | None) -> None:
-    """Refuse options for one run if several are compared."""
-    given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": export}
+def _asked(
+    schedule: ScheduleOptions,
+    model: str | None,
+    trusts: bool,
+    compare: str | None,
+    costs: CostOptions,
+    options: TrainSettings,
+) -> TrainingOptions:
+    """Return the runs of the options; a plan gives the model."""
+    plan = schedule.read_plan()
+    if plan is not None:
+        from pipesched.workflows.arguments import require_as_planned
+
+        model = planned_model(plan, model, "MODEL", trusts=trusts)
+        require_as_planned(plan, compare=compare)
+        return TrainingOptions(load_model(model), [plan], costs, options)
+    if model is None:
+        raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
+    schedule_specs = _schedule_specs(schedule, compare)
+    given = {"checkpoint": options.checkpoint, "resume": options.resume, "export": options.export}
     for name, value in given.items():
         if value is not None and len(schedule_specs) != 1:
             raise InputError(f"--{name}: got {value} for {len(schedule_specs)} schedules, expected one; use --schedule")
+    return TrainingOptions(load_model(model), schedule_specs, costs, options)
 
 
-def _leave_if_paused(
-    trained: Trained, run: TrainingRun, num_steps: int, checkpoints: CheckpointSettings | None
-) -> None:
+def _leave_if_paused(result: TrainingResult, training: Training) -> None:
     """End the command if a signal ended the run after a checkpoint."""
-    if checkpoints is None or not trained.is_paused:
+    checkpoints = training.checkpoints
+    if checkpoints is None or not result.is_paused:
         return
-    steps = len(trained.steps)
-    how = ", drained before its time" if run.flush_steps is None and steps % checkpoints.every else ""
-    complain(f"paused after {steps} of {num_steps} steps{how}; try --resume {checkpoints.folder} to go on")
+    steps = len(result.losses)
+    how = ", drained before its time" if training.run.flush_steps is None and steps % checkpoints.every else ""
+    complain(f"paused after {steps} of {result.num_steps} steps{how}; try --resume {checkpoints.folder} to go on")
     raise typer.Exit(PAUSED)
 
 
@@ -223,27 +219,6 @@ def _require_fitting(forecasts: list[TrainingForecast]) -> None:
         raise typer.Exit(NEGATIVE)
 
 
-def _as_planned(
-    context: typer.Context,
-    schedule: ScheduleOptions,
-    model: str | None,
-    trusts: bool,
-    compare: str | None,
-    costs: CostOptions,
-    options: TrainOptions,
-) -> tuple[str, CostOptions, TrainOptions]:
-    """Return the model, costs and options, taken from the plan if there is one."""
-    plan = schedule.read_plan()
-    if plan is None:
-        if model is None:
-            raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
-        return model, costs, options
-    source = context.get_parameter_source("batch_size")
-    is_given = source is not None and source.name == "COMMANDLINE"
-    batch_size = options.batch_size if is_given else None
-    return planned_training(plan, model, costs, options, batch_size=batch_size, compare=compare, trusts=trusts)
-
-
 def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpec]:
     if compare is None:
         return [schedule.schedule_spec()]
@@ -255,74 +230,19 @@ def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[Sche
     return [options.schedule_spec() for options in options_of_each(names, schedule).values()]
 
 
-def _require_faults(
-    faults: FaultOptions, schedule_specs: Sequence[ScheduleSpec], options: TrainOptions, *, is_job: bool
-) -> None:
-    """Refuse faults that cannot occur on any rank of one of the runs, or would hit this process."""
-    if not faults.inject:
-        return
-    if not options.distributed and not is_job:
-        raise InputError(
-            f"--inject: got {faults.inject[0]}, expected --distributed with it, or --job: all ranks are in this "
-            "process; add one"
-        )
-    for run in (schedule_spec.run(options.steps) for schedule_spec in schedule_specs):
-        faults.require_there(run.beginning(1), run.microbatches_per_step, options.steps)
-
-
-def _job(
-    schedule_specs: list[ScheduleSpec],
-    model: Model,
-    costs: CostOptions,
-    options: TrainOptions,
-    checkpoints: CheckpointSettings | None,
-    faults: FaultOptions,
-) -> str:
-    """Return the job of one training run, as JSON."""
-    from pipesched.cli.options.forecasts import training_bounds
-    from pipesched.executor.launch import job_to_json
-
-    if len(schedule_specs) != 1:
-        raise InputError(f"--job: got {len(schedule_specs)} schedules, expected one; write a job for each")
-    bounds = training_bounds(schedule_specs[0], model, costs, options)
-    return job_to_json(faults.applied(options.spec(schedule_specs[0], model, bounds, checkpoints=checkpoints)))
-
-
-def _train(
-    forecasts: list[TrainingForecast],
-    model: Model,
-    options: TrainOptions,
-    faults: FaultOptions,
-    log: Path | None,
-    limit_bytes: int | None,
-    checkpoints: CheckpointSettings | None,
-    export: Path | None,
-) -> Iterator[Trained]:
+def _train(trainings: Sequence[Training], log: Path | None) -> Iterator[TrainingResult]:
     """Train under one schedule after the other."""
     from pipesched.executor.training import step_line
-    from pipesched.workflows.training import trained_by
 
-    with _logging(log) as write, live([forecast.run.name for forecast in forecasts], options.steps) as show:
-        for forecast in forecasts:
-            num_samples = forecast.run.pipelines * options.batch_size
+    names, num_steps = [training.run.name for training in trainings], trainings[0].question.num_steps
+    with _logging(log) as write, live(names, num_steps) as show:
+        for training in trainings:
 
-            def on_step(
-                step: int, scores: Scores, name: str = forecast.run.name, num_samples: int = num_samples
-            ) -> None:
-                write(step_line(name, step, scores, num_samples))
-                show(name, step, scores)
+            def on_step(step: int, scores: Scores, training: Training = training) -> None:
+                write(step_line(training.run.name, step, scores, training.samples_per_step))
+                show(training.run.name, step, scores)
 
-            spec = options.spec(forecast.schedule_spec, model, forecast.bounds, limit_bytes, checkpoints)
-            spec = faults.applied(spec)
-            yield trained_by(
-                spec,
-                model,
-                on_step,
-                is_distributed=options.distributed,
-                export=export,
-                restarts=options.restarts,
-                on_restart=lambda error, steps: complain(f"{error}; starting again after {steps} steps"),
-            )
+            yield training.train(on_step, lambda error, steps: complain(f"{error}; starting again after {steps} steps"))
 
 
 @contextmanager
@@ -333,21 +253,3 @@ def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     with path.open("w", encoding="utf-8", buffering=1) as file:
         yield lambda line: print(jsonlib.dumps(line, allow_nan=False), file=file)
-
-
-def _plot(
-    forecasts: list[TrainingForecast], results: list[Trained], path: Path, title: str, target_loss: float | None
-) -> None:
-    from pipesched.simulator.views import Curve, draw_curves
-
-    curves = [
-        Curve(
-            forecast.run.name,
-            tuple(scores.loss for scores in trained.steps),
-            tuple(forecast.time.at_s(step) for step in range(len(trained.steps))),
-            has_diverged=trained.diverged is not None,
-            batches=forecast.run.pipelines,
-        )
-        for forecast, trained in zip(forecasts, results, strict=True)
-    ]
-    draw_curves(curves, path, title, target_loss)

@@ -27,6 +27,7 @@ from pipesched.cli.output.tune_print import (
     result_to_dict,
 )
 from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
+from pipesched.executor import Repetitions
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import TuneSettings
 from pipesched.schedules.common import values_of
@@ -128,8 +129,7 @@ def tune(
 
 def _how(runs: RunOptions) -> dict[str, Any]:
     """Return the arguments of the library for runs."""
-    counts = {"iterations": runs.iterations, "warmup": runs.warmup, "is_checked": not runs.no_check}
-    return {"run_settings": runs, **counts}
+    return {"run_settings": runs, **values_of(runs, Repetitions)}
 
 
 def _verdict(result: TuneResult, count: int, runs: RunOptions) -> Verdict | None:

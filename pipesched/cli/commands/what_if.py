@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import pipesched
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import Json, Seed, out_option
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.key_values import number, pairs
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
@@ -19,7 +20,8 @@ from pipesched.cli.options.simulation_options import slow_part
 from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar
-from pipesched.simulator.analysis import Slowness
+from pipesched.questions import WhatIfSettings
+from pipesched.schedules.common import values_of
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -32,9 +34,6 @@ _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?"
 def what_if(
     run: Annotated[str, typer.Argument(help="Measured Timeline; further ones, as run.json,other.json, add costs.")],
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
-    partition: Annotated[
-        str | None, typer.Option(help="Other layers of each stage, with --profile: balanced, uniform, or 3,3,4.")
-    ] = None,
     link: Annotated[
         str | None,
         typer.Option(help="Other links: bandwidth=x2, latency=x0.5, or latency=10us,bandwidth=10GB/s."),
@@ -46,21 +45,11 @@ def what_if(
     heal: Annotated[
         list[int] | None, typer.Option(help="Slow device of the run that becomes as fast as its peers; repeatable.")
     ] = None,
-    slowness: Annotated[
-        Slowness | None,
-        typer.Option(help="Cause if a stage takes longer than its peers and the run does not show it."),
-    ] = None,
     cluster: Annotated[
         Path | None, typer.Option(help="Machines of the run (JSON; default: message times from the run).")
     ] = None,
     known: RunCostOptions = RunCostOptions(),  # noqa: B008
-    input_share: Annotated[
-        float, typer.Option(help="Share of B that I takes if neither the runs nor a profile give it.", min=0, max=1)
-    ] = 0.5,
-    draws: Annotated[
-        int, typer.Option(help="Predictions with seconds drawn from the measured ones, for the interval.", min=1)
-    ] = 100,
-    seed: Seed = 0,
+    settings: WhatIfSettings = WhatIfSettings(),  # noqa: B008
     gantt: Annotated[Path | None, typer.Option(help="Draw the run and the change: .png, .svg, .pdf or .html.")] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the output of --json: .json.")] = None,
@@ -75,21 +64,9 @@ def what_if(
     check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     runs = run_files(run, "run")
     asked = _asked(schedule, runs) | _links(link) | _slow(slow or ())
-    from pipesched.workflows.what_if import what_if
-
     with progress_bar("predicting") as tick:
-        answer = what_if(
-            runs,
-            **asked,
-            partition=partition,
-            heal=heal or (),
-            slowness=slowness,
-            cluster=cluster,
-            **known.keywords(),
-            input_share=input_share,
-            draws=draws,
-            seed=seed,
-            progress=tick,
+        answer = pipesched.what_if(
+            runs, **asked, heal=heal or (), cluster=cluster, **known.keywords(), **values_of(settings), progress=tick
         )
     notes = [*answer.notes, *doubts_of_table(known.layer_costs)]
     said = answer.table().noted(notes)

@@ -2,8 +2,7 @@ from .common_options import Json as Json
 from .common_options import Seed as Seed
 from .common_options import out_option as out_option
 from .cost_options import CostOptions as CostOptions
-from .forecasts import make_forecasts as make_forecasts
-from .forecasts import training_bounds as training_bounds
+from .forecasts import TrainingOptions as TrainingOptions
 from .key_values import number as number
 from .machine_options import MachineOptions as MachineOptions
 from .option_groups import grouped as grouped
@@ -11,7 +10,6 @@ from .plain_reading import with_plain_readers as with_plain_readers
 from .plain_values import plain_value as plain_value
 from .plan_options import ModelOptions as ModelOptions
 from .planned_run import planned_model as planned_model
-from .planned_run import planned_training as planned_training
 from .schedule_list import options_of_each as options_of_each
 from .schedule_list import schedule_names as schedule_names
 from .schedule_options import ScheduleOptions as ScheduleOptions
@@ -24,6 +22,5 @@ from .torch_options import TrustModel as TrustModel
 from .torch_options import load_model as load_model
 from .torch_options import model_of as model_of
 from .torch_options import require_gpu as require_gpu
-from .train_options import TrainOptions as TrainOptions
 from .tune_options import TunedModel as TunedModel
 from .uniform_costs import uniform_costs as uniform_costs

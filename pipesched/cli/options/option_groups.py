@@ -61,8 +61,11 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(group: Any) -> Mapping[str, str | None]:
-    """Return the fields that are options, with their help if the group has its own."""
-    shown: Mapping[str, str | None] = getattr(group, "shown", {field.name: None for field in fields(group)})
+    """Return the fields that are options, with their help if the group has its own; its own fields come first."""
+    hidden = {name for name, setting in declared(group).items() if not setting.description.has_option}
+    names = {field.name for field in fields(group)} - hidden
+    ordered = [name for base in group.__mro__ for name in inspect.get_annotations(base) if name in names]
+    shown: Mapping[str, str | None] = getattr(group, "shown", dict.fromkeys(ordered))
     return shown
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
 
 if TYPE_CHECKING:
-    from pipesched.cli.options.cost_options import CostOptions
-    from pipesched.cli.options.train_options import TrainOptions
     from pipesched.profiles.io import Plan
 
 
@@ -39,38 +36,3 @@ def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -
     name = trusted(plan.model) if trusts or model is not None else plan.model
     require_trusted(name)
     return name
-
-
-def planned_training(
-    plan: Plan,
-    model: str | None,
-    costs: CostOptions,
-    options: TrainOptions,
-    *,
-    batch_size: int | None,
-    compare: str | None,
-    trusts: bool,
-) -> tuple[str, CostOptions, TrainOptions]:
-    """Return the model, costs and options of training as planned.
-
-    Args:
-        plan: The plan.
-        model: The user's own model, if any.
-        costs: Costs of the prediction.
-        options: Options of the training.
-        batch_size: The user's own samples per step, if any.
-        compare: The user's own schedules, if any.
-        trusts: Whether the plan may name code to import.
-
-    Raises:
-        ArgumentError: The options contradict the plan.
-        ProfileError: The plan is not trusted.
-    """
-    from pipesched.workflows.arguments import partition_text, require_as_planned
-
-    name = planned_model(plan, model, "MODEL", trusts=trusts)
-    require_as_planned(
-        plan, compression=options.compression, batch_size=batch_size, partition=costs.partition, compare=compare
-    )
-    chosen = replace(options, batch_size=plan.batch_size, compression=plan.compression)
-    return name, replace(costs, partition=partition_text(plan.partition)), chosen

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
-
-import typer
+from typing import TYPE_CHECKING
 
 from pipesched.cli.options.torch_options import require_device
 from pipesched.cli.terminal import progress_bar
-from pipesched.executor import RunSettings
+from pipesched.executor import LayerSettings
+from pipesched.questions import MeasureSettings
+from pipesched.schedules.common import values_of
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -20,20 +20,9 @@ _PASSES, _REPEATS, _WARMUP = 3, 4, 1
 """Short profiles behind each median, measured runs of a layer in each, and warm-up runs before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(RunSettings):
-    """The settings of a run, and its number of iterations, for any schedule."""
-
-    panel: ClassVar[str] = "Run"
-    iterations: Annotated[int, typer.Option(help="Measured runs of the list; the median counts.", min=1)] = 5
-    warmup: Annotated[int, typer.Option(help="Runs before the measured ones.", min=1)] = 1
-    no_check: Annotated[bool, typer.Option("--no-check", help="Run a list that the checker refuses.")] = False
-
-    shown: ClassVar[dict[str, str | None]] = {
-        **dict.fromkeys(("optimizer", "lr", "dtype", "device", "transport", "has_green_contexts")),
-        **dict.fromkeys(("backend", "threads", "iterations", "warmup", "timeout_s", "no_check", "is_pinned")),
-        **dict.fromkeys(("prediction", "compression", "averaging", "seed")),
-    }
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(MeasureSettings):
+    """The settings of a measured run, for commands that profile a model first."""
 
     def require_possible(self) -> None:
         """Refuse settings that this machine cannot run.
@@ -75,17 +64,9 @@ class RunOptions(RunSettings):
                 repeats=_REPEATS,
                 warmup=_WARMUP,
                 passes=_PASSES,
-                optimizer=self.optimizer,
-                dtype=self.dtype,
-                device=self.device,
-                threads=self.threads,
                 companions=num_companions(num_ranks, self.device),
                 pipelines=num_sharing(num_pipelines, self.device),
-                seed=self.seed,
                 splits=splits,
                 progress=tick,
+                **values_of(self, LayerSettings),
             ).profile
-
-    def counts(self) -> dict[str, Any]:
-        """Return the numbers of iterations, and whether lists are checked before: fields of `Measure`."""
-        return {"iterations": self.iterations, "warmup": self.warmup, "is_checked": not self.no_check}

@@ -13,8 +13,8 @@ from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError, in_flags
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.schedule_list import schedule_names
-from pipesched.executor import RunSettings
-from pipesched.schedules.common import MAX_NUMBER, Declared, declared, option_name, tuple_of
+from pipesched.questions import MeasureSettings
+from pipesched.schedules.common import MAX_NUMBER, Declared, declared, tuple_of
 
 
 def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any, object]:
@@ -35,11 +35,13 @@ def setting_option(setting: Declared, help_text: str | None = None) -> tuple[Any
     option = typer.Option(
         *names,
         help=in_flags(help_text or description.text),
-        metavar="N,N" if setting.is_list else None,
+        metavar="N,N" if setting.is_list else description.metavar,
         min=None if is_text else description.least,
         max=None if is_text else description.most,
         rich_help_panel=description.panel,
     )
+    if setting.is_repeatable:
+        return Annotated[list[str] | None, option], None
     return Annotated[_option_kind(setting), option], default
 
 
@@ -63,13 +65,14 @@ def read_setting(setting: Declared, value: Any) -> Any:
     if setting.is_list and isinstance(value, str):
         least, most = setting.description.least, setting.description.most
         return counts(value, setting.option, int(least or 0), int(most or MAX_NUMBER))
+    if setting.is_repeatable:
+        return tuple(value or ())
     return parse_bytes(value, setting.option) if is_size(setting) and isinstance(value, str) else value
 
 
 def setting_words(name: str, value: object) -> list[str]:
-    """Return the words of a command line for a setting of a run, or another option, that is not the default."""
-    setting = declared(RunSettings).get(name)
-    option = option_name(name) if setting is None else setting.option
+    """Return the words of a command line for a setting of a measured run that is not the default."""
+    option = declared(MeasureSettings)[name].option
     return [option] if isinstance(value, bool) else [option, str(value)]
 
 

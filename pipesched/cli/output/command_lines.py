@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.setting_options import setting_words
-from pipesched.cli.options.train_options import TrainOptions
+from pipesched.questions import OF_PROCESSES, TrainSettings
+from pipesched.schedules.common import values_of
 
 if TYPE_CHECKING:
     from pipesched.cli.options.tune_options import TunedModel
@@ -45,7 +46,7 @@ class CommandLines:
         batch = ["--batch-size", str(self.problem.batch_size)]
         return {
             "run": _line("run", *schedule, "--model", model, *cut, *sized, *self._options(setting, RunOptions)),
-            "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainOptions)),
+            "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainSettings)),
         }
 
     def warnings(self) -> list[str]:
@@ -63,13 +64,12 @@ class CommandLines:
         words += [word for name, value in setting.parameters.items() for word in ("--set", f"{name}={value}")]
         return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
 
-    def _options(self, setting: Setting, kind: type[RunOptions | TrainOptions]) -> list[str]:
+    def _options(self, setting: Setting, kind: type[RunOptions | TrainSettings]) -> list[str]:
         """Return the options that `kind` shares, if they differ from their defaults."""
         untold = set(_NOT_TUNED) if setting.num_pipelines == 1 else {"prediction"}
-        untold |= {"backend"} if kind is TrainOptions else set()  # it trains in one process
-        told = kind.shown.keys() - untold
-        default = RunOptions()
-        values = {name: getattr(self.runs, name) for name in self.runs.shown if name in told}
+        untold |= set(OF_PROCESSES) if kind is TrainSettings else set()  # it trains in one process
+        default, shared = RunOptions(), {field.name for field in fields(kind)} - untold
+        values = {name: value for name, value in values_of(self.runs).items() if name in shared}
         given = {name: value for name, value in values.items() if value != getattr(default, name)}
         return [word for name, value in given.items() for word in setting_words(name, value)]
 

@@ -15,12 +15,10 @@ from .cost_arguments import read_costs_argument as read_costs_argument
 from .cost_arguments import read_microbatch_size as read_microbatch_size
 from .cost_arguments import read_profile_argument as read_profile_argument
 from .model_arguments import ModelArgument as ModelArgument
-from .model_arguments import RunKeywords as RunKeywords
 from .model_arguments import cut_model as cut_model
 from .model_arguments import name_for_processes as name_for_processes
 from .model_arguments import read_model_argument as read_model_argument
 from .model_arguments import read_profile_of as read_profile_of
-from .model_arguments import read_settings as read_settings
 from .model_arguments import require_epsilon as require_epsilon
 from .model_arguments import require_followed as require_followed
 from .model_arguments import require_possible as require_possible

@@ -6,56 +6,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
-from pipesched.executor import Averaging, RunSettings, TransportKind, epsilon_fault, stream_fault
-from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
+from pipesched.executor import RunSettings, epsilon_fault, stream_fault
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
-from pipesched.schedules import PredictionRule, ScheduleTraits
-from pipesched.schedules.common import shown
+from pipesched.schedules import ScheduleTraits
 from pipesched.schedules.formats import require_folder
-from pipesched.workflows import ArgumentError, is_rank, require_kind, require_settings
+from pipesched.workflows import ArgumentError, is_rank, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
 ModelArgument: TypeAlias = Model | str | Callable[[], Any]
 """A model, its name, or a function of a module that returns one, with its arguments as a partial of keywords."""
-
-
-class RunKeywords(TypedDict, total=False):
-    """Keywords for running a model under any schedule; `RunSettings` documents each and its default."""
-
-    optimizer: OptimizerName
-    lr: float
-    seed: int
-    prediction: PredictionRule | None
-    dtype: Dtype
-    device: DeviceKind
-    transport: TransportKind
-    has_green_contexts: bool
-    backend: Backend
-    compression: MessagePrecision | None
-    averaging: Averaging
-    threads: int
-    timeout_s: float
-    is_pinned: bool
-    save: str | None
-
-
-def read_settings(keywords: RunKeywords) -> RunSettings:
-    """Return the settings of a run.
-
-    Raises:
-        ArgumentError: A keyword is unknown, or its value is invalid or out of range.
-    """
-    for name, value in keywords.items():
-        if name not in RunKeywords.__annotations__:
-            raise ArgumentError(f"{name}: got {shown(value)}, but there is no such argument; see RunSettings")
-    settings = RunSettings(**keywords)
-    require_settings(settings)
-    return settings
 
 
 def read_model_argument(model: ModelArgument) -> Model:

@@ -13,10 +13,12 @@ from .planned_run import PlannedRun as PlannedRun
 from .profile_result import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
 from .run_profiles import profile_from_runs as profile_from_runs
+from .run_result import RunResult as RunResult
+from .run_result import result_of as result_of
+from .run_specs import RunQuestion as RunQuestion
 from .run_specs import modelled_spec as modelled_spec
-from .run_specs import prepare_emulation as prepare_emulation
-from .run_specs import prepare_run as prepare_run
-from .running import RunResult as RunResult
+from .run_specs import spec_of as spec_of
+from .run_specs import with_faults as with_faults
 from .running import measured as measured
-from .running import result_of as result_of
 from .running import run as run
+from .running import run_job as run_job

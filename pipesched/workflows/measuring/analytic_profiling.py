@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
-from pipesched.profiles import Dtype, OptimizerName, ProfileError
+from pipesched.executor import NumberSettings
+from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.costs import GptExecution, GptShape, gpt_profile
 from pipesched.profiles.io import gpu_names, load_gpu, read_arguments
+from pipesched.questions import USUAL_SIZES, EstimateSettings, ProfiledSizes
+from pipesched.schedules.common import tuple_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import (
     ArgumentError,
-    require_at_least,
+    asks,
     require_choice,
-    require_each_at_least,
-    require_flag,
     require_kind,
     require_rate,
+    require_settings,
     whole_attention,
 )
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
-_MOST_SAMPLES = 2**31 - 1
-"""Most samples of a micro-batch that a file holds."""
+
+@dataclass(frozen=True)
+class AnalyticQuestion(NumberSettings, EstimateSettings):
+    """The question of `analytic_profile`; its fields are the arguments of that function."""
+
+    model: str
+    gpu: str | Path | Gpu
+    microbatch_sizes: ProfiledSizes = None
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        require_kind("model", self.model, str, "the name of a GPT; try gpt:layers=8,width=320")
+        require_settings(self)
+        if self.flash_attention and self.selective_recompute:
+            raise ArgumentError(
+                "flash_attention: got it with `selective_recompute`, expected one of them, as it keeps no matrix that "
+                "could be computed again; leave one out"
+            )
+        if self.efficiency is not None:
+            require_rate("efficiency", self.efficiency)
+            if self.efficiency > 1:
+                raise ArgumentError(
+                    f"efficiency: got {self.efficiency}, expected a share of the peak, at most 1; try 0.5"
+                )
 
 
-def analytic_profile(
-    model: str,
-    gpu: str | Path | Gpu,
-    microbatch_sizes: Sequence[int] = (1, 2, 4),
-    *,
-    tensor_parallel: int = 1,
-    sequence_parallel: bool = False,
-    selective_recompute: bool = False,
-    flash_attention: bool = False,
-    optimizer: OptimizerName = "adamw",
-    dtype: Dtype = "float32",
-    efficiency: float | None = None,
-) -> ProfileMeasurement:
+@asks(AnalyticQuestion)
+def analytic_profile(question: AnalyticQuestion) -> ProfileMeasurement:
     """Estimate seconds and bytes of every layer of a GPT from FLOPs, bytes, and the data sheet of a GPU.
 
     An operation takes the longer of its times for FLOPs and for bytes. The layers are as in Megatron-LM, with
@@ -49,56 +61,29 @@ def analytic_profile(
         model: ``gpt``, with arguments as in ``gpt:layers=96,width=12288,heads=96,context=2048,vocab=51200``.
         gpu: ``v100``, ``a100``, ``a100-40gb``, ``h100``, ``h200``, ``b200``, ``a10``, ``l4``, ``l40s``, a file
             (.json), or a Gpu.
-        microbatch_sizes: Samples; costs are known from the smallest to the largest.
-        tensor_parallel: GPUs that share every layer, over the links of a node.
-        sequence_parallel: Whether they also share the activations between products of matrices, and the messages.
-        selective_recompute: Whether attention is recomputed for its backward, and keeps nothing.
-        flash_attention: Whether attention is FlashAttention. Otherwise it writes its whole matrix, and keeps the matrix
-            unless attention is recomputed.
-        optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
-        dtype: Data type of weights and activations; with types smaller than ``float32``, a ``float32`` copy of the
-            weights is kept.
-        efficiency: Share of its peak that the GPU reaches in products of matrices; None: as measured for the GPU.
 
     Raises:
         ArgumentError: An argument makes no sense, or the GPUs cannot share the layers.
         ProfileError: The GPT does not exist.
     """
-    require_kind("model", model, str, "the name of a GPT; try gpt:layers=8,width=320")
+    gpu = question.gpu
     if not isinstance(gpu, Gpu):
         if not isinstance(gpu, str | Path) or suffix_of(gpu) != ".json":
             gpu = gpu.lower() if isinstance(gpu, str) else gpu
             require_choice("gpu", gpu, (*gpu_names(), "a file (.json)"))
         gpu = load_gpu(gpu)
-    require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
-    if max(microbatch_sizes) > _MOST_SAMPLES:
-        raise ArgumentError(f"microbatch_sizes: got {max(microbatch_sizes)}, expected at most {_MOST_SAMPLES}")
-    require_at_least("tensor_parallel", tensor_parallel, 1)
-    require_flag("sequence_parallel", sequence_parallel)
-    require_flag("selective_recompute", selective_recompute)
-    require_flag("flash_attention", flash_attention)
-    if flash_attention and selective_recompute:
-        raise ArgumentError(
-            "flash_attention: got it with `selective_recompute`, expected one of them, as it keeps no matrix that "
-            "could be computed again; leave one out"
-        )
-    require_choice("optimizer", optimizer, get_args(OptimizerName))
-    require_choice("dtype", dtype, gpu.flops_per_s)
-    if efficiency is not None:
-        require_rate("efficiency", efficiency)
-        if efficiency > 1:
-            raise ArgumentError(f"efficiency: got {efficiency}, expected a share of the peak, at most 1; try 0.5")
-    shape = _shape(model)
-    _require_shared(shape, tensor_parallel, sequence_parallel)
+    require_choice("dtype", question.dtype, gpu.flops_per_s)
+    shape = _shape(question.model)
+    _require_shared(shape, question.tensor_parallel, question.sequence_parallel)
     execution = GptExecution(
-        dtype=dtype,
-        tensor_parallel=tensor_parallel,
-        sequence_parallel=sequence_parallel,
-        selective_recompute=selective_recompute,
-        flash_attention=flash_attention,
+        dtype=question.dtype,
+        tensor_parallel=question.tensor_parallel,
+        sequence_parallel=question.sequence_parallel,
+        selective_recompute=question.selective_recompute,
+        flash_attention=question.flash_attention,
     )
-    sizes = sorted(set(microbatch_sizes))
-    estimate = gpt_profile(shape, gpu, sizes, execution, optimizer, efficiency)
+    sizes = sorted(set(tuple_of(question.microbatch_sizes or USUAL_SIZES)))
+    estimate = gpt_profile(shape, gpu, sizes, execution, question.optimizer, question.efficiency)
     return ProfileMeasurement(estimate, tuple(whole_attention(estimate)))
 
 

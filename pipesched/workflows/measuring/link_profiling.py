@@ -9,27 +9,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
-from pipesched.executor import RankFailed, RunSettings
+from pipesched.executor import RankFailed
 from pipesched.profiles import FLOAT32_BYTES, Carrier
 from pipesched.profiles.clusters import Cluster, LoadedLinkFit, LoadedMessages, fit_loaded_link, under_load
 from pipesched.profiles.costs import samples_of
 from pipesched.profiles.io import load_cluster, save_cluster
+from pipesched.questions import LinkSettings, MeasureSettings, NumRanks
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import (
-    MAX_INT64,
-    Table,
-    require_at_least,
-    require_choice,
-    require_each_at_least,
-    require_path,
-)
+from pipesched.workflows import MAX_INT64, Table, asks, require_each_at_least, require_path, require_settings
 from pipesched.workflows.measuring.run_specs import modelled_spec
 from pipesched.workflows.measuring.running import measured
 
@@ -150,35 +144,38 @@ def _readable_line(constant_s: float, per_byte_s: float) -> str:
     return f"{readable_s(constant_s)} + {readable_s(per_byte_s * 1024**2)} per MiB"
 
 
-def profile_links(
-    num_ranks: int = 2,
-    *,
-    backend: Carrier = "gloo",
-    sizes_bytes: Sequence[int] | None = None,
-    repeats: int = 20,
-) -> LinkMeasurement:
+@dataclass(frozen=True)
+class LinksQuestion(LinkSettings):
+    """The question of `profile_links`; its fields are the arguments of that function."""
+
+    num_ranks: NumRanks = 2
+    sizes_bytes: Sequence[int] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        require_settings(self)
+        if self.sizes_bytes is not None:
+            sizes_bytes = require_each_at_least("sizes_bytes", self.sizes_bytes, 1, MAX_INT64)
+            object.__setattr__(self, "sizes_bytes", sizes_bytes)
+
+
+@asks(LinksQuestion)
+def profile_links(question: LinksQuestion) -> LinkMeasurement:
     """Measure the link of every pair of ranks, one process each on this machine.
 
     Links are measured by ping-pong; over gloo, also messages between ranks that compute.
 
     Args:
-        num_ranks: At least 2.
-        backend: ``gloo``, or ``nccl`` with a GPU per rank.
         sizes_bytes: Sizes of the messages; None: 1 KiB to 4 MiB. Ranks that compute send only sizes from 1 KiB to 4
             MiB.
-        repeats: Measurements of each size, of which the median counts.
 
     Raises:
         ArgumentError: An unknown word, or a number that is too small.
         RankFailed: A rank failed; the message has its own words.
     """
-    num_ranks = require_at_least("num_ranks", num_ranks, 2)
-    require_choice("backend", backend, get_args(Carrier))
-    repeats = require_at_least("repeats", repeats, 1)
-    if sizes_bytes is not None:
-        sizes_bytes = require_each_at_least("sizes_bytes", sizes_bytes, 1, MAX_INT64)
-    cluster = _by_ping_pong(num_ranks, backend, sizes_bytes, repeats)
-    if backend != "gloo":
+    sizes_bytes, repeats = question.sizes_bytes, question.repeats
+    cluster = _by_ping_pong(question.num_ranks, question.backend, sizes_bytes, repeats)
+    if question.backend != "gloo":
         return LinkMeasurement(cluster, None, ())
     asked = sorted({size for size in sizes_bytes or () if _SIZES_BYTES[0] <= size <= 4 * 1024**2})
     samples = tuple(_in_a_run(size, repeats) for size in (asked if len(asked) > 1 else _SIZES_BYTES))
@@ -197,7 +194,7 @@ def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
     quarter = max(1, round(_LAYERS / (1 + num_bytes / 32768)))
     bounds = ((0, 3 * quarter), (3 * quarter, 4 * quarter))
     model = f"mlp:width={_WIDTH},layers={4 * quarter}"
-    spec = modelled_spec(schedule, model, bounds, size, RunSettings(), iterations=1, warmup=2)
+    spec = modelled_spec(schedule, model, bounds, size, MeasureSettings(iterations=1, warmup=2))
     own = samples_of([measured(spec).timeline for _ in range(_RUNS)], ["a run"] * _RUNS)
     send_s = _median_s(own.hand_over.get("Send", ()))
     return LoadedMessages(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipesched.profiles.costs import (
     Profile,
     RunCosts,
-    RunSamples,
     Spread,
     StageCost,
     costs_of_samples,
@@ -19,21 +18,12 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
 from pipesched.profiles.partitioning import cut_profile
+from pipesched.questions import MessageFacts, RunFacts
 from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.common import integer
 from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import (
-    MAX_INT64,
-    ArgumentError,
-    Table,
-    other_speed,
-    require_at_least,
-    require_names,
-    require_optional,
-    require_path,
-)
+from pipesched.workflows import ArgumentError, Table, asks, other_speed, require_names, require_path, require_settings
 from pipesched.workflows.arguments import (
-    PartitionArgument,
     ProfileArgument,
     ScheduleSource,
     partition_text,
@@ -160,37 +150,40 @@ class MeasuredCosts:
         return lines
 
 
-def costs_from_runs(
-    runs: RunsArgument,
-    *,
-    profile: ProfileArgument | None = None,
-    run_partition: PartitionArgument | None = None,
-    microbatch_size: int | None = None,
-    output_bytes: int | None = None,
-    warmup: int = 1,
-) -> MeasuredCosts:
+@dataclass(frozen=True)
+class RunCostsQuestion(MessageFacts):
+    """The question of `costs_from_runs`; its fields are the arguments of that function."""
+
+    runs: RunsArgument
+    profile: ProfileArgument | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        object.__setattr__(self, "run_partition", partition_text(self.run_partition))
+        require_settings(self)
+
+
+@asks(RunCostsQuestion)
+def costs_from_runs(question: RunCostsQuestion) -> MeasuredCosts:
     """Return the costs of stages in measured runs: seconds, their spread, and the time that a rank spends on messages.
 
     Args:
         runs: Measured Timelines of one model that is cut into the same stages, or files of them.
         profile: Profile of the model: gives bytes, and I and W as shares of B where only B was run. Its seconds do not
             count.
-        run_partition: Partition of the layers in the runs, with `profile`: ``balanced`` (None), ``uniform``, or layers
-            per stage.
-        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest measured size.
-        output_bytes: Bytes of a message between two stages, without a profile.
-        warmup: Number of first ops of each kind, stage and rank to ignore, if others remain.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         ScheduleError: A file is no Timeline.
         ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
     """
-    samples, names = read_samples(runs, warmup)
-    known = profiled_stages(lists_of_runs(runs), profile, run_partition, microbatch_size, output_bytes)
-    profiled = None if profile is None else read_profile_argument(profile).provenance.yardstick
+    timelines, names = read_runs(question.runs)
+    samples = samples_of(timelines, names, question.warmup)
+    known = profiled_stages(schedule_of(timelines[0]), question.profile, question, question.output_bytes)
+    profiled = None if question.profile is None else read_profile_argument(question.profile).provenance.yardstick
     notes = other_speed(profiled, samples.yardstick, _OF_PROFILE)
-    return MeasuredCosts(with_profiled(costs_of_samples(samples, names, warmup), known, microbatch_size), tuple(notes))
+    costs = costs_of_samples(samples, names, question.warmup)
+    return MeasuredCosts(with_profiled(costs, known, question.microbatch_size), tuple(notes))
 
 
 def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
@@ -212,19 +205,8 @@ def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, .
     return timelines, names
 
 
-def read_samples(runs: RunsArgument, warmup: int) -> tuple[RunSamples, tuple[str, ...]]:
-    """Return the samples of `runs`, and the names of the runs; raises as `costs_from_runs` does."""
-    warmup = require_at_least("warmup", warmup, 0)
-    timelines, names = read_runs(runs)
-    return samples_of(timelines, names, warmup), names
-
-
 def profiled_stages(
-    lists: Schedule,
-    profile: ProfileArgument | None,
-    run_partition: PartitionArgument | None,
-    microbatch_size: int | None,
-    output_bytes: int | None,
+    lists: Schedule, profile: ProfileArgument | None, facts: RunFacts, output_bytes: int | None
 ) -> tuple[StageCost, ...] | None:
     """Return the costs of the stages that are known without the runs, or None without any.
 
@@ -232,26 +214,21 @@ def profiled_stages(
         ArgumentError: A value is given twice, or belongs to a profile that is not given.
         ProfileError: The partition does not fit the profile.
     """
-    require_optional("microbatch_size", microbatch_size, 1)
     if profile is None:
-        if run_partition is not None:
+        if facts.run_partition is not None:
             raise ArgumentError(
-                f"run_partition: got {run_partition} without `profile`, expected both; add it, or leave it out"
+                f"run_partition: got {facts.run_partition} without `profile`, expected both; add it, or leave it out"
             )
         if output_bytes is None:
             return None
-        output_bytes = require_at_least("output_bytes", output_bytes, 0, MAX_INT64)
         return (*[StageCost(0.0, output_bytes=output_bytes)] * (lists.num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
         raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
-    return costs_of_stages(*cut_of_runs(lists, profile, run_partition, microbatch_size)).stages
+    return costs_of_stages(*cut_of_runs(lists, profile, facts)).stages
 
 
 def cut_of_runs(
-    lists: Schedule,
-    profile: ProfileArgument,
-    run_partition: PartitionArgument | None,
-    microbatch_size: int | None,
+    lists: Schedule, profile: ProfileArgument, facts: RunFacts
 ) -> tuple[Profile, tuple[tuple[int, int], ...], int]:
     """Return the profile of runs, the layers of each of their stages, and the samples of a micro-batch.
 
@@ -260,8 +237,8 @@ def cut_of_runs(
         ProfileError: The partition does not fit the profile.
     """
     loaded = read_profile_argument(profile)
-    size = read_microbatch_size(microbatch_size, loaded)
-    setup = Setup(costs=loaded, microbatch_size=size, partition=partition_text(run_partition))
+    size = read_microbatch_size(facts.microbatch_size, loaded)
+    setup = Setup(costs=loaded, microbatch_size=size, partition=facts.run_partition)
     cut = setup.cut(ScheduleSource(lists))
     return *cut_profile(loaded, cut.partition_text, size, lists.num_stages), size
 

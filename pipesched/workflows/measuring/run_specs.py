@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from pipesched.executor import RunSettings
+from pipesched.executor import EmulationSettings, ExecutionError, FaultSettings, Repetitions, RunSettings
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
+from pipesched.questions import CutSettings, MeasureSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.common import LONGEST_S
+from pipesched.schedules.common import LONGEST_S, values_of
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import simulate_arrays
-from pipesched.workflows import ArgumentError
+from pipesched.workflows import ArgumentError, require_callable, require_settings
 from pipesched.workflows.arguments import (
+    AnyCosts,
+    ListsArgument,
     ModelArgument,
     ProfileArgument,
     ScheduleSource,
@@ -28,147 +32,138 @@ from pipesched.workflows.arguments import (
     require_epsilon,
     require_followed,
 )
-from pipesched.workflows.simulating import Setup, cut_of_model
+from pipesched.workflows.simulating import Setup, cut_of_model, read_setup_argument
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
 
 
-def prepare_run(
-    source: ScheduleSource,
-    model: ModelArgument,
-    settings: RunSettings,
-    *,
-    microbatch_size: int | None = None,
-    partition: str | None = None,
-    profile: ProfileArgument | None = None,
-    is_checked: bool = True,
-    **counts: Any,
-) -> RunSpec:
-    """Return the run of a model, with the partition and messages of its plan, if there is one.
+@dataclass(frozen=True)
+class RunQuestion(MeasureSettings, EmulationSettings, FaultSettings, CutSettings):
+    """The question of `run`; its fields are the arguments of that function."""
 
-    Args:
-        source: The schedule to run.
-        model: The model, or its name.
-        settings: Settings of the run.
-        microbatch_size: Samples of a micro-batch; None: 1, or as planned.
-        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as ``3,3,4``; None: balanced with a
-            profile, uniform without, or as planned.
-        profile: Profile of the model, for the partition.
-        is_checked: Whether lists that cannot finish are refused.
-        counts: Numbers of iterations: fields of `Measure`.
+    schedule: ListsArgument
+    model: ModelArgument | Setup | AnyCosts
+    profile: ProfileArgument | None = field(default=None, kw_only=True)
+    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        object.__setattr__(self, "partition", partition_text(self.partition))
+        require_settings(self)
+        require_callable("progress", self.progress)
+
+    @property
+    def emulated(self) -> Setup | None:
+        """The setup whose stages are emulated, or None for a model."""
+        return read_setup_argument(self.model) if isinstance(self.model, Setup | AnyCosts) else None
+
+
+def spec_of(question: RunQuestion, source: ScheduleSource) -> RunSpec:
+    """Return the run of a question, with its faults and checks.
 
     Raises:
-        ArgumentError: The arguments contradict each other, or the plan.
-        ExecutionError: A value is out of range.
+        ArgumentError: The arguments contradict each other, or the plan; a fault cannot occur; or an emulation takes too
+            long.
+        ExecutionError: A value is out of range, or such machines cannot be emulated.
         NotRunnableError: The lists cannot run to their end.
-        ProfileError: The model does not exist, the partition does not fit, or the profile is bad.
+        ProfileError: The model does not exist, the partition does not fit, a file is bad, or costs do not fit.
     """
-    lists = source.schedule
-    _require_lists(lists, settings, is_checked=is_checked)
-    require_epsilon([lists.traits], settings)
+    setup, lists = question.emulated, source.schedule
+    if lists.origin is not None:
+        require_followed({lists.name: lists.traits}, question)
+    if question.is_checked:
+        require_runnable(lists)
+    spec = _spec_of_model(question, source) if setup is None else _spec_of_costs(question, source, setup)
+    return with_faults(spec, question, lists, lists.num_microbatches, question.warmup + question.iterations)
+
+
+def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> RunSpec:
+    """Return the run of a model, with the partition and messages of its plan, if there is one."""
+    lists, model = source.schedule, question.model
+    assert not isinstance(model, Setup | AnyCosts), "costs are emulated"
+    require_epsilon([lists.traits], question)
     built = read_model_argument(model)
     if source.plan is not None:
         plan = source.plan
         require_as_planned(
             plan,
             model=built.name,
-            compression=settings.compression,
-            partition=partition,
-            microbatch_size=microbatch_size,
-            profile=profile,
+            compression=question.compression,
+            partition=question.partition,
+            microbatch_size=question.microbatch_size,
+            profile=question.profile,
         )
-        partition, microbatch_size = partition_text(plan.partition), plan.microbatch_size
-        settings = replace(settings, compression=plan.compression)
-    size = 1 if microbatch_size is None else microbatch_size
-    layers = None if profile is None else read_profile_of(profile, built)
-    bounds = cut_of_model(built, source, partition, layers, size, compression=settings.compression)
-    return modelled_spec(lists, name_for_processes(model), bounds, size, settings, is_checked=is_checked, **counts)
-
-
-def prepare_emulation(
-    source: ScheduleSource,
-    setup: Setup,
-    settings: RunSettings,
-    *,
-    is_checked: bool = True,
-    **measured_how: Any,
-) -> RunSpec:
-    """Return the run of stages that only take time.
-
-    Args:
-        source: The schedule to run.
-        setup: Costs of the stages, and machines whose links delay messages; without machines, messages take their
-            real time.
-        settings: Settings of the run; the setup alone sets the compression.
-        is_checked: Whether lists that cannot finish, or would take too long, are refused.
-        measured_how: Fields of `Measure`.
-
-    Raises:
-        ArgumentError: The arguments contradict each other, or the plan; or the run takes too long.
-        ExecutionError: A value is out of range, or such machines cannot be emulated.
-        NotRunnableError: The lists cannot run to their end.
-        ProfileError: The costs do not fit the schedule.
-    """
-    lists = source.schedule
-    _require_lists(lists, settings, is_checked=is_checked)
-    costs, machines = setup.costs_of(source), setup.cluster_of(lists)
-    cluster = None if setup.cluster is None else machines
-    spec = _emulating_spec(lists, costs, cluster, settings, is_checked=is_checked, **measured_how)
-    if is_checked:
-        _require_patience(lists, costs, machines, spec.timeout_s)
-    return spec
-
-
-def _require_lists(lists: Schedule, settings: RunSettings, *, is_checked: bool) -> None:
-    if lists.origin is not None:
-        require_followed({lists.name: lists.traits}, settings)
-    if is_checked:
-        require_runnable(lists)
+        question = replace(
+            question,
+            partition=plan.partition,
+            microbatch_size=plan.microbatch_size,
+            compression=plan.compression,
+        )
+    size = 1 if question.microbatch_size is None else question.microbatch_size
+    profile = None if question.profile is None else read_profile_of(question.profile, built)
+    bounds = cut_of_model(built, source, question.partition_text, profile, size, compression=question.compression)
+    return modelled_spec(lists, name_for_processes(model), bounds, size, question)
 
 
 def modelled_spec(
-    schedule: Schedule,
-    model: str,
-    bounds: tuple[tuple[int, int], ...],
-    microbatch_size: int,
-    settings: RunSettings,
-    **measured_how: Any,
+    schedule: Schedule, model: str, bounds: tuple[tuple[int, int], ...], microbatch_size: int, settings: MeasureSettings
 ) -> RunSpec:
-    """Return the run of a model's layers; `measured_how` are fields of `Measure`.
+    """Return the run of a model's layers.
 
     Raises:
         ExecutionError: A value is out of range.
     """
     from pipesched.executor.launch import Measure, RunSpec
 
-    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, **measured_how)
-    return RunSpec(job=job, model=model, bounds=bounds, **settings.values())
+    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, **values_of(settings, Repetitions))
+    return RunSpec(job=job, model=model, bounds=bounds, **values_of(settings, RunSettings))
 
 
-def _emulating_spec(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster | None, settings: RunSettings, **measured_how: Any
-) -> RunSpec:
-    """Return the run of stages that only take time; `measured_how` are fields of `Measure`.
-
-    Args:
-        schedule: The schedule to run.
-        costs: Costs of the schedule's stages, with compressed messages if compression is on.
-        cluster: Machines whose links delay messages; None: messages take their real time.
-        settings: Settings of the run; the costs alone set the compression.
-
-    Raises:
-        ExecutionError: A value is out of range, or such machines cannot be emulated.
-    """
+def _spec_of_costs(question: RunQuestion, source: ScheduleSource, setup: Setup) -> RunSpec:
+    """Return the run of stages that only take time."""
     from pipesched.executor.emulation import require_emulable
     from pipesched.executor.launch import Measure, RunSpec
     from pipesched.profiles.io import cluster_text
 
-    if cluster is not None:
-        require_emulable(schedule, cluster)
-    text = None if cluster is None else cluster_text(cluster, "the cluster")
-    job = Measure(schedule=to_json(schedule), emulate=costs, cluster=text, **measured_how)
-    return RunSpec(job=job, **replace(settings, compression=None).values())
+    for name in ("microbatch_size", "partition", "compression", "profile"):
+        if getattr(question, name) is not None:
+            raise ArgumentError(f"{name}: got it beside a Setup, expected it in the Setup; leave it out here")
+    lists = source.schedule
+    costs, machines, text = setup.costs_of(source), setup.cluster_of(lists), None
+    if setup.cluster is not None:
+        require_emulable(lists, machines)
+        text = cluster_text(machines, "the cluster")
+    repeated = values_of(question, Repetitions)
+    job = Measure(schedule=to_json(lists), emulate=costs, cluster=text, how=question.how, **repeated)
+    spec = RunSpec(job=job, **values_of(question, RunSettings))
+    if question.is_checked:
+        _require_patience(lists, costs, machines, spec.timeout_s)
+    return spec
+
+
+def with_faults(
+    spec: RunSpec, faults: FaultSettings, lists: Schedule, num_microbatches: int, num_times: int
+) -> RunSpec:
+    """Return a run with injected faults and numerical checks.
+
+    Args:
+        spec: The run.
+        faults: The faults and checks.
+        lists: The lists of the run, or of the first step of a training.
+        num_microbatches: Micro-batches of a step, or of the lists.
+        num_times: Runs of the lists, or steps.
+
+    Raises:
+        ArgumentError: A fault is invalid, or cannot occur on any rank; or emulated stages have no numbers.
+    """
+    from pipesched.executor.launch import read_fault, require_there
+
+    try:
+        require_there([read_fault(text) for text in faults.inject], lists, num_microbatches, num_times)
+        return replace(spec, **values_of(faults, FaultSettings))
+    except ExecutionError as error:
+        raise ArgumentError(str(error)) from error
 
 
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never, get_args
+from typing import TYPE_CHECKING, Any, assert_never
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
@@ -13,22 +13,16 @@ from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import with_stages
 from pipesched.profiles.partitioning import (
     PartitionedStages,
-    ReplicationForm,
     arranged_order,
     by_memory,
     by_replicas,
     by_time,
     over_memory,
 )
+from pipesched.questions import NumDevices, PartitionAim, PartitionSettings, ProfiledSize
+from pipesched.schedules.common import values_of
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import (
-    ArgumentError,
-    PartitionAim,
-    Table,
-    require_at_least,
-    require_choice,
-    require_flag,
-)
+from pipesched.workflows import ArgumentError, Table, asks, require_settings
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ProfileArgument,
@@ -43,27 +37,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRequest:
+@dataclass(frozen=True, kw_only=True)
+class PartitionRequest(PartitionSettings):
     """A model to cut, and the objective of the partition.
 
     Attributes:
         num_devices: Devices, all of which are used.
-        by: Least time with PipeDream's replicas, least time, or least memory without.
         microbatch_size: Samples.
-        num_chunks: Stages per device, if the cut is by time.
-        form: PipeDream's formula, or its optimizer's, for stages with replicas.
-        straight: PipeDream's formula, but one device for each stage.
     """
 
     profile: Profile
     cluster: Cluster
     num_devices: int
-    by: PartitionAim
     microbatch_size: int
-    num_chunks: int = 1
-    form: ReplicationForm = "paper"
-    straight: bool = False
 
     def stages(self) -> PartitionedStages:
         """Return the stages of the model.
@@ -248,58 +234,52 @@ class PartitionedModel:
         return self.table().to_html()
 
 
-def partition(
-    profile: ProfileArgument,
-    num_devices: int,
-    cluster: ClusterArgument = None,
-    *,
-    by: PartitionAim = "replicas",
-    microbatch_size: int | None = None,
-    num_chunks: int = 1,
-    form: ReplicationForm = "paper",
-    straight: bool = False,
-) -> PartitionedModel:
+@dataclass(frozen=True)
+class PartitionQuestion(PartitionSettings):
+    """The question of `partition`; its fields are the arguments of that function."""
+
+    profile: ProfileArgument
+    num_devices: NumDevices
+    cluster: ClusterArgument = None
+    microbatch_size: ProfiledSize = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        require_settings(self)
+        if self.by != "replicas" and (self.form != "paper" or self.straight):
+            raise ArgumentError(
+                f"`by={self.by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
+            )
+        if self.by != "time" and self.num_chunks != 1:
+            raise ArgumentError(
+                f"num_chunks: got {self.num_chunks} with `by={self.by}`, expected it with `by=time`; leave it out"
+            )
+
+
+@asks(PartitionQuestion)
+def partition(question: PartitionQuestion) -> PartitionedModel:
     """Cut a model into stages.
 
     Args:
         profile: Profile of the model: a Profile, or a file of one (.json) or of a graph of PipeDream's profiler (.txt).
-        num_devices: Devices, all of which are used.
         cluster: Machines, or a file of them; None: equal devices whose links take no time.
-        by: Least time with PipeDream's replicas, least time, or least memory without.
-        microbatch_size: Samples; None: the smallest measured size.
-        num_chunks: Stages per device, if the cut is by time.
-        form: PipeDream's formula, or its optimizer's, for stages with replicas.
-        straight: PipeDream's formula, but one device for each stage.
 
     Raises:
         ArgumentError: An unknown word, a number below 1, arguments that do not go together, or too few devices.
         ProfileError: A file is bad, there are more stages than layers, or nothing fits.
     """
-    num_devices = require_at_least("num_devices", num_devices, 1)
-    num_chunks = require_at_least("num_chunks", num_chunks, 1)
-    require_choice("by", by, get_args(PartitionAim))
-    require_choice("form", form, get_args(ReplicationForm))
-    require_flag("straight", straight)
-    if by != "replicas" and (form != "paper" or straight):
-        raise ArgumentError(
-            f"`by={by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
-        )
-    if by != "time" and num_chunks != 1:
-        raise ArgumentError(f"num_chunks: got {num_chunks} with `by={by}`, expected it with `by=time`; leave it out")
-    machines = read_cluster_argument(cluster, num_devices, "num_devices")
-    measured = read_profile_argument(profile)
+    machines = read_cluster_argument(question.cluster, question.num_devices, "num_devices")
+    measured = read_profile_argument(question.profile)
     request = PartitionRequest(
         profile=measured,
         cluster=machines,
-        num_devices=num_devices,
-        by=by,
-        microbatch_size=read_microbatch_size(microbatch_size, measured),
-        num_chunks=num_chunks,
-        form=form,
-        straight=straight,
+        num_devices=question.num_devices,
+        microbatch_size=read_microbatch_size(question.microbatch_size, measured),
+        **values_of(question, PartitionSettings),
     )
+    is_replicated = question.by == "replicas"
     partitioned = request.stages()
-    times = simulated_times(measured, partitioned, request.microbatch_size, machines) if by == "replicas" else ()
+    times = simulated_times(measured, partitioned, request.microbatch_size, machines) if is_replicated else ()
     return PartitionedModel(request, partitioned, *times)
 
 

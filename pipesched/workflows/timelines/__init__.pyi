@@ -6,7 +6,6 @@ from .importing import TraceImport as TraceImport
 from .importing import import_traces as import_traces
 from .replaying import Replay as Replay
 from .replaying import replay as replay
-from .replaying import replay_timeline as replay_timeline
 from .run_comparison import TimelineComparison as TimelineComparison
 from .run_comparison import compare_runs as compare_runs
 from .run_comparison import comparison_table as comparison_table

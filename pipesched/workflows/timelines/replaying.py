@@ -12,15 +12,8 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, split_error
 from pipesched.workflows import Table, timeline_notes
-from pipesched.workflows.arguments import (
-    ClusterArgument,
-    CostsArgument,
-    PartitionArgument,
-    ScheduleSource,
-    load_costs,
-    partition_text,
-)
-from pipesched.workflows.simulating import Setup, predict_source
+from pipesched.workflows.arguments import ScheduleSource
+from pipesched.workflows.simulating import SetupArgument, predict_source, read_setup_argument
 from pipesched.workflows.timelines.explanation import Explanation, split_table
 from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
 
@@ -85,22 +78,13 @@ class Replay:
         return self.table().noted(self.notes).to_html()
 
 
-def replay(
-    timeline: TimelineArgument,
-    costs: CostsArgument | None = None,
-    cluster: ClusterArgument = None,
-    *,
-    microbatch_size: int | None = None,
-    partition: PartitionArgument | None = None,
-) -> Replay:
+def replay(timeline: TimelineArgument, setup: SetupArgument | None = None) -> Replay:
     """Simulate the lists of a run with the measured times of its ops, and split its time into parts.
 
     Args:
         timeline: Timeline of a run, with its messages, or a file of it.
-        costs: Costs for a prediction of the same lists, as `simulate` takes them; None: no prediction.
-        cluster: The machines, as `simulate` takes them.
-        microbatch_size: Samples of a micro-batch of the run, if the costs are a profile.
-        partition: Partition of the run's layers into stages, if the costs are a profile.
+        setup: Costs, machines and other conditions for a prediction of the same lists, a `Setup`; or the costs alone;
+            None: no prediction.
 
     Raises:
         ArgumentError: `timeline` is no Timeline, or an argument makes no sense.
@@ -110,21 +94,7 @@ def replay(
         SimulationError: The Timeline is no run, takes no time, has no messages, or cannot be simulated.
     """
     measured = read_timeline_argument(timeline, "timeline")
-    if costs is None:
-        return replay_timeline(measured)
-    return replay_timeline(
-        measured,
-        Setup(
-            costs=load_costs(costs),
-            cluster=cluster,
-            microbatch_size=microbatch_size,
-            partition=partition_text(partition),
-        ),
-    )
-
-
-def replay_timeline(measured: Timeline, setup: Setup | None = None) -> Replay:
-    """Do the same as `replay`; without a setup nothing is predicted."""
+    conditions = None if setup is None else read_setup_argument(setup)
     if not measured.is_measured:
         raise SimulationError(
             f"{measured.name}: got a Timeline that was {measured.source}, expected a measured one; "
@@ -138,8 +108,8 @@ def replay_timeline(measured: Timeline, setup: Setup | None = None) -> Replay:
             f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected them: hand-over is "
             "told from when they were posted; try the Timeline of a run"
         )
-    if setup is None:
+    if conditions is None:
         return Replay(measured, None, split_error(measured))
-    prediction = predict_source(ScheduleSource(schedule), setup)
-    network = NetworkModel(prediction.costs, prediction.cluster, setup.network)
+    prediction = predict_source(ScheduleSource(schedule), conditions)
+    network = NetworkModel(prediction.costs, prediction.cluster, conditions.network)
     return Replay(measured, prediction.timeline, split_error(measured, prediction.timeline, network))

@@ -5,12 +5,9 @@ from .trained_run import TrainedRun as TrainedRun
 from .trained_run import forecast_table as forecast_table
 from .trained_run import summarize_training as summarize_training
 from .trained_run import trained_table as trained_table
+from .training import Training as Training
+from .training import prepare_training as prepare_training
+from .training import require_trainable as require_trainable
 from .training import train as train
 from .training_forecast import TrainingForecast as TrainingForecast
-from .training_forecast import forecast_training as forecast_training
-from .training_jobs import costs_of_training as costs_of_training
-from .training_jobs import require_cut as require_cut
-from .training_jobs import require_few as require_few
-from .training_jobs import trained_by as trained_by
-from .training_jobs import training_spec as training_spec
 from .training_result import TrainingResult as TrainingResult

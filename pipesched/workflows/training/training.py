@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, TypeAlias
 
-from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts
+from pipesched.executor import RankFailed, RunSettings
+from pipesched.executor.training import OnStep
 from pipesched.profiles.io import Plan
-from pipesched.profiles.models import draw_batch
+from pipesched.profiles.models import Model, draw_batch
 from pipesched.profiles.processes import prints_to_stderr
+from pipesched.questions import OF_PROCESSES, InputShare, LayerCut, TrainSettings
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue, build_entry
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import declared, shown, values_of
 from pipesched.schedules.formats import read_schedule, to_json
-from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.simulator.analysis import readable_reason
-from pipesched.workflows import (
-    MAX_INT64,
-    ArgumentError,
-    is_rank,
-    require_at_least,
-    require_callable,
-    require_choice,
-    require_flag,
-    require_optional,
-    require_path,
-)
+from pipesched.workflows import ArgumentError, asks, is_rank, require_callable, require_path, require_settings
 from pipesched.workflows.arguments import (
-    Builder,
     ClusterArgument,
     CostsArgument,
     ModelArgument,
-    PartitionArgument,
     ProfileArgument,
-    RunKeywords,
-    entry_of,
+    ScheduleSource,
     given_plan,
+    label_of,
     load_costs,
     name_for_processes,
     named_schedule,
@@ -47,61 +36,169 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_model_argument,
     read_profile_of,
-    read_settings,
     require_as_planned,
-    require_counts,
     require_epsilon,
     require_followed,
-    require_no_counts,
     require_possible,
 )
+from pipesched.workflows.measuring import with_faults
 from pipesched.workflows.simulating import cut_of_model, source_of_training
 from pipesched.workflows.training.checkpoint_arguments import checkpoint_settings, require_restartable
-from pipesched.workflows.training.training_forecast import TrainingForecast, forecast_training
-from pipesched.workflows.training.training_jobs import (
-    costs_of_training,
-    require_cut,
-    require_few,
-    trained_by,
-    training_spec,
-)
+from pipesched.workflows.training.training_forecast import TrainingForecast, costs_of_training, forecast_training
 from pipesched.workflows.training.training_result import TrainingResult
 
 if TYPE_CHECKING:
-    from pipesched.executor.training import OnStep
+    from pipesched.executor.launch import CheckpointSettings, RunSpec, Train
+    from pipesched.executor.training import Trained
 
-TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | Builder | str | Path
-_OF_PROCESSES = ("transport", "has_green_contexts", "backend", "timeout_s", "is_pinned", "save")
-"""Keywords that have an effect only where every rank has a process of its own."""
+TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | ScheduleSource | str | Path
+_OnRestart: TypeAlias = Callable[[RankFailed, int], None]
+_MAX_LOCAL_RANKS = 1024
+"""Most ranks in one process; more take minutes to build."""
+_USUAL_BATCH = 64
+"""Samples of a step without `batch_size` and without a plan."""
 
 
-def train(
-    model: ModelArgument,
-    schedule: TrainableSchedule,
-    *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-    batch_size: int | None = None,
-    num_steps: int = 100,
-    partition: PartitionArgument | None = None,
-    profile: ProfileArgument | None = None,
-    costs: CostsArgument | None = None,
-    cluster: ClusterArgument = None,
-    is_distributed: bool = False,
-    advance: Literal["auto"] | None = None,
-    limit_bytes: int | None = None,
-    on_step: OnStep | None = None,
-    held_out_every: int | None = None,
-    checkpoint: Path | str | None = None,
-    every: int | None = None,
-    keep: int | None = None,
-    resume: Path | str | None = None,
-    restarts: int = 0,
-    export: Path | str | None = None,
-    **keywords: Unpack[RunKeywords],
-) -> TrainingResult:
+def _unheard(error: RankFailed, steps: int) -> None:
+    """Ignore a restart."""
+
+
+@dataclass(frozen=True)
+class TrainQuestion(TrainSettings):
+    """The question of `train`; its fields are the arguments of that function."""
+
+    model: ModelArgument
+    schedule: TrainableSchedule
+    partition: LayerCut = field(default=None, kw_only=True)
+    input_share: InputShare = field(default=None, kw_only=True)
+    profile: ProfileArgument | None = field(default=None, kw_only=True)
+    costs: CostsArgument | None = field(default=None, kw_only=True)
+    cluster: ClusterArgument = field(default=None, kw_only=True)
+    on_step: OnStep | None = field(default=None, kw_only=True)
+    on_restart: _OnRestart = field(default=_unheard, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        object.__setattr__(self, "partition", partition_text(self.partition))
+        require_settings(self)
+        if self.on_step is not None:
+            require_callable("on_step", self.on_step)
+        require_callable("on_restart", self.on_restart)
+        if self.limit_bytes is not None and self.advance is None:
+            raise ArgumentError(f"limit_bytes: got {self.limit_bytes}, expected `advance` with it; leave it out")
+        if self.cluster is not None and self.costs is None and self.profile is None:
+            raise ArgumentError("cluster: got it without `costs`, expected both, as nothing is predicted; leave it out")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether every rank has a process of its own."""
+        return self.is_distributed or is_rank()
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A training run that is checked and can begin.
+
+    Attributes:
+        question: The settings.
+        model: The model.
+        run: The run of the schedule.
+        spec: The job.
+        forecast: The forecast, or None without costs.
+    """
+
+    question: TrainQuestion
+    model: Model
+    run: TrainingRun
+    spec: RunSpec
+    forecast: TrainingForecast | None
+
+    @property
+    def checkpoints(self) -> CheckpointSettings | None:
+        """The checkpoints of the run, or None without any."""
+        return self._job.checkpoints
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a step, of all pipelines together."""
+        return self.run.pipelines * self._job.batch_size
+
+    @property
+    def microbatch_size(self) -> int:
+        """Samples of a micro-batch."""
+        return self.run.microbatch_size(self._job.batch_size)
+
+    @property
+    def _job(self) -> Train:
+        from pipesched.executor.launch import Train
+
+        assert isinstance(self.spec.job, Train), "its job trains"
+        return self.spec.job
+
+    def train(self, on_step: OnStep | None = None, on_restart: _OnRestart = _unheard) -> TrainingResult:
+        """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.
+
+        A run with checkpoints that receives a stop signal ends after a checkpoint.
+
+        Args:
+            on_step: Receives each step and its scores soon after the step; not under torchrun.
+            on_restart: Receives the error, and the number of finished steps, at each restart.
+
+        Raises:
+            ArgumentError: A device exceeds its memory, or `export` is not possible here.
+            ExecutionError: An op failed in this process, or the checkpoint is damaged, or of another run.
+            RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        """
+        if self.forecast is not None and self.forecast.over is not None:
+            raise ArgumentError(
+                f"batch_size: over memory: {readable_reason(str(self.forecast.over))}; try a smaller batch, more "
+                "stages, or recomputation"
+            )
+        num_steps, pipelines = self.question.num_steps, self.run.pipelines
+        trained = self._trained(on_step, on_restart)
+        return TrainingResult(self.run.name, self.model.name, num_steps, trained, self.forecast, pipelines)
+
+    def _trained(self, on_step: OnStep | None, on_restart: _OnRestart) -> Trained:
+        from pipesched.executor.launch import pause_requests
+        from pipesched.executor.runs import RankListener, launch_training, run_rank, train_locally, training_of
+        from pipesched.executor.training import Trained
+
+        question, spec = self.question, self.spec
+        has_checkpoints = self.checkpoints is not None
+        export = None if question.export is None else require_path(question.export, "export")
+        if is_rank():
+            if export is not None:
+                raise ArgumentError(
+                    f"export: got {export} under torchrun, expected none, as each process has its own stages; try "
+                    "`save`"
+                )
+            signals = (signal.SIGUSR1,)  # SIGTERM is how torchrun ends all ranks
+            with pause_requests(has_checkpoints=has_checkpoints, signals=signals) as is_asked:
+                trained = run_rank(spec, RankListener(is_asked=is_asked), is_shared=True, model=self.model)
+            assert isinstance(trained, Trained), "its job trains"
+            return trained
+        if question.is_distributed:
+            with pause_requests(has_checkpoints=has_checkpoints) as is_asked:
+                return launch_training(
+                    spec,
+                    on_step,
+                    is_asked=is_asked,
+                    export=export,
+                    restarts=question.restarts,
+                    on_restart=on_restart,
+                )
+        import torch
+
+        from pipesched.profiles.measuring import computing
+
+        training = training_of(spec, torch.device(spec.device), self.model)
+        lists, every = training.run.lists(question.num_steps), question.held_out_every
+        with computing(spec.threads, [training.device]), pause_requests(has_checkpoints=has_checkpoints) as is_asked:
+            return train_locally(lists, training, on_step, every, is_asked=is_asked, export=export)
+
+
+@asks(TrainQuestion)
+def train(question: TrainQuestion) -> TrainingResult:
     """Train a model under a schedule. A run that diverges ends there, and is a result.
 
     In a script that torchrun has started, this process joins as its rank, and every process gets the result. Under
@@ -110,37 +207,16 @@ def train(
 
     Args:
         model: A Model, or a name as `profile` takes it; with a plan, the model of the plan.
-        schedule: A name of the catalogue, or a builder of your own, with `num_ranks`, a ScheduleSpec, a Plan, a
-            Schedule, or a file of one.
-        num_ranks: Ranks of a schedule given by name.
-        num_microbatches: Micro-batches per batch of a schedule given by name; None: the number of ranks.
-        num_chunks: Stages per rank of a schedule given by name, where it takes them.
-        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        batch_size: Samples of a step, of each pipeline if several are averaged; None: 64, or as planned.
-        num_steps: Optimizer steps.
-        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list;
-            None with a plan, which has a partition.
+        schedule: A ScheduleSpec, which makes the lists of any number of steps; a Plan; a Schedule of one batch, which
+            is repeated; or a file of one.
+        partition: See below; with a plan, leave it out. The default is ``balanced`` with `profile`, else ``uniform``.
         profile: Profile of the model, for the partition.
         costs: Costs for a prediction of the run, as `simulate` takes them, except that a DeviceCost is of a whole
             batch; None: no prediction.
         cluster: The machines of the prediction; None: equal devices whose links take no time.
-        is_distributed: Whether every rank has a process of its own; if not, all ranks are in this process.
-        advance: ``auto``: forwards run further ahead as long as that is faster; with several processes.
-        limit_bytes: Bytes that a device may hold while forwards run ahead.
         on_step: Receives each step and its scores soon after the step, and the steps before `resume` at once; not under
             torchrun.
-        held_out_every: Steps between two evaluations on held-out samples, with all ranks in this process; None: only
-            the final weights are evaluated.
-        checkpoint: Folder for regular checkpoints; None: none, or the folder of `resume`.
-        every: Steps from one checkpoint to the next; None: 100, or as before. A schedule without a flush is drained and
-            refilled at each, so its losses depend on this.
-        keep: Number of the newest checkpoints to keep; None: 3, or as before.
-        resume: A checkpoint, or a folder whose newest checkpoint continues the run. The results equal an uninterrupted
-            run bit by bit, or, if a signal drained the run early, a run with a checkpoint at that step.
-        restarts: Most restarts from the newest checkpoint after a rank fails, with processes of its own; the result has
-            the failures.
-        export: A .safetensors file for the final weights of the whole model; not under torchrun.
-        keywords: Settings of the run: the fields of `RunSettings`.
+        on_restart: Receives the error, and the number of finished steps, at each restart.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
@@ -150,163 +226,162 @@ def train(
             another run: with the file, and the difference.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
-    settings, is_elsewhere = read_settings(keywords), is_distributed is True or is_rank()
-    require_flag("is_distributed", is_distributed)
-    require_choice("advance", advance, (None, "auto"))
-    num_steps = require_at_least("num_steps", num_steps, 1)
-    batch_size = require_optional("batch_size", batch_size, 1)
-    limit_bytes = require_optional("limit_bytes", limit_bytes, 1, MAX_INT64)
-    if limit_bytes is not None and advance is None:
-        raise ArgumentError(f"limit_bytes: got {limit_bytes}, expected `advance` with it; leave it out")
-    num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
-    if on_step is not None:
-        require_callable("on_step", on_step)
-    if not is_elsewhere:
-        _require_effect(keywords)
-    partition = partition_text(partition)
-    if cluster is not None and costs is None:
-        raise ArgumentError("cluster: got it without `costs`, expected both, as nothing is predicted; leave it out")
-    plan = given_plan(schedule)
-    schedule_spec = _schedule_spec(plan or schedule, num_ranks, num_microbatches, num_chunks, parameters)
-    built = read_model_argument(model)
+    require_trainable(question)
+    return _prepared(question).train(question.on_step, question.on_restart)
+
+
+@asks(TrainQuestion)
+def prepare_training(question: TrainQuestion) -> Training:
+    """Return the run that `train` would do, with its forecast, without beginning it.
+
+    Raises:
+        ArgumentError: As `train` does, and every other error of `train` that comes before the first step.
+    """
+    return _prepared(question)
+
+
+def _prepared(question: TrainQuestion) -> Training:
+    plan = given_plan(question.schedule)
+    schedule_spec = _schedule_spec(question.schedule if plan is None else plan)
+    built = read_model_argument(question.model)
     if plan is not None:
-        require_as_planned(
-            plan,
-            model=built.name,
-            compression=settings.compression,
-            batch_size=batch_size,
-            partition=partition,
-            profile=profile,
-        )
-        batch_size, partition = plan.batch_size, partition_text(plan.partition)
-        settings = replace(settings, compression=plan.compression)
-    batch_size = 64 if batch_size is None else batch_size
-    run = schedule_spec.run(num_steps)
-    lists = run.lists(num_steps)
-    require_possible(settings)
-    require_cut([run], batch_size)
+        question = _as_planned(question, plan, built)
+    batch_size = _USUAL_BATCH if question.batch_size is None else question.batch_size
+    if question.advance is not None:
+        schedule_spec = _begun(question, schedule_spec)
+    run = schedule_spec.run(question.num_steps)
+    lists = run.lists(question.num_steps)
+    _require_cut(run, batch_size)
     if schedule_spec.name or lists.origin is not None:
-        require_followed({schedule_spec.name or lists.name: lists.traits}, settings)
-    require_epsilon([lists.traits], settings)
-    if not is_elsewhere:
-        require_few(lists)
-    held_out_every = require_optional("held_out_every", held_out_every, 1)
-    checkpoints = checkpoint_settings(checkpoint, every, keep, resume)
-    require_restartable(restarts, checkpoints, is_distributed=is_distributed)
-    if held_out_every is not None:
-        _require_one_model(
-            held_out_every,
-            is_here=not is_elsewhere and checkpoints is None,
-            averages=lists.traits.averages,
+        require_followed({schedule_spec.name or lists.name: lists.traits}, question)
+    require_epsilon([lists.traits], question)
+    if not question.is_elsewhere:
+        _require_few(lists)
+    checkpoints = checkpoint_settings(question.checkpoint, question.every, question.keep, question.resume)
+    require_restartable(question.restarts, checkpoints, is_distributed=question.is_distributed)
+    is_here = not question.is_elsewhere and checkpoints is None
+    if question.held_out_every is not None and (lists.traits.averages or not is_here):
+        raise ArgumentError(
+            f"held_out_every: got {question.held_out_every} with processes of their own, checkpoints, or pipelines "
+            "that are averaged, expected one model in this process; leave it out"
         )
-    layers = None if profile is None else read_profile_of(profile, built)
     bounds = cut_of_model(
         built,
         source_of_training(run),
-        partition,
-        layers,
+        partition_text(question.partition),
+        None if question.profile is None else read_profile_of(question.profile, built),
         run.microbatch_size(batch_size),
-        cluster=cluster,
-        compression=settings.compression,
+        cluster=question.cluster,
+        compression=question.compression,
     )
     with prints_to_stderr():
-        draw_batch(built, 1, settings.seed)  # missing data are found before anything is done
+        draw_batch(built, 1, question.seed)  # missing data are found before anything is done
     forecast = None
-    if costs is not None:
-        stage_costs = costs_of_training(load_costs(costs), run, lists, bounds, batch_size, settings)
-        machines = read_cluster_argument(cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
-        forecast = _forecast(schedule_spec, bounds, num_steps, stage_costs, machines)
-    name = name_for_processes(model) if is_elsewhere else built.name
-    job = {"num_steps": num_steps, "batch_size": batch_size, "advance": advance, "limit_bytes": limit_bytes}
-    spec = training_spec(schedule_spec, name, bounds, settings, checkpoints=checkpoints, **job)
-    trained = trained_by(
-        spec,
-        built,
-        on_step,
-        is_distributed=is_distributed,
-        held_out_every=held_out_every,
-        export=None if export is None else require_path(export, "export"),
-        restarts=restarts,
+    if question.costs is not None:
+        share = question.input_share
+        costs = costs_of_training(load_costs(question.costs), run, lists, bounds, batch_size, question, share)
+        machines = read_cluster_argument(question.cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
+        forecast = forecast_training(schedule_spec, bounds, question.num_steps, costs, machines)
+    from pipesched.executor.launch import RunSpec, Train
+
+    job = Train(
+        schedule_spec=schedule_spec,
+        num_steps=question.num_steps,
+        batch_size=batch_size,
+        advance=question.advance,
+        limit_bytes=question.limit_bytes,
+        checkpoints=checkpoints,
     )
-    return TrainingResult(run.name, built.name, num_steps, trained, forecast, run.pipelines)
+    name = name_for_processes(question.model) if question.is_elsewhere else built.name
+    spec = RunSpec(job=job, model=name, bounds=bounds, **values_of(question, RunSettings))
+    spec = with_faults(spec, question, run.beginning(1), run.microbatches_per_step, question.num_steps)
+    return Training(question, built, run, spec, forecast)
 
 
-def _require_effect(keywords: RunKeywords) -> None:
-    """Refuse keywords for several processes if there is only one.
+def _as_planned(question: TrainQuestion, plan: Plan, model: Model) -> TrainQuestion:
+    """Return the question with the choices of its plan."""
+    require_as_planned(
+        plan,
+        model=model.name,
+        compression=question.compression,
+        batch_size=question.batch_size,
+        partition=question.partition,
+        profile=question.profile,
+    )
+    return replace(question, batch_size=plan.batch_size, partition=plan.partition, compression=plan.compression)
+
+
+def _begun(question: TrainQuestion, schedule_spec: ScheduleSpec) -> ScheduleSpec:
+    """Return the specification at the beginning of a search for the advance, which begins with none."""
+    if not question.is_elsewhere:
+        raise ArgumentError(
+            f"advance: got {question.advance}, expected `is_distributed=True` with it: in one process ranks take "
+            "turns, and no order is faster; add it"
+        )
+    if not schedule_spec.takes("advance"):
+        raise ArgumentError(
+            f"advance: got {question.advance} for {schedule_spec.name or 'lists'}, which cannot run ahead, "
+            "expected none; try avgpipe"
+        )
+    if "advance" in schedule_spec.parameters:
+        raise ArgumentError(
+            f"advance: got {question.advance}, and a schedule with the parameter advance, expected one of them; leave "
+            "one out"
+        )
+    return replace(schedule_spec, parameters={**schedule_spec.parameters, "advance": 0})
+
+
+def require_trainable(question: TrainSettings) -> None:
+    """Refuse settings that this machine cannot run, and settings for several processes if there is only one.
 
     Raises:
-        ArgumentError: There is such a keyword.
+        ArgumentError: There are such settings.
     """
-    for name in _OF_PROCESSES:
-        if name in keywords:
+    require_possible(question)
+    if question.is_distributed or is_rank():
+        return
+    settings = declared(TrainSettings)
+    for name in OF_PROCESSES:
+        if getattr(question, name) != settings[name].default:
             raise ArgumentError(
-                f"{name}: got it with all ranks in one process, expected `is_distributed=True` with it; leave it out"
+                f"{name}: got it with all ranks in one process, expected `is_distributed=True` with it; add that, or "
+                "leave it out"
             )
-
-
-def _require_one_model(held_out_every: int, *, is_here: bool, averages: bool) -> None:
-    """Refuse evaluations during training if the model is in several processes, or in several pipelines.
-
-    Raises:
-        ArgumentError: Evaluations are not possible.
-    """
-    if averages or not is_here:
+    if question.inject:
         raise ArgumentError(
-            f"held_out_every: got {held_out_every} with processes of their own, checkpoints, or pipelines that are "
-            "averaged, expected one model in this process; leave it out"
+            f"inject: got {question.inject[0]}, expected `is_distributed=True` with it: all ranks are in this process; "
+            "add it"
         )
 
 
-def _forecast(
-    schedule_spec: ScheduleSpec,
-    bounds: tuple[tuple[int, int], ...],
-    num_steps: int,
-    costs: StageCosts,
-    cluster: Cluster,
-) -> TrainingForecast:
-    """Return the forecast of a run that fits.
-
-    Raises:
-        ArgumentError: A device exceeds its memory.
-    """
-    forecast = forecast_training(schedule_spec, bounds, num_steps, costs, cluster)
-    if forecast.over is not None:
+def _require_cut(run: TrainingRun, batch_size: int) -> None:
+    """Refuse a batch that a run cannot cut into equal micro-batches."""
+    count = run.microbatches_per_step // run.pipelines
+    if batch_size % count:
+        near = batch_size - batch_size % count or count
         raise ArgumentError(
-            f"batch_size: over memory: {readable_reason(str(forecast.over))}; try a smaller batch, more stages, or "
-            "recomputation"
+            f"batch_size: got {batch_size} samples for the {count} micro-batches of a step of "
+            f"{run.name}, expected a multiple; try {near}"
         )
-    return forecast
 
 
-def _schedule_spec(
-    schedule: TrainableSchedule,
-    num_ranks: int | None,
-    num_microbatches: int | None,
-    num_chunks: int | None,
-    parameters: Mapping[str, ParameterValue] | None,
-) -> ScheduleSpec:
+def _require_few(lists: Schedule) -> None:
+    """Refuse more ranks than one process can build in about a minute."""
+    if lists.num_ranks > _MAX_LOCAL_RANKS:
+        raise ArgumentError(
+            f"schedule {lists.name}: got {lists.num_ranks} ranks in one process, expected at most {_MAX_LOCAL_RANKS}; "
+            "try fewer ranks or copies, or torchrun"
+        )
+
+
+def _schedule_spec(schedule: TrainableSchedule) -> ScheduleSpec:
     """Return the specification of the lists of a training run."""
-    named = named_schedule(schedule)
-    if named is not None:
-        entry = entry_of(named)
-        if num_ranks is None:
-            raise ArgumentError(f"num_ranks: got none with schedule {entry.name}, expected it; try num_ranks=4")
-        values = {parameter.name: parameter.default for parameter in entry.parameters} | dict(parameters or {})
-        pipelines = values.get("pipelines")
-        if num_microbatches is None:
-            num_microbatches = num_ranks * (pipelines if isinstance(pipelines, int) else 1)
-        if entry.is_own:
-            return _of_lists(build_entry(entry, num_ranks, num_microbatches, num_chunks, **(parameters or {})))
-        return ScheduleSpec(
-            name=entry.name,
-            num_ranks=num_ranks,
-            num_microbatches=num_microbatches,
-            num_chunks=num_chunks,
-            parameters=dict(parameters or {}),
+    if named_schedule(schedule) is not None:
+        name = label_of(schedule) if isinstance(schedule, str) else "f"
+        raise ArgumentError(
+            f"schedule: got {shown(schedule)}, expected a specification with its counts; try "
+            f"pipesched.ScheduleSpec(name={name!r}, num_ranks=4, num_microbatches=8)"
         )
-    require_no_counts(
-        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
-    )
     match schedule:
         case ScheduleSpec():
             return schedule
@@ -314,11 +389,14 @@ def _schedule_spec(
             return schedule.schedule_spec
         case Schedule():
             return _of_lists(schedule)
+        case ScheduleSource():
+            return _of_lists(schedule.schedule)
         case str() | Path():
             return _of_lists(read_schedule(Path(schedule)))
         case _:
             raise ArgumentError(
-                f"schedule: got {shown(schedule)}, expected a name, lists, a plan or a file; try '1f1b'"
+                f"schedule: got {shown(schedule)}, expected a ScheduleSpec, lists, a plan or a file; try "
+                "pipesched.build('1f1b', num_ranks=4, num_microbatches=8)"
             )
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pipesched.executor import RunSettings
+from pipesched.profiles import element_bytes
 from pipesched.profiles.clusters import Cluster, flat
-from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.costs import (
+    Compression,
+    DeviceCost,
+    LayerCosts,
+    Profile,
+    StageCosts,
+    costs_of_stages,
+    with_input_share,
+)
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
@@ -13,6 +23,7 @@ from pipesched.schedules.weights import staleness
 from pipesched.simulator import Inexact, Scenario, SimulationError
 from pipesched.simulator.fast import RunTime, run_time, simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
+from pipesched.workflows.arguments import AnyCosts
 
 _SHOWN_STEPS = 64
 """Simulated steps for the staleness, beside the term for stages: enough for every measurement to settle."""
@@ -99,3 +110,41 @@ def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCa
     held = lists.held()
     timeline = with_memory(simulate_arrays(lower(held), costs, cluster), costs, held)
     return over_capacity(timeline.memory, cluster, timeline)
+
+
+def costs_of_training(
+    costs: AnyCosts,
+    run: TrainingRun,
+    lists: Schedule,
+    bounds: tuple[tuple[int, int], ...],
+    batch_size: int,
+    settings: RunSettings,
+    input_share: float | None = None,
+) -> StageCosts:
+    """Return the costs of a micro-batch on each stage.
+
+    Args:
+        costs: Costs of the layers, of a device with a whole batch, or of a micro-batch on each layer or stage.
+        run: Gives the number of micro-batches of a step.
+        lists: Gives the number of stages.
+        bounds: Half-open range of layers of every stage.
+        batch_size: Samples of a step, of each pipeline.
+        settings: Gives the compression of messages.
+        input_share: Share of B that I takes in costs with B alone; None: no split is assumed.
+
+    Raises:
+        ProfileError: The profile does not cover these micro-batches.
+    """
+    if isinstance(costs, Profile):
+        stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size), lists.ranks_per_device)
+    elif isinstance(costs, DeviceCost):
+        stage_costs = costs.stage_costs(lists).of_share(run.pipelines / run.microbatches_per_step)
+    elif isinstance(costs, LayerCosts):
+        stage_costs = costs.stage_costs(bounds)
+    else:
+        stage_costs = costs if isinstance(costs, StageCosts) else costs.stage_costs(lists)
+    if input_share is not None:
+        stage_costs = replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, input_share)))
+    if settings.compression is None:
+        return stage_costs
+    return replace(stage_costs, compression=Compression(element_bytes(settings.dtype)))

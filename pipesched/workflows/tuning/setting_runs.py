@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipesched.executor import RunSettings
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import Profile
+from pipesched.questions import MeasureSettings
 from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
+from pipesched.schedules.common import values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Step
 from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows import ArgumentError
-from pipesched.workflows.measuring import modelled_spec
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -59,9 +60,10 @@ def spec_of_run(
     is_checked: bool = True,
 ) -> RunSpec:
     """Return one run of the lists."""
-    return modelled_spec(
-        schedule, model, bounds, microbatch_size, settings, iterations=1, warmup=0, is_checked=is_checked
-    )
+    from pipesched.workflows.measuring import modelled_spec  # loads torch, which a search does without
+
+    once = MeasureSettings(iterations=1, warmup=0, is_checked=is_checked, **values_of(settings, RunSettings))
+    return modelled_spec(schedule, model, bounds, microbatch_size, once)
 
 
 @dataclass(frozen=True, slots=True)

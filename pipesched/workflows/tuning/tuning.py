@@ -44,8 +44,6 @@ from pipesched.workflows import (
 from pipesched.workflows.arguments import (
     read_devices_argument,
     read_workers,
-    require_epsilon,
-    require_possible,
 )
 from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_unused
 from pipesched.workflows.tuning.setting_race import CONTENDERS, raced
@@ -171,6 +169,8 @@ def _measurement(question: TuneQuestion, problem: Problem) -> Measurement | None
     """
     if question.evaluator != "measure" and question.budget_s is None:
         return None
+    from pipesched.workflows.arguments import require_epsilon, require_possible  # load torch, as runs need it
+
     require_possible(question.run_settings)
     require_epsilon((), question.run_settings)
     require_same_layers(problem.profile)

@@ -1,7 +1,3 @@
-from .round_verification import verify_in_rounds as verify_in_rounds
-from .schedule_verification import profile_for_runs as profile_for_runs
-from .schedule_verification import require_verifiable as require_verifiable
-from .schedule_verification import verify_source as verify_source
 from .verification import verify as verify
 from .verification import verify_rounds as verify_rounds
 from .verified_rounds import PRECISION as PRECISION

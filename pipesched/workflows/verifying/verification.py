@@ -1,239 +1,301 @@
-"""Profile a model, predict schedules of it, run them, and compare prediction and measurement."""
+"""Profile a model, predict schedules of it, run them, and compare prediction and measurement, once or in rounds.
+
+In rounds, profiles and runs take turns, with a yardstick between them, so that slow drift cancels:
+
+    yardstick  profile  yardstick  runs  yardstick  profile  yardstick  runs  yardstick  profile  yardstick
+                  └───────── mean ─────────────────────┘
+                        is compared with the runs
+
+A machine that gets slower or faster at a steady pace is as fast in the runs as in the mean of the profiles around them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Unpack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from pipesched.executor import RunSettings
-from pipesched.profiles.costs import Profile
+from pipesched.executor import ExecutionError, LayerSettings
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import Profile, median_profile
 from pipesched.profiles.models import Model
-from pipesched.schedules.builders import ParameterValue
-from pipesched.workflows import (
-    ArgumentError,
-    is_rank,
-    require_at_least,
-    require_callable,
-    require_names,
-    require_number,
-)
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.processes import num_companions, num_cores
+from pipesched.questions import CutSettings, MeasureSettings, NumRounds, RoundPrecision
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.common import values_of
+from pipesched.simulator import SimulationError
+from pipesched.workflows import ArgumentError, asks, is_rank, require_callable, require_names, require_settings
 from pipesched.workflows.arguments import (
     ClusterArgument,
+    ListsArgument,
     ModelArgument,
-    PartitionArgument,
     ProfileArgument,
-    RunKeywords,
-    ScheduleArgument,
     ScheduleSource,
     name_for_processes,
-    named_schedule,
     partition_text,
+    read_cluster_argument,
+    read_lists_argument,
     read_model_argument,
-    read_schedule_argument,
-    read_settings,
+    read_profile_of,
     require_epsilon,
     require_followed,
     require_possible,
 )
-from pipesched.workflows.simulating import Setup
-from pipesched.workflows.verifying.round_verification import verify_in_rounds
-from pipesched.workflows.verifying.schedule_verification import profile_for_runs, require_verifiable, verify_source
-from pipesched.workflows.verifying.verified_rounds import PRECISION, RoundsVerification
-from pipesched.workflows.verifying.verified_schedule import Verification
+from pipesched.workflows.measuring import profile as profile_layers
+from pipesched.workflows.simulating import Setup, predict_source
+from pipesched.workflows.verifying.schedule_run import (
+    ScheduleRun,
+    bounds_of,
+    held_against,
+    run_source,
+    with_buffers_of,
+)
+from pipesched.workflows.verifying.verified_rounds import PRECISION, MachineDrift, RoundsVerification, ScheduleRounds
+from pipesched.workflows.verifying.verified_schedule import Verification, VerifiedSchedule
+
+_REPEATS, _WARMUP = 3, 1
+"""Measured runs of each layer in the short profile of a round, and warm-up runs before."""
 
 
-def verify(
-    model: ModelArgument,
-    schedules: Sequence[ScheduleArgument] = ("gpipe", "1f1b"),
-    *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-    microbatch_size: int = 1,
-    partition: PartitionArgument | None = None,
-    profile: ProfileArgument | None = None,
-    cluster: ClusterArgument = None,
-    iterations: int = 5,
-    warmup: int = 1,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-    **keywords: Unpack[RunKeywords],
-) -> Verification:
+@dataclass(frozen=True)
+class _Question(MeasureSettings, CutSettings):
+    """The arguments that `verify` and `verify_rounds` have in common."""
+
+    model: ModelArgument
+    schedules: Sequence[ListsArgument]
+    cluster: ClusterArgument = field(default=None, kw_only=True)
+    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        object.__setattr__(self, "partition", partition_text(self.partition))
+        require_settings(self)
+        require_callable("progress", self.progress)
+
+
+@dataclass(frozen=True)
+class VerifyQuestion(_Question):
+    """The question of `verify`; its fields are the arguments of that function."""
+
+    profile: ProfileArgument | None = field(default=None, kw_only=True)
+    on_verified: Callable[[Verification], None] = field(default=lambda verified: None, kw_only=True)  # noqa: ARG005
+
+
+@dataclass(frozen=True)
+class VerifyRoundsQuestion(_Question):
+    """The question of `verify_rounds`; its fields are the arguments of that function."""
+
+    rounds: NumRounds = 5
+    precision: RoundPrecision = field(default=None, kw_only=True)
+
+
+@asks(VerifyQuestion)
+def verify(question: VerifyQuestion) -> Verification:
     """Profile a model, predict schedules of it and run them, and compare times, memory and losses.
 
     Args:
         model: A name as `profile` takes it, or a Model made from one; under torchrun any Model.
         schedules: Each as `simulate` takes one.
-        num_ranks: Ranks of the schedules given by name.
-        num_microbatches: Micro-batches of the schedules given by name.
-        num_chunks: Stages per rank of the schedules given by name that take chunks.
-        parameters: Parameters of the schedules given by name that have them.
-        microbatch_size: Samples of a micro-batch.
-        partition: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4`` or in a list.
-        profile: Profile of the model; None: it is measured first, while other cores are as busy as in a run.
         cluster: Machines of the prediction; None: equal devices whose links take no time.
-        iterations: Measured runs of the lists, of which the median counts.
-        warmup: Runs before them.
         progress: Receives the finished fraction now and then.
-        keywords: Settings of the runs: the fields of `RunSettings`.
+        profile: Profile of the model; None: it is measured first, while other cores are as busy as in a run.
+        on_verified: Receives the results so far, after each schedule.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
         NotRunnableError: Lists cannot run to their end.
-        ScheduleError: No such schedule, bad counts, or a bad file.
+        ScheduleError: A bad file.
         ProfileError: The model does not exist, the partition does not fit, or a file is bad.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
-    asked = _Asked.read(
-        model, schedules, num_ranks, num_microbatches, num_chunks, parameters, microbatch_size, partition, cluster,
-        iterations, warmup, progress, keywords,
-    )  # fmt: skip
-    if profile is None and is_rank():
+    runs = _Runs.of(question)
+    require_callable("on_verified", question.on_verified)
+    if question.profile is None and is_rank():
         raise ArgumentError(
             "profile: got none under torchrun, where every process would measure its own, expected one for all; "
             "try a file that `pipesched.profile(..).save` has written"
         )
-    num_busy = max(source.schedule.num_ranks for source in asked.sources)
-    layers = profile_for_runs(asked.model, asked.microbatch_size, num_busy, profile, asked.settings)
-    verified = []
-    for index, source in enumerate(asked.sources):
+    steps = _fractions(question.progress, 1 + len(runs.sources))
+    tick = next(steps)
+    layers = runs.measured_profile(tick) if question.profile is None else runs.given_profile(question.profile)
+    verified = Verification((), layers)
+    setup = runs.setup(layers)
+    for source in runs.sources:
+        with _named(source.schedule.name):
+            prediction = predict_source(source, setup)
+            run = run_source(source, question.model, setup, question, next(steps))
+            verified = replace(verified, schedules=(*verified.schedules, held_against(run, prediction, setup)))
+        question.on_verified(verified)
+    return verified
 
-        def tick(fraction: float, index: int = index) -> None:
-            progress((index + fraction) / len(asked.sources))
 
-        verified.append(verify_source(source, model, asked.setup(layers, source), asked.settings, tick, **asked.counts))
-    return Verification(tuple(verified), layers)
-
-
-def verify_rounds(
-    model: ModelArgument,
-    schedules: Sequence[ScheduleArgument] = ("gpipe", "1f1b"),
-    rounds: int = 5,
-    *,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-    microbatch_size: int = 1,
-    partition: PartitionArgument | None = None,
-    cluster: ClusterArgument = None,
-    iterations: int = 3,
-    warmup: int = 1,
-    precision: float = PRECISION,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-    **keywords: Unpack[RunKeywords],
-) -> RoundsVerification:
+@asks(VerifyRoundsQuestion)
+def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
     """Profile a model and run schedules of it in turn, and report the error of predictions with its uncertainty.
 
     Args:
-        model: The model, as `verify` takes it; the arguments not listed here are as in `verify` too.
+        model: The model, as `verify` takes it.
         schedules: Each as `simulate` takes one.
-        rounds: Rounds of a profile and runs, at least 2.
-        num_ranks: Ranks of the schedules given by name.
-        num_microbatches: Micro-batches of the schedules given by name.
-        num_chunks: Stages per rank of the schedules given by name that take chunks.
-        parameters: Parameters of the schedules given by name that have them.
-        microbatch_size: Samples of a micro-batch.
-        partition: ``balanced`` (None) by the first profile, ``uniform``, or layers per stage as in ``3,3,4``.
+        rounds: See below; the first profile determines the cut of the model.
         cluster: Machines of the prediction; None: equal devices whose links take no time.
-        iterations: Measured runs of the lists in a round, of which the median counts.
-        warmup: Runs before them.
-        precision: Largest drift of the machine, as a share, for a verdict on the profile.
         progress: Receives the finished fraction now and then.
-        keywords: Settings of the runs: the fields of `RunSettings`.
 
     Raises:
-        As `verify` does.
+        ArgumentError: As `verify` does, and every other error of `verify` too.
     """
-    rounds = require_at_least("rounds", rounds, 2)
-    require_number("precision", precision)
-    asked = _Asked.read(
-        model, schedules, num_ranks, num_microbatches, num_chunks, parameters, microbatch_size, partition, cluster,
-        iterations, warmup, progress, keywords,
-    )  # fmt: skip
+    if question.rounds is None:
+        raise ArgumentError("rounds: got None, expected at least 2; try 5")
+    runs = _Runs.of(question)
     if is_rank():
         raise ArgumentError(
             "rounds: got them under torchrun, where every process would profile for itself, expected processes of our "
             "own; start it without torchrun"
         )
-    return verify_in_rounds(
-        asked.sources, asked.model, asked.name, asked.microbatch_size, asked.setup, asked.settings, rounds,
-        progress, precision=precision, **asked.counts,
-    )  # fmt: skip
+    from pipesched.profiles.measuring import yardstick_s
+
+    steps = _fractions(question.progress, 2 * question.rounds + 1)
+
+    def look() -> float:
+        return yardstick_s(min(runs.num_busy, num_cores()), question.device)
+
+    def measure() -> Profile:
+        return runs.measured_profile(next(steps), repeats=_REPEATS, warmup=_WARMUP)
+
+    yardsticks_s, profiles = [look()], [measure()]
+    rounds: list[list[ScheduleRun]] = []
+    yardsticks_s.append(look())
+    first = runs.setup(profiles[0])
+    cuts = [_cut(source, first) for source in runs.sources]
+    for _ in range(question.rounds):
+        tick = next(steps)
+        rounds.append(
+            [
+                run_source(source, question.model, cut, question, tick)
+                for source, cut in zip(runs.sources, cuts, strict=True)
+            ]
+        )
+        yardsticks_s.append(look())
+        profiles.append(measure())
+        yardsticks_s.append(look())
+    means = [median_profile(*pair) for pair in pairwise(profiles)]
+    schedules = [
+        ScheduleRounds(
+            tuple(
+                _held(runs_of_round[index], replace(cut, costs=mean))
+                for runs_of_round, mean in zip(rounds, means, strict=True)
+            )
+        )
+        for index, cut in enumerate(cuts)
+    ]
+    precision = PRECISION if question.precision is None else question.precision
+    return RoundsVerification(tuple(schedules), MachineDrift(tuple(yardsticks_s)), precision)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The arguments of `verify`: the schedules, the model and the settings of the runs.
+class _Runs:
+    """The model and the schedules of a question, which can run."""
 
-    Attributes:
-        name: Name of the model, for the processes that run it.
-        counts: Numbers of iterations: fields of `Measure`.
-    """
-
+    question: _Question
     model: Model
-    name: str
-    settings: RunSettings
     sources: tuple[ScheduleSource, ...]
-    microbatch_size: int
-    partition: str | None
-    cluster: ClusterArgument
-    counts: Mapping[str, int]
 
     @staticmethod
-    def read(
-        model: ModelArgument,
-        schedules: Sequence[ScheduleArgument],
-        num_ranks: int | None,
-        num_microbatches: int | None,
-        num_chunks: int | None,
-        parameters: Mapping[str, ParameterValue] | None,
-        microbatch_size: int,
-        given_partition: PartitionArgument | None,
-        cluster: ClusterArgument,
-        iterations: int,
-        warmup: int,
-        progress: Callable[[float], None],
-        keywords: RunKeywords,
-    ) -> _Asked:
+    def of(question: _Question) -> _Runs:
         """Read the arguments; refuse, before any measurement, arguments that would fail after it."""
-        schedules = require_names("schedules", schedules)
-        require_callable("progress", progress)
-        partition = partition_text(given_partition)
-        settings = read_settings(keywords)
-        microbatch_size = require_at_least("microbatch_size", microbatch_size, 1)
-        counts = {
-            "iterations": require_at_least("iterations", iterations, 1),
-            "warmup": require_at_least("warmup", warmup, 0),
-        }
-        sources = tuple(
-            read_schedule_argument(
-                schedule,
-                num_ranks=num_ranks,
-                num_microbatches=num_microbatches,
-                num_chunks=num_chunks,
-                parameters=parameters,
-            )
-            if named_schedule(schedule) is not None
-            else read_schedule_argument(schedule)
-            for schedule in schedules
-        )
+        sources = tuple(map(read_lists_argument, require_names("schedules", question.schedules)))
         if not sources:
-            raise ArgumentError("schedules: got none, expected at least one; try ['gpipe', '1f1b']")
-        if all(source.schedule.origin is not None for source in sources):
-            require_followed({source.schedule.name: source.schedule.traits for source in sources}, settings)
-        require_possible(settings)
-        require_epsilon([source.schedule.traits for source in sources], settings)
-        built, name = read_model_argument(model), name_for_processes(model)
-        require_verifiable([source.schedule for source in sources], built, partition, cluster)
-        return _Asked(built, name, settings, sources, microbatch_size, partition, cluster, counts)
+            raise ArgumentError(
+                "schedules: got none, expected at least one; try [pipesched.build('1f1b', num_ranks=4, "
+                "num_microbatches=8)]"
+            )
+        schedules = [source.schedule for source in sources]
+        if all(schedule.origin is not None for schedule in schedules):
+            require_followed({schedule.name: schedule.traits for schedule in schedules}, question)
+        require_possible(question)
+        require_epsilon([schedule.traits for schedule in schedules], question)
+        model = read_model_argument(question.model)
+        name_for_processes(question.model)  # refuses a model that other processes cannot make
+        for schedule in schedules:
+            require_runnable(schedule)
+            parse_partition(question.partition_text or "uniform", (1.0,) * len(model.layers), schedule.num_stages)
+            read_cluster_argument(question.cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
+        return _Runs(question, model, sources)
 
-    def setup(self, profile: Profile, source: ScheduleSource) -> Setup:  # noqa: ARG002 -- the same for all
-        """Return the setup of a prediction from `profile`."""
-        return Setup(
-            costs=profile,
-            cluster=self.cluster,
-            microbatch_size=self.microbatch_size,
-            partition=self.partition or "balanced",
+    @property
+    def num_busy(self) -> int:
+        """The most ranks that compute at once."""
+        return max(source.schedule.num_ranks for source in self.sources)
+
+    def setup(self, profile: Profile) -> Setup:
+        """Return the setup of a prediction from `profile`, with receive buffers as the run has them."""
+        question = self.question
+        setup = Setup(
+            profile,
+            question.cluster,
+            microbatch_size=question.microbatch_size or 1,
+            partition=question.partition or "balanced",
         )
+        return with_buffers_of(question, setup)
+
+    def measured_profile(self, progress: Callable[[float], None], *, repeats: int = 10, warmup: int = 3) -> Profile:
+        """Return a profile, measured while other cores are as busy as in a run."""
+        return profile_layers(
+            self.model,
+            [self.question.microbatch_size or 1],
+            repeats=repeats,
+            warmup=warmup,
+            companions=num_companions(self.num_busy, self.question.device),
+            progress=progress,
+            **values_of(self.question, LayerSettings),
+        ).profile
+
+    def given_profile(self, profile: ProfileArgument) -> Profile:
+        """Return a profile.
+
+        Raises:
+            ArgumentError: The profile is of another model, dtype or optimizer than the run.
+            ProfileError: The file is no profile.
+        """
+        loaded = read_profile_of(profile, self.model)
+        where = "profile" if isinstance(profile, Profile) else profile
+        for name, profiled, wanted in (
+            ("dtype", loaded.provenance.dtype, self.question.dtype),
+            ("optimizer", loaded.provenance.optimizer, self.question.optimizer),
+        ):
+            if profiled != wanted:
+                raise ArgumentError(
+                    f"{where}: {name}: got a profile measured with {profiled}, expected {wanted} as in the run; "
+                    f"try `{name}={profiled}`, or leave out `profile`"
+                )
+        return loaded
+
+
+@contextmanager
+def _named(schedule: str) -> Iterator[None]:
+    """Name the schedule in raised errors."""
+    try:
+        yield
+    except (ExecutionError, ProfileError, ScheduleError, SimulationError) as error:
+        raise type(error)(f"verify {schedule}: {error}") from error
+
+
+def _held(run: ScheduleRun, setup: Setup) -> VerifiedSchedule:
+    return held_against(run, predict_source(run.source, setup), setup)
+
+
+def _cut(source: ScheduleSource, setup: Setup) -> Setup:
+    """Return the setup with the present layers of each stage, so that later profiles do not change them."""
+    return replace(setup, partition=[last - first for first, last in bounds_of(source, setup)])
+
+
+def _fractions(progress: Callable[[float], None], count: int) -> Iterator[Callable[[float], None]]:
+    """Yield, for each of `count` steps, a function that turns its finished fraction into the total's."""
+    for index in range(count):
+
+        def tick(fraction: float, index: int = index) -> None:
+            progress((index + fraction) / count)
+
+        yield tick

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
+from pipesched.questions import MessageFacts, WhatIfSettings
 from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.builders import Entry, ParameterValue, build, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Op, computes
 from pipesched.schedules.transforms import recompute as recomputed
-from pipesched.simulator.analysis import Slowness, device_speeds, metrics
+from pipesched.simulator.analysis import device_speeds, metrics
 from pipesched.workflows import (
-    MAX_INT64,
     ArgumentError,
+    asks,
     require_at_least,
     require_callable,
     require_choice,
     require_names,
-    require_share,
+    require_settings,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
-    PartitionArgument,
     ProfileArgument,
     ScheduleArgument,
     entry_of,
@@ -44,34 +45,37 @@ _SAME = 5e-4
 """Largest difference of two changes that counts as no difference."""
 
 
-def what_if(
-    run: RunsArgument,
-    *,
-    schedule: ScheduleArgument | None = None,
-    num_ranks: int | None = None,
-    num_microbatches: int | None = None,
-    num_chunks: int | None = None,
-    parameters: Mapping[str, ParameterValue] | None = None,
-    recompute: Literal["all"] | Sequence[int] | None = None,
-    partition: PartitionArgument | None = None,
-    heal: Sequence[int] = (),
-    slow_devices: Mapping[int, float] | None = None,
-    slow_links: Mapping[tuple[int, int], float] | None = None,
-    link: Link | None = None,
-    bandwidth_factor: float = 1.0,
-    latency_factor: float = 1.0,
-    cluster: ClusterArgument = None,
-    profile: ProfileArgument | None = None,
-    run_partition: PartitionArgument | None = None,
-    microbatch_size: int | None = None,
-    output_bytes: int | None = None,
-    warmup: int = 1,
-    input_share: float = 0.5,
-    slowness: Slowness | None = None,
-    draws: int = 100,
-    seed: int = 0,
-    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> WhatIf:
+@dataclass(frozen=True)
+class WhatIfQuestion(WhatIfSettings, MessageFacts):
+    """The question of `what_if`; its fields are the arguments of that function."""
+
+    run: RunsArgument
+    schedule: ScheduleArgument | None = field(default=None, kw_only=True)
+    num_ranks: int | None = field(default=None, kw_only=True)
+    num_microbatches: int | None = field(default=None, kw_only=True)
+    num_chunks: int | None = field(default=None, kw_only=True)
+    parameters: Mapping[str, ParameterValue] | None = field(default=None, kw_only=True)
+    recompute: Literal["all"] | Sequence[int] | None = field(default=None, kw_only=True)
+    heal: Sequence[int] = field(default=(), kw_only=True)
+    slow_devices: Mapping[int, float] | None = field(default=None, kw_only=True)
+    slow_links: Mapping[tuple[int, int], float] | None = field(default=None, kw_only=True)
+    link: Link | None = field(default=None, kw_only=True)
+    bandwidth_factor: float = field(default=1.0, kw_only=True)
+    latency_factor: float = field(default=1.0, kw_only=True)
+    cluster: ClusterArgument = field(default=None, kw_only=True)
+    profile: ProfileArgument | None = field(default=None, kw_only=True)
+    progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
+
+    def __post_init__(self) -> None:
+        """Refuse invalid settings."""
+        object.__setattr__(self, "run_partition", partition_text(self.run_partition))
+        object.__setattr__(self, "partition", partition_text(self.partition))
+        require_settings(self)
+        require_callable("progress", self.progress)
+
+
+@asks(WhatIfQuestion)
+def what_if(asked: WhatIfQuestion) -> WhatIf:
     """Predict the effect of changes, all of them at once, with the costs of a run.
 
     Args:
@@ -83,7 +87,6 @@ def what_if(
         num_chunks: Stages per rank of a schedule given by name.
         parameters: Parameters of a schedule given by name.
         recompute: Stages that keep only their input, or ``all``.
-        partition: Other layers per stage, with `profile`: ``balanced``, ``uniform``, or as in ``3,3,4``.
         heal: Slow devices of the run that become as fast as their peers.
         slow_devices: Slowdown factor of these devices.
         slow_links: Slowdown factor of messages between these pairs of devices.
@@ -92,15 +95,6 @@ def what_if(
         latency_factor: Factor on the latency of all links.
         cluster: Machines of the run; None: equal devices, and messages as in the runs.
         profile: Profile of the runs' model, as for `costs_from_runs`.
-        run_partition: Partition of the layers in the runs, with `profile`; None: balanced.
-        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest measured size.
-        output_bytes: Bytes of a message, without a profile.
-        warmup: Number of first ops of each kind and stage to ignore, as for `costs_from_runs`.
-        input_share: Share of B that I takes if neither the runs nor a profile give it.
-        slowness: Cause if a stage takes longer than its peers: its ``"layers"`` or its ``"device"``; None: as the runs
-            show, or both in turn if they do not.
-        draws: Predictions of the pair with seconds drawn from the measured ones, for the interval.
-        seed: Seed of the draws.
         progress: Receives the finished share of the draws now and then.
 
     Raises:
@@ -110,58 +104,54 @@ def what_if(
         ProfileError: A Timeline is not measured, a file is bad, or costs lack the time of an op.
         SimulationError: The lists cannot be simulated.
     """
-    warmup = require_at_least("warmup", warmup, 0)
-    draws = require_at_least("draws", draws, 1)
-    seed = require_at_least("seed", seed, 0, MAX_INT64)
-    require_callable("progress", progress)
-    require_share("input_share", input_share)
-    if slowness is not None:
-        require_choice("slowness", slowness, get_args(Slowness))
     change = MachineChange(
-        healed=tuple(require_names("heal", heal)),
-        slow_devices={} if slow_devices is None else slow_devices,
-        slow_links={} if slow_links is None else slow_links,
-        link=link,
-        bandwidth_factor=bandwidth_factor,
-        latency_factor=latency_factor,
+        healed=tuple(require_names("heal", asked.heal)),
+        slow_devices={} if asked.slow_devices is None else asked.slow_devices,
+        slow_links={} if asked.slow_links is None else asked.slow_links,
+        link=asked.link,
+        bandwidth_factor=asked.bandwidth_factor,
+        latency_factor=asked.latency_factor,
     )
-    timelines, names = read_runs(run, "run")
-    samples_of(timelines, names, warmup)  # refuses runs of other stages
+    timelines, names = read_runs(asked.run, "run")
+    samples_of(timelines, names, asked.warmup)  # refuses runs of other stages
     before = schedule_of(timelines[0])
-    given = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    given = require_counts(asked.num_ranks, asked.num_microbatches, asked.num_chunks, asked.parameters)
     counts = dict(zip(("num_ranks", "num_microbatches", "num_chunks"), given, strict=True))
-    after = _asked_lists(before, schedule, counts, parameters)
-    if recompute is not None:
-        after = recomputed(after, _stages_of(recompute))
-    cut = partition_text(partition)
+    after = _asked_lists(before, asked.schedule, counts, asked.parameters)
+    if asked.recompute is not None:
+        after = recomputed(after, _stages_of(asked.recompute))
+    cut = partition_text(asked.partition)
     if (after, change, cut) == (before, MachineChange(), None):
         raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
-    known = profiled_stages(before, profile, run_partition, microbatch_size, output_bytes)
-    expected_s = None if profile is None else [cost.both_s for cost in known or ()]
-    speeds = device_speeds(timelines, warmup=warmup, expected_s=expected_s)
-    readings = read_slowness(speeds, slowness, change.healed)
+    known = profiled_stages(before, asked.profile, asked, asked.output_bytes)
+    expected_s = None if asked.profile is None else [cost.both_s for cost in known or ()]
+    speeds = device_speeds(timelines, warmup=asked.warmup, expected_s=expected_s)
+    readings = read_slowness(speeds, asked.slowness, change.healed)
     before, after = lower(before), lower(after)
     num_devices = 1 + max((*before.rank_to_device, *after.rank_to_device))
+    machines = None
+    if asked.cluster is not None:
+        machines = read_cluster_argument(asked.cluster, num_devices, "the run and what is asked")
     question = Question(
         run=timelines[0],
         names=names,
-        samples=samples_of(timelines, names, warmup, readings.likely.slow),
-        warmup=warmup,
+        samples=samples_of(timelines, names, asked.warmup, readings.likely.slow),
+        warmup=asked.warmup,
         before=before,
         after=after,
-        machines=None if cluster is None else read_cluster_argument(cluster, num_devices, "the run and what is asked"),
+        machines=machines,
         change=change,
         known=known,
-        layers=_layers(before, profile, run_partition, microbatch_size, cut),
-        input_share=float(input_share),
+        layers=_layers(before, asked, cut),
+        input_share=float(asked.input_share),
         slow=_of_run(readings.likely),
     )
     _require_bytes(question)
     other = None
     if readings.other is not None:
         slow = readings.other.slow
-        other = question.with_slow(samples_of(timelines, names, warmup, slow), _of_run(readings.other))
-    return answer(question, readings, other, draws, seed, progress)
+        other = question.with_slow(samples_of(timelines, names, asked.warmup, slow), _of_run(readings.other))
+    return answer(question, readings, other, asked.draws, asked.seed, asked.progress)
 
 
 def answer(
@@ -276,18 +266,12 @@ def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | Non
     return [require_at_least("recompute", stage, 0) for stage in require_names("recompute", recompute)]
 
 
-def _layers(
-    lists: Schedule,
-    profile: ProfileArgument | None,
-    run_partition: PartitionArgument | None,
-    microbatch_size: int | None,
-    partition: str | None,
-) -> LayersOfRuns | None:
-    if profile is None:
+def _layers(lists: Schedule, asked: WhatIfQuestion, partition: str | None) -> LayersOfRuns | None:
+    if asked.profile is None:
         if partition is not None:
             raise ArgumentError(f"partition: got {partition} without `profile`, expected both; add it, or leave it out")
         return None
-    return LayersOfRuns(*cut_of_runs(lists, profile, run_partition, microbatch_size), partition)
+    return LayersOfRuns(*cut_of_runs(lists, asked.profile, asked), partition)
 
 
 def _require_bytes(question: Question) -> None:

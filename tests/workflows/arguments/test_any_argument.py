@@ -11,7 +11,6 @@ import pytest
 
 import pipesched
 from pipesched.profiles.io import load_plan
-from pipesched.workflows.arguments import RunKeywords
 from tests.hand_runs import run_by_hand
 
 GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
@@ -65,11 +64,11 @@ CALLS = {
     pipesched.load_profile: {"path": GPT},
     pipesched.load_cluster: {"path": "cluster.json"},
     load_plan: {"path": "plan.json"},
-    pipesched.run: {"schedule": "1f1b", "model": MODEL, **COUNTS},
-    pipesched.verify: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},
-    pipesched.verify_rounds: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},
-    pipesched.replay: {"timeline": RUN, "costs": pipesched.uniform(2, 1.0, 2.0)},
-    pipesched.train: {"model": MODEL, "schedule": "1f1b", "num_ranks": 2, "num_steps": 2},
+    pipesched.run: {"schedule": LISTS, "model": MODEL},
+    pipesched.verify: {"model": MODEL, "schedules": [LISTS]},
+    pipesched.verify_rounds: {"model": MODEL, "schedules": [LISTS]},
+    pipesched.replay: {"timeline": RUN, "setup": pipesched.uniform(2, 1.0, 2.0)},
+    pipesched.train: {"model": MODEL, "schedule": LISTS, "num_steps": 2},
     pipesched.build: {"name": "1f1b", **COUNTS},
     pipesched.what_if: {"run": RUN, "schedule": "gpipe", "draws": 2},
     pipesched.costs_from_runs: {"runs": RUN},
@@ -118,7 +117,6 @@ def arguments():
     for function in CALLS:
         parameters = inspect.signature(function).parameters
         names = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
-        names += RunKeywords.__annotations__ if "keywords" in parameters else []
         yield from (pytest.param(function, name, id=f"{function.__name__}-{name}") for name in names)
 
 
@@ -148,7 +146,7 @@ COUNTED = {
     pipesched.run: {"microbatch_size": 2, "iterations": 2, "warmup": 1, "threads": 1, "seed": 3, "partition": [2, 2]},
     pipesched.verify: {"profile": GPT, "model": "gpt", "microbatch_size": 2, "iterations": 2, "warmup": 1},
     pipesched.verify_rounds: {"rounds": 2, "microbatch_size": 2, "iterations": 2, "warmup": 1},
-    pipesched.train: {"num_microbatches": 2, "batch_size": 8, "held_out_every": 1},
+    pipesched.train: {"batch_size": 8, "held_out_every": 1},
     pipesched.what_if: {"num_microbatches": 8, "microbatch_size": 2, "output_bytes": 8, "warmup": 1, "seed": 3},
     pipesched.costs_from_runs: {"microbatch_size": 2, "output_bytes": 8, "warmup": 1},
     pipesched.profile_from_runs: {"microbatch_size": 2, "warmup": 1},

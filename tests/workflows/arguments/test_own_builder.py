@@ -169,7 +169,8 @@ def test_lists_that_cannot_run_are_refused_by_the_checker():
 def test_training_runs_its_lists():
     model = "digits:width=8,blocks=4"
     own_losses, losses = (
-        pipesched.train(model, schedule, num_ranks=2, num_steps=3, batch_size=8).losses for schedule in (plain, "gpipe")
+        pipesched.train(model, schedule, num_steps=3, batch_size=8).losses
+        for schedule in (pipesched.build_own(plain, 2, 2), pipesched.build("gpipe", 2, 2))
     )
     assert own_losses == losses
 

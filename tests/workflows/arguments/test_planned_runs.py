@@ -5,12 +5,9 @@ from dataclasses import replace
 import pytest
 
 import pipesched
-from pipesched.executor import RunSettings
 from pipesched.profiles.io import Plan, Predicted, save_plan
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.workflows.arguments import read_schedule_argument
-from pipesched.workflows.measuring import prepare_emulation, prepare_run
-from pipesched.workflows.simulating import Setup
+from pipesched.workflows.measuring import run_job
 
 MODEL = "mlp:width=8,layers=4"
 SPEC = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=2)
@@ -31,7 +28,7 @@ def run(plan, **arguments):
 
 
 def emulate(plan, **arguments):
-    return pipesched.run(plan, emulate=pipesched.uniform(2, 1.0, 2.0), **arguments)
+    return pipesched.run(plan, pipesched.Setup(pipesched.uniform(2, 1.0, 2.0), **arguments))
 
 
 def simulate(plan, **arguments):
@@ -43,16 +40,13 @@ def train(plan, **arguments):
 
 
 def test_a_run_is_cut_and_sent_as_planned():
-    spec = prepare_run(read_schedule_argument(HALF), MODEL, RunSettings())
+    spec = run_job(HALF, MODEL)
     assert (spec.compression, spec.bounds, spec.job.microbatch_size) == ("half", ((0, 1), (1, 4)), 4)
-    assert prepare_run(read_schedule_argument(WHOLE), MODEL, RunSettings()).compression is None
+    assert run_job(WHOLE, MODEL).compression is None
 
 
 def test_an_emulated_run_sends_as_planned():
-    costs = Setup(costs=pipesched.uniform(2, 0.001, 0.002))
-    half, whole = (
-        prepare_emulation(read_schedule_argument(plan), costs, RunSettings(), how="sleep") for plan in (HALF, WHOLE)
-    )
+    half, whole = (run_job(plan, pipesched.uniform(2, 0.001, 0.002)) for plan in (HALF, WHOLE))
     assert half.job.emulate.compression is not None
     assert whole.job.emulate.compression is None
 

@@ -67,7 +67,7 @@ def model(*layers):
             "rule: got 'zero', expected one of PredictionRule.MOMENTUM, ",
         ),
         (
-            lambda: pipesched.train("mlp:width=8,layers=4", "1f1b", num_ranks=2, num_steps=1, lr=True),
+            lambda: pipesched.train("mlp:width=8,layers=4", pipesched.build("1f1b", 2, 2), num_steps=1, lr=True),
             "lr: got True, expected a number from 0 to 1e+308",
         ),
     ],

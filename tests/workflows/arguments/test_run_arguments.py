@@ -7,19 +7,18 @@ from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 
 MODEL = "mlp:width=8,layers=4"
-COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 
 
 def run(**arguments):
-    return pipesched.run("1f1b", MODEL, **(COUNTS | arguments))
+    return pipesched.run(build("1f1b", 2, 4), MODEL, **arguments)
 
 
 def verify(**arguments):
-    return pipesched.verify(MODEL, **({"schedules": ["1f1b"]} | COUNTS | arguments))
+    return pipesched.verify(MODEL, **({"schedules": [build("1f1b", 2, 4)]} | arguments))
 
 
 def train(**arguments):
-    return pipesched.train(MODEL, **({"schedule": "1f1b"} | COUNTS | arguments))
+    return pipesched.train(MODEL, **({"schedule": build("1f1b", 2, 4)} | arguments))
 
 
 def profile(**arguments):
@@ -39,7 +38,6 @@ def _nothing_starts(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("learning_rate", 0.1),
         ("device", "tpu"),
         ("backend", "mpi"),
         ("dtype", "floaty"),
@@ -70,7 +68,7 @@ def test_a_word_or_number_that_a_run_does_not_know_is_named(call, name, value):
         (verify, {"warmup": -1}, "warmup: got -1"),
         (verify, {"schedules": "gpipe"}, "schedules: got 'gpipe', expected a list"),
         (verify, {"prediction": PredictionRule.ADAM}, "prediction: got adam with 1f1b"),
-        (train, {"schedule": 5, "num_ranks": None, "num_microbatches": None}, "schedule: got 5"),
+        (train, {"schedule": 5}, "schedule: got 5"),
         (train, {"cluster": pipesched.flat(2)}, "cluster: got it without `costs`"),
         (train, {"limit_bytes": -3, "advance": "auto"}, "limit_bytes: got -3"),
         (train, {"limit_bytes": 10**9}, "limit_bytes: got 1000000000, expected `advance`"),
@@ -79,18 +77,13 @@ def test_a_word_or_number_that_a_run_does_not_know_is_named(call, name, value):
         (train, {"batch_size": 0}, "batch_size: got 0"),
         (
             train,
-            {
-                "schedule": build("gpipe", 2, 2),
-                "num_ranks": None,
-                "num_microbatches": None,
-                "prediction": PredictionRule.ADAM,
-            },
+            {"schedule": build("gpipe", 2, 2), "prediction": PredictionRule.ADAM},
             "prediction: got adam with gpipe",
         ),
         (profile, {"dtype": "floaty"}, "dtype: got 'floaty'"),
         (profile, {"dtype": "int32"}, "dtype: got 'int32'"),
         (profile, {"dtype": "complex64"}, "dtype: got 'complex64'"),
-        (profile, {"microbatch_sizes": 4}, "microbatch_sizes: got 4, expected a list"),
+        (profile, {"microbatch_sizes": "4"}, "microbatch_sizes: got '4', expected an integer"),
         (profile, {"microbatch_sizes": [0]}, "microbatch_sizes: got 0"),
     ],
 )
@@ -98,11 +91,6 @@ def test_an_argument_that_makes_no_sense_or_has_no_effect_is_named(call, argumen
     with pytest.raises(pipesched.ArgumentError) as refused:
         call(**arguments)
     assert str(refused.value).startswith(words)
-
-
-def test_no_microbatches_are_not_taken_for_as_many_as_ranks():
-    with pytest.raises(pipesched.ScheduleError, match="num_microbatches is 0"):
-        train(num_microbatches=0)
 
 
 def test_under_torchrun_a_profile_is_given_to_all(monkeypatch):

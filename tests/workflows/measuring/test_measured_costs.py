@@ -99,7 +99,7 @@ def test_emulated_ranks_take_at_least_the_seconds_that_they_were_told_and_costs_
             pipesched.StageCost(0.015, 0.025, step_s=0.004),
         )
     )
-    gpipe = pipesched.run("gpipe", emulate=told, num_ranks=2, num_microbatches=8, iterations=3)
+    gpipe = pipesched.run(pipesched.build("gpipe", 2, 8), told, iterations=3)
     costs = pipesched.costs_from_runs(gpipe.timeline).costs
 
     for rank, (stage, cost) in enumerate(zip(costs.stages, told.stages, strict=True)):

@@ -18,6 +18,7 @@ from tests.processes import run as run_process
 ROOT = Path(__file__).parents[3]
 MODEL = "mlp:width=8,layers=4"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
+LISTS = build("1f1b", 2, 4)
 FEW = {"iterations": 2, "warmup": 0}
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -40,8 +41,8 @@ def torchrun(script, tmp_path):
 
 
 def test_a_function_of_a_module_is_run_as_its_name_is_and_its_result_is_drawn():
-    result = pipesched.run("1f1b", partial(dropping, layers=4), **COUNTS, **FEW)
-    assert result.losses == pipesched.run("1f1b", "tests.executor.models:dropping:layers=4", **COUNTS, **FEW).losses
+    result = pipesched.run(LISTS, partial(dropping, layers=4), **FEW)
+    assert result.losses == pipesched.run(LISTS, "tests.executor.models:dropping:layers=4", **FEW).losses
     assert pipesched.gantt(result).timelines == (result.timeline,)
     assert pipesched.trace(result).timelines == (result.timeline,)
     assert "run 1 and run 2" in repr(pipesched.compare_runs(result, result))
@@ -50,11 +51,11 @@ def test_a_function_of_a_module_is_run_as_its_name_is_and_its_result_is_drawn():
 def test_a_function_that_no_other_process_finds_is_refused():
     for function in (lambda: None, len([]).__add__, partial(lambda layers: None, layers=4)):
         with pytest.raises(pipesched.ArgumentError, match=r"^model: got .*, expected a Model, a name"):
-            pipesched.run("1f1b", function, **COUNTS)
+            pipesched.run(LISTS, function)
 
 
 def test_a_run_says_what_it_measured():
-    result = pipesched.run("1f1b", MODEL, **COUNTS, **FEW, optimizer="sgd")
+    result = pipesched.run(LISTS, MODEL, **FEW, optimizer="sgd")
     assert result.schedule == build("1f1b", 2, 4)
     assert result.timeline.source == "measured"
     assert len(result.makespans_s) == 2
@@ -67,14 +68,13 @@ def test_a_run_says_what_it_measured():
     assert result.plot().axes
 
 
-def test_a_schedule_and_a_model_that_are_objects_run_as_their_names_do():
-    named = pipesched.run("gpipe", MODEL, **COUNTS, **FEW)
-    objects = pipesched.run(build("gpipe", 2, 4), resolve_model(MODEL), **FEW)
-    assert objects.losses == named.losses
+def test_a_model_that_is_an_object_runs_as_its_name_does():
+    named = pipesched.run(LISTS, MODEL, **FEW)
+    assert pipesched.run(LISTS, resolve_model(MODEL), **FEW).losses == named.losses
 
 
 def test_emulated_stages_take_their_costs():
-    result = pipesched.run("1f1b", emulate=pipesched.uniform(2, 0.01, 0.02), **COUNTS, **FEW)
+    result = pipesched.run(LISTS, pipesched.uniform(2, 0.01, 0.02), **FEW)
     assert result.losses == ()
     assert result.first_loss is None
     assert min(device.busy_s for device in result.metrics.devices) >= 4 * 0.03
@@ -85,7 +85,7 @@ def test_after_a_session_no_process_is_left_and_signals_are_as_before():
     pipesched.close()
     others = children()
     with pipesched.session():
-        pipesched.run("1f1b", emulate=pipesched.uniform(2, 0.001, 0.002), **COUNTS, **FEW)
+        pipesched.run(LISTS, pipesched.Setup(pipesched.uniform(2, 0.001, 0.002)), **FEW)
         assert len(children()) == len(others) + 1, "the server is kept for the next run"
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     assert children() == others
@@ -100,16 +100,17 @@ def two_scripts(tmp_path_factory):
 import json, os, pipesched
 from dataclasses import replace
 from pipesched.profiles.models import resolve_model
-first = pipesched.run("1f1b", {MODEL!r}, num_ranks=2, num_microbatches=4, iterations=2, optimizer="sgd")
-again = pipesched.run("gpipe", {MODEL!r}, num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
+f1b, gpipe = (pipesched.build(name, 2, 4) for name in ("1f1b", "gpipe"))
+first = pipesched.run(f1b, {MODEL!r}, iterations=2, optimizer="sgd")
+again = pipesched.run(gpipe, {MODEL!r}, iterations=1, optimizer="sgd")
 cores = sorted(os.sched_getaffinity(0))
 plain = resolve_model({MODEL!r})
 made = replace(plain, loss=lambda outputs, targets: 3 * plain.loss(outputs, targets))
-settings = dict(num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
-tripled = pipesched.run("1f1b", made, **settings).losses
-trained = [pipesched.train(model, "1f1b", num_ranks=2, num_steps=1, lr=0.0).losses for model in (plain, made)]
+settings = dict(iterations=1, optimizer="sgd")
+tripled = pipesched.run(f1b, made, **settings).losses
+trained = [pipesched.train(model, pipesched.build("1f1b", 2, 2), num_steps=1, lr=0.0).losses for model in (plain, made)]
 profile = pipesched.profile(made, [1], repeats=1, optimizer="sgd").profile
-verified = pipesched.verify(made, ["1f1b"], profile=profile, partition="uniform", **settings)
+verified = pipesched.verify(made, [f1b], profile=profile, partition="uniform", **settings)
 with open("said" + os.environ["RANK"], "w") as file:
     named = [first.makespans_s, first.losses, again.losses, cores]
     json.dump([named, [tripled, *trained, verified.schedules[0].loss_difference]], file)
@@ -120,7 +121,7 @@ with open("said" + os.environ["RANK"], "w") as file:
 def test_a_script_under_torchrun_joins_as_its_rank_as_often_as_it_runs(two_scripts):
     (first, _), (second, _) = two_scripts
     assert first == second, "every process is told what came out, and has its cores back"
-    alone = pipesched.run("1f1b", MODEL, **COUNTS, **FEW, optimizer="sgd")
+    alone = pipesched.run(LISTS, MODEL, **FEW, optimizer="sgd")
     assert tuple(first[1]) == alone.losses
     assert tuple(first[2]) == pytest.approx(alone.losses)
 
@@ -136,18 +137,22 @@ def test_a_model_made_by_hand_runs_under_torchrun(two_scripts):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "model: got none, expected one, or `emulate`"),
+        ({"model": None}, "model: got None, expected a Model, a name"),
         ({"model": MODEL, "backend": "nccl"}, "backend: got nccl with `device=cpu`"),
         ({"model": MODEL, "averaging": "synchronous"}, "averaging: got synchronous with 1f1b"),
         ({"model": MODEL, "partition": "balanced"}, "partition: got balanced without `profile`"),
         ({"model": MODEL, "dtype": "float16"}, "dtype: got float16 with adamw"),
-        ({"model": MODEL, "emulate": pipesched.uniform(2, 1.0, 2.0)}, "model: got `emulate` or `cluster` too"),
-        ({"emulate": pipesched.uniform(2, 100.0, 200.0)}, "timeout_s: got 60 s, but"),
+        ({"model": pipesched.uniform(2, 1.0, 2.0), "microbatch_size": 2}, "microbatch_size: got it beside a Setup"),
+        ({"model": pipesched.uniform(2, 1.0, 2.0), "compression": "half"}, "compression: got it beside a Setup"),
+        ({"model": pipesched.uniform(2, 1.0, 2.0), "is_finite_checked": True}, "is_finite_checked: got True with co"),
+        ({"model": pipesched.uniform(2, 1.0, 2.0), "inject": ["kill:rank=2,op=0F0"]}, "inject: got rank 2, expected"),
+        ({"model": MODEL, "inject": "kill"}, "inject: got 'kill', expected a list of texts"),
+        ({"model": pipesched.uniform(2, 100.0, 200.0)}, "timeout_s: got 60 s, but"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, words):
     with pytest.raises(pipesched.ArgumentError) as refused:
-        pipesched.run("1f1b", **COUNTS, **arguments)
+        pipesched.run(LISTS, **arguments)
     assert str(refused.value).startswith(words)
 
 
@@ -160,24 +165,24 @@ def test_a_model_that_other_processes_cannot_make_is_refused(monkeypatch):
     made = resolve_model(MODEL)
     for model in (replace(made, name="made by hand"), replace(made, loss=other_loss)):
         with pytest.raises(pipesched.ArgumentError, match=f"model: got '{model.name}', which other processes cannot m"):
-            pipesched.run("1f1b", model, **COUNTS)
+            pipesched.run(LISTS, model)
     monkeypatch.setattr("__main__.make", lambda: made, raising=False)
     with pytest.raises(
         pipesched.ArgumentError, match="model: got '__main__:make', which other processes cannot import"
     ):
-        pipesched.run("1f1b", "__main__:make", **COUNTS)
+        pipesched.run(LISTS, "__main__:make")
 
 
 @pytest.mark.parametrize(
     "entry",
     [
-        partial(pipesched.run, "1f1b", MODEL),
-        partial(pipesched.train, MODEL, "1f1b", num_steps=1, batch_size=4, is_distributed=True),
+        partial(pipesched.run, LISTS, MODEL),
+        partial(pipesched.train, MODEL, LISTS, num_steps=1, batch_size=4, is_distributed=True),
     ],
 )
 def test_weights_are_not_saved_where_there_is_no_folder_to_make_theirs_in(tmp_path, entry):
     with pytest.raises(ValueError, match=r"none/weights: got no folder '.*none', expected one; try creating it first"):
-        entry(**COUNTS, save=str(tmp_path / "none" / "weights"))
+        entry(save=str(tmp_path / "none" / "weights"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -76,7 +76,9 @@ def test_a_plan_says_the_layers_of_its_stages():
 
 def test_the_stages_of_a_training_run_take_what_their_layers_take():
     costs = LayerCosts((StageCost(0.001, 0.002),) * 8)
-    forecast = pipesched.train("mlp:width=8,layers=8", "gpipe", num_ranks=2, num_steps=2, costs=costs).forecast
+    forecast = pipesched.train(
+        "mlp:width=8,layers=8", pipesched.build("gpipe", 2, 2), num_steps=2, costs=costs
+    ).forecast
     assert [stage.forward_s for stage in forecast.costs.stages] == pytest.approx([0.004, 0.004])
 
 

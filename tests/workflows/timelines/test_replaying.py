@@ -37,7 +37,7 @@ def test_a_prediction_is_refused():
 @pytest.mark.distributed
 def test_an_emulated_run_whose_ops_are_a_fifth_slower_than_the_costs_has_its_error_in_costs():
     told, slower = pipesched.uniform(2, 0.05, 0.1), pipesched.uniform(2, 0.06, 0.12)
-    run = pipesched.run(SCHEDULE, emulate=slower, iterations=3)
+    run = pipesched.run(SCHEDULE, slower, iterations=3)
     makespan = pipesched.replay(run.timeline, told).split.makespan
     assert makespan.costs_s + makespan.hand_over_s + makespan.rest_s == pytest.approx(makespan.error_s, abs=1e-12)
     # the ops slept 0.9 s of the makespan, and whatever they overslept is theirs too

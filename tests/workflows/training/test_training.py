@@ -10,13 +10,19 @@ from pipesched.schedules.builders import build
 from tests.workflows.measuring.test_running import torchrun
 
 MODEL = "digits:width=8,blocks=4"
-HOW = {"num_ranks": 2, "num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
+HOW = {"num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
+
+
+def spec(name, num_ranks=2, num_microbatches=2):
+    return pipesched.ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=num_microbatches)
 
 
 @pytest.mark.slow
 def test_a_training_run_says_what_came_of_every_step_and_of_the_final_weights():
     told = []
-    result = pipesched.train(MODEL, "pipedream", **HOW, on_step=lambda step, scores: told.append((step, scores.loss)))
+    result = pipesched.train(
+        MODEL, spec("pipedream"), **HOW, on_step=lambda step, scores: told.append((step, scores.loss))
+    )
     assert told == list(enumerate(result.losses))
     assert len(result.losses) == len(result.accuracies) == 6
     num_right = result.held_out_accuracy * len(draw_held_out(resolve_model(MODEL))[1])
@@ -28,7 +34,7 @@ def test_a_training_run_says_what_came_of_every_step_and_of_the_final_weights():
 
 
 def test_costs_predict_when_each_loss_is_known():
-    result = pipesched.train(MODEL, "gpipe", **HOW, costs=pipesched.DeviceCost(1.0, 2.0))
+    result = pipesched.train(MODEL, spec("gpipe"), **HOW, costs=pipesched.DeviceCost(1.0, 2.0))
     frame = result.to_frame()
     assert list(frame["predicted_s"]) == sorted(frame["predicted_s"])
     summary = result.summary(target_loss=100.0)
@@ -38,10 +44,9 @@ def test_costs_predict_when_each_loss_is_known():
 
 @pytest.mark.distributed
 def test_processes_and_a_list_train_as_a_name_does_in_this_process():
-    named = pipesched.train(MODEL, "1f1b", **HOW)
-    distributed = pipesched.train(MODEL, "1f1b", **HOW, is_distributed=True)
-    counts = {name: value for name, value in HOW.items() if name != "num_ranks"}
-    lists = pipesched.train(resolve_model(MODEL), build("1f1b", 2, 2), **counts)
+    named = pipesched.train(MODEL, spec("1f1b"), **HOW)
+    distributed = pipesched.train(MODEL, spec("1f1b"), **HOW, is_distributed=True)
+    lists = pipesched.train(resolve_model(MODEL), build("1f1b", 2, 2), **HOW)
     assert distributed.losses == pytest.approx(named.losses, rel=1e-12)
     assert distributed.held_out_loss == pytest.approx(named.held_out_loss, rel=1e-12)
     assert lists.losses == named.losses
@@ -50,22 +55,22 @@ def test_processes_and_a_list_train_as_a_name_does_in_this_process():
 
 def test_a_model_made_by_hand_trains_in_this_process():
     made = replace(resolve_model(MODEL), name="made by hand")
-    assert pipesched.train(made, "gpipe", **HOW).losses == pipesched.train(MODEL, "gpipe", **HOW).losses
+    gpipe = spec("gpipe")
+    assert pipesched.train(made, gpipe, **HOW).losses == pipesched.train(MODEL, gpipe, **HOW).losses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpipe", "pipedream", "pipedream_2bw", "wpipe", "pipeoptim", "stale_weights"])
 def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
     how = {
-        "num_ranks": 3 if name != "wpipe" else 2,
-        "num_microbatches": 4,
+        "schedule": spec(name, 3 if name != "wpipe" else 2, 4),
         "batch_size": 32,
         "optimizer": "momentum",
         "lr": 0.02,
         "dtype": "float64",
     }
-    looks = pipesched.train("digits:blocks=6", name, num_steps=12, held_out_every=4, **how).held_out_on_the_way
-    ends = [pipesched.train("digits:blocks=6", name, num_steps=steps, **how) for steps in (4, 8, 12)]
+    looks = pipesched.train("digits:blocks=6", num_steps=12, held_out_every=4, **how).held_out_on_the_way
+    ends = [pipesched.train("digits:blocks=6", num_steps=steps, **how) for steps in (4, 8, 12)]
     assert [looks[steps].accuracy for steps in (4, 8, 12)] == [end.held_out_accuracy for end in ends]
     assert [looks[steps].loss for steps in (4, 8, 12)] == [end.held_out_loss for end in ends]
     assert list(looks) == [4, 8, 12]
@@ -73,20 +78,20 @@ def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
 
 
 def test_replicas_of_a_stage_are_judged_once():
-    looks = pipesched.train(MODEL, "chimera", **(HOW | {"num_microbatches": 4}), held_out_every=3).held_out_on_the_way
-    plain = pipesched.train(MODEL, "gpipe", **(HOW | {"num_steps": 3}))
+    looks = pipesched.train(MODEL, spec("chimera", 2, 4), **HOW, held_out_every=3).held_out_on_the_way
+    plain = pipesched.train(MODEL, spec("gpipe"), **(HOW | {"num_steps": 3}))
     assert list(looks) == [3, 6]
     assert looks[3].loss == pytest.approx(plain.held_out_loss, rel=1e-9)
 
 
-@pytest.mark.parametrize("changed", [{"is_distributed": True}, {"schedule": "avgpipe"}, {"held_out_every": 0}])
+@pytest.mark.parametrize("changed", [{"is_distributed": True}, {"schedule": spec("avgpipe")}, {"held_out_every": 0}])
 def test_what_nobody_could_judge_on_the_way_is_refused(changed):
     with pytest.raises(pipesched.ArgumentError, match=r"^held_out_every: got "):
-        pipesched.train(MODEL, **({"schedule": "1f1b", "held_out_every": 2} | HOW | changed))
+        pipesched.train(MODEL, **({"schedule": spec("1f1b"), "held_out_every": 2} | HOW | changed))
 
 
 def test_a_run_that_diverges_is_a_result():
-    result = pipesched.train(MODEL, "pipedream", **(HOW | {"lr": 1e6, "num_steps": 100, "optimizer": "sgd"}))
+    result = pipesched.train(MODEL, spec("pipedream"), **(HOW | {"lr": 1e6, "num_steps": 100, "optimizer": "sgd"}))
     assert result.diverged_at == len(result.losses) - 1 < 99
     assert result.held_out_loss is None
 
@@ -96,28 +101,29 @@ def test_a_script_under_torchrun_trains_as_its_rank(tmp_path):
     script = f"""
 import json, os, pipesched
 from pathlib import Path
-result = pipesched.train({MODEL!r}, "1f1b", **{HOW!r})
+result = pipesched.train({MODEL!r}, pipesched.build("1f1b", 2, 2), **{HOW!r})
 with open("said" + os.environ["RANK"], "w") as file:
     json.dump([result.losses, [Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir()]], file)
 """
     (first, threads), (second, others) = torchrun(script, tmp_path)
     assert not [name for name in threads + others if "gloo" in name], "one would abort the process as Python ends"
     assert first == second
-    assert first == pytest.approx(pipesched.train(MODEL, "1f1b", **HOW).losses, rel=1e-12)
+    assert first == pytest.approx(pipesched.train(MODEL, build("1f1b", 2, 2), **HOW).losses, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"schedule": "1f1b", "num_ranks": None}, "num_ranks: got none with schedule 1f1b"),
-        ({"schedule": build("1f1b", 2, 2)}, "num_ranks: got 2, expected it beside a schedule's name"),
+        ({"schedule": "1f1b"}, "schedule: got '1f1b', expected a specification with its counts"),
+        ({"inject": ["kill:rank=1,op=1F0"]}, "inject: got kill:rank=1,op=1F0, expected `is_distributed=True`"),
+        ({"advance": "auto", "is_distributed": True}, "advance: got auto for gpipe, which cannot run ahead"),
         ({"batch_size": 7}, "batch_size: got 7 samples for the 2 micro-batches of a step of gpipe"),
-        ({"advance": "auto", "schedule": "avgpipe"}, "advance: got auto, expected `is_distributed`"),
+        ({"advance": "auto", "schedule": spec("avgpipe")}, "advance: got auto, expected `is_distributed=True`"),
         ({"averaging": "synchronous"}, "averaging: got synchronous with gpipe"),
         ({"partition": "balanced"}, "partition: got balanced without `profile`"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(arguments, words):
     with pytest.raises(pipesched.ArgumentError) as refused:
-        pipesched.train(MODEL, **({"schedule": "gpipe"} | HOW | arguments))
+        pipesched.train(MODEL, **({"schedule": spec("gpipe")} | HOW | arguments))
     assert str(refused.value).startswith(words)

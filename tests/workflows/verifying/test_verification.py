@@ -7,7 +7,7 @@ import pytest
 import pipesched
 
 MODEL = "mlp:width=8,layers=4"
-COUNTS = {"num_ranks": 2, "num_microbatches": 4}
+SCHEDULES = [pipesched.build(name, 2, 4) for name in ("gpipe", "1f1b")]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def profile():
 
 @pytest.mark.distributed
 def test_runs_agree_with_the_model_in_one_piece(profile):
-    verified = pipesched.verify(MODEL, ["gpipe", "1f1b"], **COUNTS, profile=profile, iterations=1)
+    verified = pipesched.verify(MODEL, SCHEDULES, profile=profile, iterations=1)
     assert verified.agrees
     assert [schedule.name for schedule in verified.schedules] == ["gpipe", "1f1b"]
     assert verified["1f1b"].loss == pytest.approx(verified["1f1b"].whole_loss, rel=1e-5)
@@ -52,5 +52,5 @@ def test_runs_agree_with_the_model_in_one_piece(profile):
 )
 def test_what_would_fail_is_refused_before_anything_runs(profile, arguments, words):
     with pytest.raises(pipesched.ArgumentError) as refused:
-        pipesched.verify(**({"model": MODEL, "profile": profile} | COUNTS | arguments))
+        pipesched.verify(**({"model": MODEL, "profile": profile, "schedules": SCHEDULES} | arguments))
     assert str(refused.value).startswith(words)

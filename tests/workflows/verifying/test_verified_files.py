@@ -15,9 +15,7 @@ def test_a_file_is_verified_beside_a_name(tmp_path):
     path.write_text(to_json(build("gpipe", 2, 2)))
     profile = pipesched.profile(MODEL, [1], repeats=1, warmup=1, splits=False).profile
     with pipesched.session():
-        verified = pipesched.verify(
-            MODEL, ["1f1b", str(path)], num_ranks=2, num_microbatches=2, profile=profile, iterations=1, warmup=0
-        )
+        verified = pipesched.verify(MODEL, [build("1f1b", 2, 2), str(path)], profile=profile, iterations=1, warmup=0)
     assert [schedule.name for schedule in verified.schedules] == ["1f1b", "gpipe"]
     with pytest.raises(KeyError, match="nope: expected one of 1f1b, gpipe"):
         verified["nope"]

@@ -107,9 +107,7 @@ def test_an_error_that_cannot_be_split_has_no_parts():
 
 @pytest.mark.distributed
 def test_a_model_is_profiled_and_run_in_turn():
-    verified = pipesched.verify_rounds(
-        "mlp:width=8,layers=4", ["gpipe"], 2, num_ranks=2, num_microbatches=4, iterations=1
-    )
+    verified = pipesched.verify_rounds("mlp:width=8,layers=4", [pipesched.build("gpipe", 2, 4)], 2, iterations=1)
     assert verified.agrees
     assert len(verified.machine.yardstick_s) == 6
     assert len(verified.machine.of_rounds) == len(verified.schedules[0].rounds) == 2
@@ -120,4 +118,4 @@ def test_a_model_is_profiled_and_run_in_turn():
 
 def test_one_round_is_none():
     with pytest.raises(pipesched.ArgumentError, match="rounds: got 1"):
-        pipesched.verify_rounds("mlp", ["gpipe"], 1, num_ranks=2, num_microbatches=4)
+        pipesched.verify_rounds("mlp", [pipesched.build("gpipe", 2, 4)], 1)

@@ -268,7 +268,7 @@ def test_a_result_is_a_table_a_picture_and_data():
         ({"bandwidth_factor": 2.0, "cluster": pipesched.flat(2)}, "^bandwidth_factor: got a bandwidth, expected"),
         ({"recompute": "some"}, "^recompute: got 'some', expected one of all"),
         ({"recompute": [-1]}, "^recompute: got -1, expected at least 0"),
-        ({"schedule": "zbv", "input_share": 2}, "^input_share: got 2, expected a share from 0 to 1"),
+        ({"schedule": "zbv", "input_share": 2}, "^input_share: got 2, expected a number from 0 to 1"),
         ({"schedule": "zbv", "draws": 0}, "^draws: got 0, expected at least 1"),
         ({"schedule": build("1f1b", 2, 4), "num_ranks": 2}, "^num_ranks: got 2, expected it beside a schedule's name"),
     ],
@@ -292,10 +292,7 @@ def test_emulated_ranks_change_as_predicted():
     costs = pipesched.StageCosts(
         (pipesched.StageCost(0.01, 0.02, 0.0, 0.02), pipesched.StageCost(0.01, 0.02, 0.01, 0.01))
     )
-    rounds = [
-        [pipesched.run(name, emulate=costs, num_ranks=2, num_microbatches=4) for name in ("gpipe", "zb_h1")]
-        for _ in range(3)
-    ]
+    rounds = [[pipesched.run(pipesched.build(name, 2, 4), costs) for name in ("gpipe", "zb_h1")] for _ in range(3)]
     gpipe, zero_bubble = (min(runs, key=lambda run: run.makespan_s) for runs in zip(*rounds, strict=True))
     answer = pipesched.what_if(gpipe.timeline, schedule="zb_h1", draws=20)
 

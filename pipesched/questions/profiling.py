@@ -1,0 +1,75 @@
+"""The settings of a profile: measured, or estimated for a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeAlias
+
+from pipesched.executor import LayerSettings
+from pipesched.schedules.common import MAX_NUMBER, Counts, Description
+
+ProfiledSizes: TypeAlias = Annotated[
+    Counts | None,
+    Description(
+        "Samples per micro-batch (default: 1,2,4), from the smallest to the largest; of a table of layers further "
+        "sizes, in proportion.",
+        least=1,
+        most=2**31 - 1,
+        panel="Run",
+    ),
+]
+USUAL_SIZES = (1, 2, 4)
+"""Samples of the micro-batches of a profile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSettings(LayerSettings):
+    """The settings of a measured profile."""
+
+    panel: ClassVar[str] = "Run"
+
+    repeats: Annotated[int, Description("Measured runs of a layer; the median counts.", least=1, most=MAX_NUMBER)] = 10
+    warmup: Annotated[
+        int, Description("Runs of a layer before the measured ones.", least=0, most=MAX_NUMBER, has_option=False)
+    ] = 3
+    passes: Annotated[
+        int,
+        Description(
+            "Repetitions of the whole measurement, so that a slow moment of the machine does not distort one layer; "
+            "each number is the median of the passes.",
+            least=1,
+            most=MAX_NUMBER,
+            has_option=False,
+        ),
+    ] = 1
+    companions: Annotated[
+        int, Description("Processes that keep other cores as busy as other ranks would.", least=0, most=1024)
+    ] = 0
+    pipelines: Annotated[
+        int,
+        Description("Most parallel pipelines; measures the slowdown of a shared core.", short="-n", least=1, most=256),
+    ] = 1
+    splits: Annotated[
+        bool,
+        Description(
+            "Whether to measure the two halves of the backward too, which only some schedules need.", has_option=False
+        ),
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class EstimateSettings:
+    """The settings of an estimated profile."""
+
+    panel: ClassVar[str] = "Estimate"
+
+    tensor_parallel: Annotated[
+        int,
+        Description("GPUs that share every layer, over the links of a node.", short="--tp", least=1, most=1024),
+    ] = 1
+    sequence_parallel: Annotated[bool, Description("Share the activations between products too, by tokens.")] = False
+    selective_recompute: Annotated[bool, Description("Recompute attention, so that it keeps nothing.")] = False
+    flash_attention: Annotated[bool, Description("Use FlashAttention, which keeps no whole matrix.")] = False
+    efficiency: Annotated[
+        float | None, Description("Share of the peak FLOP/s in products of matrices (default: as measured).")
+    ] = None

@@ -1,0 +1,83 @@
+"""The settings of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pipesched.executor import FaultSettings, RunSettings
+from pipesched.schedules.common import MAX_NUMBER, Description
+
+OF_PROCESSES = ("transport", "has_green_contexts", "backend", "timeout_s", "is_pinned", "save")
+"""Settings of a run that have an effect only where every rank has a process of its own."""
+_MOST = 2**31 - 1
+"""Most samples of a step, steps between two checkpoints, and kept checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(RunSettings, FaultSettings):
+    """The settings of a training run."""
+
+    panel: ClassVar[str] = "Run"
+
+    batch_size: Annotated[
+        int | None,
+        Description(
+            "Samples of an optimizer step, of each pipeline of avgpipe (default: 64, or as planned).",
+            least=1,
+            most=_MOST,
+        ),
+    ] = None
+    num_steps: Annotated[int, Description("Optimizer steps.", least=1, most=10**9)] = 100
+    is_distributed: Annotated[bool, Description("Start one process per rank, instead of all ranks in this one.")] = (
+        False
+    )
+    advance: Annotated[
+        Literal["auto"] | None,
+        Description(
+            "Search for the advance of the forwards: further while a batch gets faster and the memory limit allows."
+        ),
+    ] = None
+    checkpoint: Annotated[str | Path | None, Description("Folder for regular checkpoints.", metavar="FOLDER")] = None
+    every: Annotated[
+        int | None,
+        Description(
+            "Steps from one checkpoint to the next (default: 100, or as before). A schedule without a flush is drained "
+            "and refilled at each, so its losses depend on this.",
+            least=1,
+            most=_MOST,
+        ),
+    ] = None
+    keep: Annotated[
+        int | None,
+        Description("Number of the newest checkpoints to keep (default: 3, or as before).", least=1, most=_MOST),
+    ] = None
+    resume: Annotated[
+        str | Path | None,
+        Description("Checkpoint to continue from, or a folder for its newest one.", metavar="FOLDER"),
+    ] = None
+    restarts: Annotated[
+        int,
+        Description("Most restarts from the newest checkpoint after a rank fails.", least=0, most=MAX_NUMBER),
+    ] = 0
+    limit_bytes: Annotated[
+        int | None,
+        Description(
+            "Bytes that a device may hold while forwards run ahead.", least=1, most=2**63 - 1, has_option=False
+        ),
+    ] = None
+    held_out_every: Annotated[
+        int | None,
+        Description(
+            "Steps between two evaluations on held-out samples, with all ranks in this process; none: only the final "
+            "weights are evaluated.",
+            least=1,
+            most=MAX_NUMBER,
+            has_option=False,
+        ),
+    ] = None
+    export: Annotated[
+        str | Path | None,
+        Description("Write the final weights of the whole model, as one state dict: .safetensors.", panel="Output"),
+    ] = None
