@@ -15,6 +15,7 @@ from .profiles.clusters import Gpu as Gpu
 from .profiles.clusters import Link as Link
 from .profiles.clusters import flat as flat
 from .profiles.clusters import of_nodes as of_nodes
+from .profiles.costs import Compression as Compression
 from .profiles.costs import DeviceCost as DeviceCost
 from .profiles.costs import LayerCosts as LayerCosts
 from .profiles.costs import Profile as Profile
@@ -26,6 +27,7 @@ from .profiles.io import Plan as Plan
 from .profiles.io import load_cluster as load_cluster
 from .profiles.io import load_machine as load_machine
 from .profiles.io import load_profile as load_profile
+from .profiles.models import Model as Model
 from .profiles.models import resolve_model as resolve_model
 from .profiles.traces import annotate as annotate
 from .schedules import PredictionRule as PredictionRule
