@@ -273,7 +273,7 @@ def make_generated_schedule(
 
 
 def _ranks_with(kind: type[Reduce | Average], schedule: Schedule) -> dict[int, tuple[int, ...]]:
-    """Return, for each stage of an op of `kind`, in ascending order, the ranks that have one."""
+    """Return the ranks with an op of `kind`, by stage; stages without such an op are left out."""
     columns, code = schedule.columns, cell_code(kind)
     ranks_of: defaultdict[int, list[int]] = defaultdict(list)
     for rank, (begin, end) in enumerate(pairwise(map(int, columns.begins)) if columns.counts[code] else ()):

@@ -53,8 +53,8 @@ class _Updates:
     """The updates of one iteration, on the streams of their ranks.
 
     Attributes:
-        given: Event behind each update that is not in the reference yet.
-        added: Event behind the last sum, or None before the first.
+        given: Event after each update that is not in the reference yet.
+        added: Event after the last sum, or None before the first sum.
     """
 
     given: list[Signal] = field(default_factory=list)

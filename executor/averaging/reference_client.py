@@ -200,7 +200,7 @@ def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, ti
 
 @contextmanager
 def _short(address: str) -> Iterator[str]:
-    """Yield a short name of a socket's path, which is limited to 107 bytes, if the system has one."""
+    """Yield a short alias of a socket's path (the limit is 107 bytes), or the path if the system has no alias."""
     path = Path(address)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -2,10 +2,10 @@
 
     memory     of each stage: the reference, then a slot per pipeline for its update of an iteration
 
-A pipeline fills its slot and reports that. When all slots are full, their mean is added to the reference, whose version
-then increases. The reference is not read meanwhile: a pipeline reports a full slot only after it has read the
-reference, and does not touch the slot until its update is in. So one reference and one slot each are enough, and
-nothing is copied.
+A pipeline fills its slot and reports that. When all slots are full, their mean is added to the reference, whose
+version then increases. No pipeline reads the reference during this sum: a pipeline reports a full slot only after it
+has read the reference, and does not touch the slot until its update has been added. So one reference and one slot
+each are enough, and nothing is copied.
 """
 
 from __future__ import annotations

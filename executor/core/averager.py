@@ -44,7 +44,7 @@ class Averager(ABC):
 
     @abstractmethod
     def held_reference(self) -> Sequence[Tensor]:
-        """Return the reference between two runs of the lists, by parameter, with the updates of all pipelines.
+        """Return the reference by parameter, with the updates of all pipelines; call it between two runs.
 
         The reference is empty on all ranks but the first that averages the stage.
 

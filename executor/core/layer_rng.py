@@ -79,7 +79,7 @@ class LayerGenerators:
             self._entered = (index, self._states())
 
     def _look(self) -> None:
-        """Record that the last entered layer drew nothing, if so."""
+        """Record the last entered layer as silent if it drew no random numbers."""
         if self._entered is not None:
             index, seeded = self._entered
             if all(torch.equal(a, b) for a, b in zip(self._states(), seeded, strict=True)):

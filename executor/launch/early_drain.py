@@ -50,7 +50,7 @@ class Gate(ABC):
 def ending_early(lists: Schedule, begun: Callable[[], int], shorter: Callable[[int], Schedule], gate: Gate) -> Schedule:
     """Return generated lists that switch to shorter lists if the gate decides on an early end.
 
-    Both are equal up to that end, so a reader of one has read the other.
+    Both lists are equal up to that end, so a reader can switch from one to the other at its position.
 
     Args:
         lists: Lists of a part of the run.

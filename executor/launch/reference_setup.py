@@ -32,11 +32,11 @@ from pipesched.schedules import Schedule
 def references(
     schedule: Schedule, context: RankContext, stages: Mapping[int, Stage], averaging: Averaging
 ) -> Iterator[None]:
-    """Let the averaged stages of this rank have their reference while the lists run; all ranks call this together.
+    """Attach the averaged stages of this rank to their reference inside the block; all ranks call this together.
 
     Args:
         stages: Stages of this rank, with the weights that all pipelines begin with.
-        averaging: Which of the two forms.
+        averaging: The form of elastic averaging.
 
     Raises:
         ExecutionError: A stage is averaged on several devices, or the ranks of a device are on several machines.

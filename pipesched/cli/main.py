@@ -133,7 +133,7 @@ def _say_compiling(is_kept: bool) -> None:
 
 
 def _finish() -> int:
-    """Move the files to their places, after all other output; no interrupt comes between them, or later."""
+    """Move the files to their places, after all other output; from here on no interrupt is raised."""
     end_interrupts()
     finish_files()
     return FINE

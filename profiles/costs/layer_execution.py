@@ -11,7 +11,8 @@ class LayerExecution:
 
     Attributes:
         tensor_parallel: GPUs that share every layer, and are one device of a pipeline.
-        sequence_parallel: They also share the activations between the products, and the messages, by tokens.
+        sequence_parallel: These GPUs also split the activations between the matrix products, and the messages, by
+            tokens.
         selective_recompute: Attention is recomputed in the backward, and keeps nothing.
         flash_attention: Attention is one operation that never has its whole matrix in memory, as in FlashAttention.
     """

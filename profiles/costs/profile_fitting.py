@@ -12,7 +12,7 @@ from pipesched.profiles.costs.stage_costs import StageCost
 
 @dataclass(frozen=True, slots=True)
 class _Factors:
-    """Measured over profiled seconds of each work of a stage."""
+    """The ratio of measured to profiled seconds, for each kind of work of a stage."""
 
     forward: float
     backward: float

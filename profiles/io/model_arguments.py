@@ -14,7 +14,7 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 def _bool(text: str) -> bool:
-    """Return the value of a word, in any case."""
+    """Return the truth value of a word such as ``yes`` or ``False``, in upper or lower case."""
     if text.lower() not in _BOOLS:
         raise ValueError(text)
     return _BOOLS[text.lower()]

@@ -3,12 +3,12 @@
     Ctrl-C ──► KeyboardInterrupt, wherever the main thread is: also in a `__del__`, or in a callback from C, where
                  │         Python prints and forgets it, and in libraries that catch all exceptions
                  ▼ every 0.1 s
-               is it on its way up, through code that cleans up?   then wait, but not for long: then leave
-               is it nowhere?                                      then raise it again
+               is it passing through code that cleans up?          then wait, but not for long: then exit
+               has it been swallowed?                              then raise it again
 
-A command that answers an interrupt with its partial results calls `take_interrupt`, and then runs to its end. Code that
-reports the end of the command has answered it, too (`tell_once`): the interrupt is not raised again, and only the
-remaining time counts.
+A command that answers an interrupt with its partial results calls `take_interrupt`, and then runs to its end. Code
+that reports the end of the command answers the interrupt too (`tell_once`): the interrupt is not raised again, but
+the time limit still applies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entries of the catalogue: every schedule's builder, parameters, names elsewhere, and where it comes from."""
+"""The entries of the catalogue: every schedule's builder, parameters, names in other projects, and source."""
 
 from __future__ import annotations
 

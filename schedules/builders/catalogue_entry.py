@@ -38,7 +38,7 @@ class Parameter:
 
     @property
     def takes(self) -> Literal["integer", "number", "integers"]:
-        """Kind of its values: the type of the default, if there is one."""
+        """Kind of the parameter's values, by the type of the default if there is one."""
         return "integer" if isinstance(self.default, int) else self.type
 
     def read(self, value: object) -> ParameterValue:

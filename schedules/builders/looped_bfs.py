@@ -6,7 +6,7 @@ p = 2 ranks, v = 2 chunks, m = 3 micro-batches; stage = chunk * p + rank, writte
     rank 1  ..  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0 ..
 
 All micro-batches pass through one chunk before the next one begins; the backwards are the forwards reversed. The
-bubble is GPipe's divided by v, and every rank holds all m micro-batches of its v chunks at the turn.
+bubble is GPipe's divided by v, and every rank holds all m micro-batches of its v chunks when the backwards begin.
 """
 
 from __future__ import annotations

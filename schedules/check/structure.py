@@ -1,8 +1,9 @@
 """Check that the lists are complete, and each op stands at a place where it makes sense.
 
-Every stage runs F and B (or I and W) once for every micro-batch, all on the rank of F, and R, if it is there, between F
-and the backward. That F comes before B, and I before W, is a matter of progress: the other way round, the rank waits
-forever. An op reads weights of a version that exists when it runs. Unshard and Reshard may stand anywhere.
+Every stage runs F and B (or I and W) once for every micro-batch, all on the rank of F; an optional R is between F and
+the backward. This check does not require F before B, or I before W: in the wrong order the rank waits forever, which
+the check of progress finds. An op reads weights of a version that exists when it runs. Unshard and Reshard may stand
+anywhere.
 """
 
 from __future__ import annotations

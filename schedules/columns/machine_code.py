@@ -196,5 +196,5 @@ def int8s(count: int, number: int = 0) -> Int8s:
 
 
 def bounds(numbers: Int32s) -> tuple[int, int]:
-    """Return the least and the greatest of numbers; zeros of none."""
+    """Return the least and the greatest number; (0, 0) for an empty array."""
     return (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)

@@ -84,7 +84,7 @@ def address_space_bytes() -> int | None:
 
 
 def room_bytes() -> int:
-    """Return how many bytes this process can still take: of the machine, its control groups and its own limits."""
+    """Return the bytes that this process can still allocate under the machine, its control groups and its limits."""
     rooms = [*_limit_rooms(), *_cgroup_rooms()]
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()

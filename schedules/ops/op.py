@@ -48,7 +48,7 @@ class Message(NamedTuple):
 
     @property
     def origin(self) -> int:
-        """The stage whose output this is, or the gradient of it: one has the size of the other."""
+        """The stage whose output this message carries, or the gradient of whose output; both have the same size."""
         return self.stage if self.payload is Payload.ACTIVATION else self.stage - 1
 
 

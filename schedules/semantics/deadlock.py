@@ -44,7 +44,7 @@ _MOST_STEPS = 7
 
 
 class Why(StrEnum):
-    """How one op keeps another from being over; the values are words for people."""
+    """The reason why an op blocks another; the values are the words of the report."""
 
     NEEDS = "waits for"
     """A computation: the op that makes a message, or the Recv that brings it; a Step: the Reduce before it."""
@@ -53,7 +53,7 @@ class Why(StrEnum):
     REPLICAS = "waits for its replica"
     """A Reduce: the Reduce of another rank."""
     AFTER = "comes after"
-    """The rank's list has not come that far."""
+    """The rank has not reached this op in its list."""
     BEHIND = "is queued behind"
     """A Send or Recv: another one is the first of the stream. A Reduce: the rank has posted another one before."""
     WITH = "is in one batch with"

@@ -122,7 +122,7 @@ def rank_uses(schedule: Schedule, rank: int) -> Iterator[Use]:
 
 
 def first_uses(schedule: Schedule, count: int) -> tuple[Uses, Uses]:
-    """Return the F and the last backward of each (stage, micro-batch), of the first `count`."""
+    """Return the F and the last backward of each (stage, micro-batch), for the first `count` micro-batches."""
     forwards: Uses = {}
     backwards: Uses = {}
     for rank in range(schedule.num_ranks):

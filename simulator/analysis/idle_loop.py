@@ -68,9 +68,10 @@ class OwnTimes(NamedTuple):
     """The hand-overs of the ranks.
 
     Attributes:
-        begins: R + 1 indices: where the hand-overs of each rank begin in the next two; empty without hand-overs.
+        begins: R + 1 indices: where the hand-overs of each rank begin in `starts_s` and `ends_s`; empty without
+            hand-overs.
         starts_s: When each begins [s], ascending.
-        ends_s: When each is over [s].
+        ends_s: When each ends [s].
     """
 
     begins: Int32s

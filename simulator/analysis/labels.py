@@ -102,7 +102,7 @@ def readable_change_s(seconds: float) -> str:
 
 
 def readable_bytes(num_bytes: float | None) -> str:
-    """Return a size in the unit that people read it in; ``-`` for one that is not known."""
+    """Return a size in a readable unit, or ``-`` for an unknown size."""
     if num_bytes is None:
         return "-"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -24,7 +24,7 @@ class Collectives:
         self._open: dict[MeetingKey, TransferTimes] = {}
 
     def post(self, rank: int, op: Reduce, late_s: float = 0.0) -> tuple[TransferTimes, bool]:
-        """Post a rank's side, over `late_s` later than on the network [s]; return whether the reduction can start."""
+        """Post a rank's side, which ends `late_s` [s] after the network's; return if the reduction can start."""
         key = self._meetings.come(rank, op)
         times = self._open.setdefault(key, TransferTimes())
         times.late_s = late_s

@@ -37,7 +37,7 @@ class SimulatedDevice(ABC):
 
     @abstractmethod
     def end_transfer(self) -> None:
-        """Be slowed by one less."""
+        """Stop being slowed by one of these messages or reductions."""
 
 
 @final

@@ -118,7 +118,7 @@ class Network:
         return transfer
 
     def recv(self, rank: int, op: Recv, late_s: float = 0.0) -> Transfer:
-        """Post the receiver's side of a message, over `late_s` later than on the network [s]; never waits."""
+        """Post the receiver's side of a message, which ends `late_s` [s] after the network has; never waits."""
         ends, number = self._meetings.recv(rank, op.peer)
         channel = self._channels.get(ends) or self._open(ends)
         transfer = channel.unmet.pop(number, None)

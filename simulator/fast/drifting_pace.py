@@ -83,7 +83,7 @@ def _measured(ends_s: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def _done(ends_s: Sequence[float], now_s: float) -> float:
-    """Return how many iterations of a pipeline are over at a time, with the part of the one that is going on."""
+    """Return the number of finished iterations of a pipeline at a time, plus the fraction of the current one."""
     whole = bisect_right(ends_s, now_s)
     if whole == len(ends_s):
         return whole

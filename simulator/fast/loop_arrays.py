@@ -57,7 +57,8 @@ class Transfers(NamedTuple):
     Attributes:
         channels: T numbers of channels; then, for each reduction, C plus the number of its way.
         following: T numbers: the next transfer of the channel; -1 behind the last.
-        loads: T indices into the next two: the pair of message size and channel.
+        loads: T indices into `load_bytes` and `load_seconds`, which have an entry for each pair of message size and
+            channel.
         load_bytes: Sizes.
         load_seconds: Time that each occupies its wire at full bandwidth [s].
         wires: C numbers.
@@ -65,7 +66,7 @@ class Transfers(NamedTuple):
         sharers: W indices of the wires among the shared resources; -1 for others.
         latencies: W latencies [s].
         bandwidths: W bandwidths [bytes/s].
-        queues: 3 W numbers: the link and the NICs that must be free for each wire; -1 fills up.
+        queues: 3 W numbers: the link and the NICs that must be free for each wire; unused entries are -1.
         slowed_begins: Where the devices of each channel and way of reductions begin in `slowed`, and the end.
         slowed: Devices slowed by a transfer, as indices among the shared resources.
     """
@@ -141,15 +142,15 @@ class State(NamedTuple):
 
     Attributes:
         at: Next instruction, by rank [where its instructions begin].
-        at_s: Time when each instruction is reached [`UNKNOWN`]; the next two begin the same [s].
+        at_s: Time when each instruction is reached [s]; this field, `start_s` and `end_s` begin as [`UNKNOWN`].
         start_s: Start of each transfer and reduction.
         end_s: End of each transfer and reduction; after the loop, the end for its waiter.
-        posted: Number of its posts.
+        posted: Number of posts of each transfer and reduction.
         first_waiters: The first waiter [-1]: ranks, and above them the slowdown of a transfer or reduction.
         next_waiters: The waiter behind each waiter [-1].
         due: Message that goes next or is on its way, by channel, if only events know when it has left.
         num_due: Number of due messages.
-        left_bytes: Bytes of it that have not passed the wire.
+        left_bytes: Bytes of the due message that have not passed the wire.
         phases: Phase of each reduction in rounds.
         rounds: Rounds of that phase that have begun.
         free_s: Time when each link and NIC is free [s].
@@ -157,9 +158,9 @@ class State(NamedTuple):
         read_s: Time of the last reading of that clock [s].
         rates: Virtual seconds per second [1].
         alarms: Number of the newest alarm.
-        num_transfers: Number of transfers and reductions that slow it.
-        first_runs: The first run on it to be over [-1]: ranks, and behind them channels.
-        next_runs: The run behind each run on the same resource [-1].
+        num_transfers: Number of transfers and reductions that slow each shared resource.
+        first_runs: The run on each shared resource that ends first [-1]: ranks, and after them channels.
+        next_runs: The run after each run on the same resource [-1].
         run_ends: Virtual end of a run [s].
         run_shares: Share that a run asks for [1].
     """

@@ -75,8 +75,8 @@ def run_time(scenario_of: Callable[[int], Scenario], num_steps: int, microbatche
         microbatches_per_step: Micro-batches of one step.
 
     Returns:
-        The times of the run; or why they are not known: it has several pipelines, or no steady pace and more steps
-        than can be simulated.
+        The times of the run, or the reason why they are unknown: the run has several pipelines, or it has no steady
+        state and too many steps to simulate.
 
     Raises:
         SimulationError, ProfileError: As `simulate_lists` does.

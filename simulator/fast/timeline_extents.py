@@ -24,7 +24,7 @@ class TimelineExtents(NamedTuple):
 
     Attributes:
         ranks: When each rank that has an op begins, and when its last op other than a message is over [s].
-        channels: When the first message of each channel begins, and when the last is there [s].
+        channels: When the first message of each channel begins, and when the last message arrives [s].
     """
 
     ranks: Extents

@@ -72,7 +72,7 @@ def works_only(given: GivenRows) -> GivenRows:
 
 
 def with_works_of(given: GivenRows, other: GivenRows) -> GivenRows:
-    """Return `given` with the seconds of the works of `other`, which is of the same lists."""
+    """Return `given` with the seconds of the works of `other`, a Timeline of the same lists."""
     return tuple(
         tuple(replace(seconds, work_s=works.work_s) for seconds, works in zip(row, others, strict=True))
         for row, others in zip(given, other, strict=True)

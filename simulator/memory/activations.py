@@ -40,7 +40,7 @@ class Activation(NamedTuple):
 
 
 def activations(parts: Iterable[tuple[Compute, TimedOp]]) -> Iterator[Activation]:
-    """Yield the activations that the forwards of one rank leave there.
+    """Yield the activations that the forwards of one rank save.
 
     Args:
         parts: Every computation with its op, in the rank's order.

@@ -71,7 +71,7 @@ class ActivationRoom:
 
     @property
     def has_large_gradients(self) -> bool:
-        """Whether the gradients of a stage are at least a third of the activations it saves of a micro-batch."""
+        """Whether the gradients of some stage are at least a third of its activations per micro-batch."""
         return any(3 * gradient >= saved > 0 for gradient, saved in zip(self.gradients, self.saved, strict=True))
 
     def inside(self, stage: int) -> int:

@@ -112,7 +112,7 @@ def _settled_times(problem: OrderProblem, rows: list[list[int]]) -> OpTimes:
 
 
 def _ways(problem: OrderProblem, rows: list[list[int]]) -> list[list[int]]:
-    """Return ``ways[r][q]``: the ticks from the beginning of rank q to the end of rank r, at least."""
+    """Return ``ways[r][q]``: the least ticks from the beginning of rank q to the end of rank r."""
     ranks = range(problem.num_ranks)
     columns = []
     for source in ranks:

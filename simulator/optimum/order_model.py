@@ -124,7 +124,7 @@ class _Solving:
         return solver, solver.solve(program, callback)
 
     def solve_end(self, program: Any) -> Any:
-        """Return the solver of an end of the batch, after half of the time that is left; None if that was too short."""
+        """Solve a program of the batch's end in half of the time left; return the solver, or None if unsolved."""
         if not self.left_s:
             return None
         solver, status = self.solve(program, self.left_s / 2)

@@ -201,7 +201,7 @@ def _depth_in(schedule: Schedule) -> Callable[[Compute | Step], tuple[int, int]]
 def _waits(
     ops: list[Compute | Step], ranks: list[int], schedule: Schedule, costs: StageCosts, cluster: Cluster
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield (kind before, kind after, seconds between them) of each two that follow one another in a micro-batch."""
+    """Yield (earlier kind, later kind, seconds between them) for each dependency within a micro-batch."""
     maker = {gives(op): index for index, op in enumerate(ops) if isinstance(op, Compute)}
     for after, op in enumerate(ops):
         if isinstance(op, Step):

@@ -137,7 +137,7 @@ def predict_candidate(
 
     Returns:
         The seconds of a step (of an iteration, or at the pace of a run without a flush); the peak bytes of each
-        device; and the Timeline of the run of `steps_of` steps that shows them.
+        device; and the Timeline of the simulated run of `steps_of` steps.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.

@@ -21,10 +21,10 @@ _TRIES = 10
 
 
 def make_ray_runner(address: str) -> Runner:
-    """Return a runner that lets a judge go through items on a cluster, one on each of its cores at a time.
+    """Return a runner that evaluates items with a judge on a Ray cluster, one item per core at a time.
 
-    Machines may leave and join meanwhile: another machine does the unfinished items of a lost one, and a new one gets
-    its part.
+    Machines may leave and join during a search: other machines take over the unfinished items of a lost machine, and
+    a new machine gets items too.
 
     Args:
         address: Address as `ray.init` takes it: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a

@@ -119,7 +119,7 @@ def _require_drawable(curves: Sequence[Curve]) -> None:
 
 
 def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:
-    """Draw each curve over its places, if it has any; return the smoothed ones."""
+    """Draw each curve that has places on the x axis; return the lines of the smoothed curves."""
     window = window_of(max(len(curve.losses) for curve in curves))
     top = _range(curves)[1]
     handles = []

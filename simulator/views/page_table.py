@@ -29,7 +29,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence[RunDetails]) -> list[list[str]]:
-    """Return the rows of the table: the name of each, and a cell for each Timeline, empty where it has none."""
+    """Return the rows of the table: a name, and a cell for each Timeline, empty if the Timeline lacks the value."""
     columns = [_column(*run) for run in zip(chart.timelines, chart.measures, paths, details, strict=True)]
     names: list[str] = []
     for column in columns:

@@ -133,7 +133,7 @@ class MachineOptions:
         """Refuse more devices than the GPUs of a named node allow, if a device is several GPUs that share layers.
 
         Raises:
-            InputError: A node of --machine, with --gpus or all of its own, would have to be larger.
+            InputError: A node of --machine has too few GPUs for its devices.
         """
         size = profile.provenance.execution.tensor_parallel
         if self.machine is None or size == 1:

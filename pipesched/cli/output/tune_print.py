@@ -83,7 +83,7 @@ def _first(result: TuneResult, best: SettingOutcome) -> str:
 
 
 def _verb(result: TuneResult) -> str:
-    """Return the verb for the first setting: with a race, it need not be the answer."""
+    """Return the verb for the first setting, which need not be the answer if there was a race."""
     return "ranked first" if result.race else "chosen"
 
 

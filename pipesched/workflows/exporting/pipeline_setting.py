@@ -183,7 +183,7 @@ TRANSFORMER_COMMENT = (
 
 
 def recompute_comment(num_layers: int) -> str:
-    """Return the comment on recomputation by `num_layers` transformer layers, which differs from the setting."""
+    """Return the comment that the trainer recomputes per `num_layers` transformer layers, not per stage."""
     layers = "transformer layer" if num_layers == 1 else f"{num_layers} transformer layers"
     return f"Recomputation keeps the input of every {layers}, where the setting keeps that of a stage."
 

@@ -57,7 +57,7 @@ def measured(
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     model: Model | None = None,
 ) -> Measured:
-    """Run a measuring job: as a rank of torchrun if it has started this process, otherwise with own processes.
+    """Run a measuring job: as a rank if torchrun has started this process, otherwise in processes that it starts.
 
     Args:
         spec: Specification of the run.

@@ -87,7 +87,7 @@ class Setup(PredictionSettings, CostSettings):
         """Return the costs of the stages of a schedule, with messages compressed as asked, or as in its plan.
 
         Raises:
-            ArgumentError: The setup contradicts the plan, or there is nothing to convert.
+            ArgumentError: The setup contradicts the plan, or has a conversion speed but no compression.
             ProfileError: The costs do not fit the schedule.
         """
         cut = self.cut(source)

@@ -73,7 +73,7 @@ def race_settings(
 
     Args:
         contenders: Settings that fit, the fastest by prediction first.
-        measurement: Runs one.
+        measurement: Runs one setting.
         budget_s: Seconds.
         look: Measures the seconds of a fixed kernel, before the first slice and after each.
         progress: Receives the spent fraction of the budget.

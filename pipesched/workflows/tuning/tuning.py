@@ -84,8 +84,8 @@ def tune(question: TuneQuestion) -> TuneResult:
     """Choose micro-batches M, pipelines N and more for a model, a batch and the memory of the devices.
 
     The batch and its M micro-batches are of one pipeline. N pipelines process N batches at once, and times are of one
-    batch. Several pipelines are averaged elastically, which is another training. Unless `pipelines` asks for it, the
-    answer is a setting with plain training.
+    batch. Several pipelines are averaged elastically, which changes the training result. Unless `pipelines` asks for
+    it, the answer is a setting with plain training.
 
     Args:
         setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone. Without a
