@@ -28,7 +28,7 @@ class ExecutionError(OneLineError):
 
 
 class RankFailed(ExecutionError):  # noqa: N818 -- named for what happened
-    """A rank ended the run before its list did."""
+    """A rank failed before the end of its op list, and the run ended."""
 
 
 class PeerLost(RankFailed):

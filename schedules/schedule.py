@@ -157,7 +157,7 @@ class Schedule:
 
     @cached_property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that take the micro-batches of each stage in turn; `home` reads it.
+        """The ranks that take the micro-batches of each stage in turn, by stage; `home` reads this field.
 
         Raises:
             NotRunnableError: A forward is missing.

@@ -162,9 +162,11 @@ class Timeline:
 
     @cached_property
     def is_launch_bound(self) -> bool:
-        """Whether one thread bounds a run on GPUs: they end less than half a median op after it has launched all ops.
+        """Whether a run on GPUs is bound by its one launching thread.
 
-        Launching also takes about as long as the run where it waits for a full queue, but then the GPU is far behind.
+        This is the case if the GPUs end less than half a median op after the thread has launched all ops. A thread
+        that waits for a full queue also launches until shortly before the end, but then the GPU is several ops
+        behind.
         """
         ops_s = [span.end_s - span.start_s for span in self.spans if isinstance(span.op, Compute | Overlap)]
         if self.launch_s is None or not ops_s or self.is_on_cpu:

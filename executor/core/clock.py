@@ -49,7 +49,7 @@ class HostClock(Clock):
         return time.perf_counter_ns()
 
     def end(self) -> None:
-        """Do nothing: the work is over."""
+        """Do nothing: on a CPU the work has ended already."""
 
     def read_ns(self, mark: int) -> int:
         return mark

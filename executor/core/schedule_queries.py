@@ -91,7 +91,7 @@ def averagers(schedule: Schedule) -> Mapping[int, tuple[int, ...]]:
 
 
 def channels(schedule: Schedule) -> list[tuple[int, int]]:
-    """Return the (sender, receiver) of every channel of the lowered lists, in order."""
+    """Return the (sender, receiver) of every channel of the lowered lists, in ascending order."""
     if schedule.is_held and schedule.is_lowered:
         return sorted({(rank, op.peer) for rank, ops in enumerate(schedule.ops) for op in ops if isinstance(op, Send)})
     pairs = set()

@@ -27,7 +27,8 @@ class RankStreams(ABC):
     """The streams of one rank: one for its ops, and one per peer for the tensors that it fetches.
 
     Attributes:
-        are_behind: Whether ops are only launched when their calls return; then one op launched is a turn of a rank.
+        are_behind: Whether a call may return when its op is launched but not finished; a rank's turn is then one
+            launched op.
     """
 
     are_behind = False

@@ -222,7 +222,7 @@ def _server() -> _Server:
 
 
 def end_server() -> None:
-    """End the server, if there is one, with all that runs; the next process is forked from another."""
+    """End the fork server, if there is one, and all its processes; the next process needs a new server."""
     while _servers:
         server = _servers.pop()
         atexit.unregister(server.end)

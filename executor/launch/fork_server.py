@@ -233,7 +233,8 @@ class Server:
 def _await_end(thread: threading.Thread) -> None:
     """Wait until the system has removed a thread: Python may join it earlier.
 
-    An ending thread takes locks of MKL. A process forked meanwhile would wait for them forever at its first product.
+    An ending thread takes locks of MKL. A process forked at this moment would wait for these locks forever, at its
+    first matrix product.
     """
     while Path(f"/proc/self/task/{thread.native_id}").exists():
         time.sleep(_POLL_S)

@@ -94,7 +94,7 @@ def _everyones(
 def _attach(
     pool: SharedPool, held: Sequence[Averaged], stages: Mapping[int, Stage], rank: int, averaging: Averaging
 ) -> list[ElasticAverager]:
-    """Give the stages of this rank their averagers, and return these."""
+    """Give the stages of this rank their averagers, and return the averagers."""
     shared = stage_tensors(pool.memory, held)
     made = []
     for index, stage in stages.items():

@@ -113,7 +113,7 @@ class RunBoard:
         return self._texts(_STACKS, processes)
 
     def _texts(self, name: str, numbers: Iterable[int]) -> dict[int, str]:
-        """Return the values of the keys with this name and `numbers`; the store would wait for missing keys: skip them."""
+        """Return the values of the existing keys with this name and `numbers`; the store would wait for others."""
         keys = {number: f"{name}{number}" for number in numbers}
         for key in keys.values():
             if key not in self._known and self._store.check([key]):

@@ -162,7 +162,7 @@ class Processes:
         return [self._progress_page.read(number) for number in range(len(self._ranks))]
 
     def _blame(self) -> RankFailed:
-        """Say which rank ended the run: one that was killed first of all, then one whose op failed by itself."""
+        """Return the error that names the rank at fault: a killed rank first, then a rank whose own op failed."""
         begun_at = time.monotonic()
         while time.monotonic() < begun_at + _GRACE_S and not self._is_clear(time.monotonic() - begun_at):
             time.sleep(_POLL_S)

@@ -57,11 +57,11 @@ class WatchedRank:
         return self._status.drain_page.gate(0, is_asked)
 
     def begin(self, run: WatchedRun) -> None:
-        """Note that the job is read: from now on messages name ranks and ops."""
+        """Record that the job has been read: from now on messages name ranks and ops."""
         self._status.run = run
 
     def done(self) -> None:
-        """Note that the list is over: the end of the rank no longer ends the run."""
+        """Record that the rank has finished its list: the end of its process no longer ends the run."""
         self._status.is_done = True
 
 

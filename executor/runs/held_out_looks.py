@@ -13,13 +13,13 @@ from pipesched.executor.training import Scores
 class HeldOutLooks:
     """The held-out scores of the model after given numbers of steps.
 
-    Without a flush, stages reach a number of Steps at different times. Each stage is copied when it does, and the
-    copies are scored together.
+    Without a flush, stages reach a number of Steps at different times. Each stage is copied when it reaches the
+    number, and the copies are scored together.
 
     Args:
         every: Steps between two scores; None for no scores.
         num_stages: Number of stages of the model.
-        judge: Scores all stages in a row; returns None without held-out samples.
+        judge: Returns the scores of the model made of these stages, or None without held-out samples.
     """
 
     def __init__(

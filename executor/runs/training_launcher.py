@@ -178,7 +178,7 @@ def scores_line(microbatch: int, scores: Scores) -> str:
 
 
 def drain_file(folder: Path) -> Path:
-    """Return the page on which the launcher asks the ranks to leave, and agrees with them on an early end."""
+    """Return the shared page by which the launcher asks the ranks to leave, and all agree on an early end."""
     return folder / "drain"
 
 

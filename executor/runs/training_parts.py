@@ -4,8 +4,8 @@
     lists without a flush    a part is all steps up to the next checkpoint: there they are drained, and filled again;
                              a run that is asked to leave may be drained earlier (`early_drain`)
 
-So a run that resumes from a checkpoint gives the same results as an uninterrupted run, or, after an early drain, as a
-run with a checkpoint there.
+So a run that resumes from a checkpoint gives the same results as an uninterrupted run. After an early drain it gives
+the results of a run with a checkpoint at the drain.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def keep_newest(folder: Path, keep: int) -> None:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove the files of a checkpoint, and its folder if it is then empty; remove only the link if it is one."""
+    """Remove the files of a checkpoint, and then its folder if empty; of a symbolic link only the link."""
     with suppress(OSError):
         if checkpoint.is_symlink():
             checkpoint.unlink()

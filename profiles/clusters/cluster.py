@@ -72,8 +72,8 @@ class Device:
         speed: Divisor of the seconds of a profile: 0.5 is a straggler at half speed.
         memory_bytes: Capacity, or None if unlimited.
         node: Number of its machine.
-        op_s: Runtime overhead between two ops at speed 1. It belongs to the device, as it does not depend on the
-            computation.
+        op_s: Runtime overhead between two ops at speed 1 [s]. It is a property of the device, because it does not
+            depend on the computation.
     """
 
     speed: float = 1.0

@@ -20,7 +20,7 @@ class LayerGraph:
         output_bytes: Output of each layer.
         data_bytes: Data that the model reads.
         stages: Stage of each layer in the file, from 0; empty if the file has no stages.
-        arranged_for: Number of stages that the order of the layers was chosen for; None for the order of the file.
+        arranged_for: Number of stages for which the order of the layers was chosen; None for the order of the file.
     """
 
     needs: tuple[tuple[int, ...], ...]

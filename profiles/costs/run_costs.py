@@ -1,8 +1,8 @@
 """The costs of a model's stages, measured in runs.
 
-Like a `Profile`, a `RunCosts` gives the costs of a schedule's stages. Its seconds come from runs alone. They are means,
-because a makespan is a sum that includes the slow ops. Bytes are not in runs; neither are I and W if only B was run.
-They come from a profile beside the runs, as bytes and as shares of B, or are unknown.
+Like a `Profile`, a `RunCosts` gives the costs of a schedule's stages. Its seconds come from runs alone. They are
+means, because a makespan is a sum that includes the slow ops. A run has no bytes, and no I and W if it ran only B. An
+optional profile gives the bytes, and the shares of B for I and W; without a profile they are unknown.
 
 A rank also spends time on posting and taking messages, and between ops. This overhead belongs to the machines
 (`RunCosts.cluster`), not to stages.

@@ -129,7 +129,7 @@ def working_bytes(workings: Sequence[int], saved: Sequence[int]) -> int:
 
 
 def with_input_share(stages: Sequence[StageCost], input_share: float) -> list[StageCost]:
-    """Return all stages with an assumed I and W if theirs are unknown; the first has no I, and all of B is its W.
+    """Return all stages, with an assumed I and W where unknown; the first stage has no I, so its W is all of B.
 
     Args:
         stages: The stages, in order.

@@ -1,4 +1,4 @@
-"""Profiles, clusters and plans as files: one door for reading and writing them, and one wording for their faults."""
+"""Profiles, clusters and plans as files: reading, writing, and one form for the messages of their faults."""
 
 import lazy_loader
 

@@ -2,8 +2,8 @@
 
 Under torchrun: ``torchrun ... -m pipesched.profiles.measuring.link_profiler``.
 
-Every pair of ranks plays alone while the others wait. A message's time is half of the median round trip; a link is the
-line latency + bytes / bandwidth through the times of several sizes.
+Every pair of ranks sends messages alone while the others wait. A message's time is half of the median round trip;
+latency and bandwidth of a link are fitted to the times of several message sizes.
 """
 
 from __future__ import annotations

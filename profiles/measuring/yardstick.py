@@ -1,7 +1,7 @@
 """The yardstick: a fixed kernel, timed now and then, which measures the present speed of the machine.
 
-It keeps the same number of cores busy as the ranks of a run, so that it notices another program on one of them. It
-takes the mean, not the median: interruptions of a tenth of a second at a time slow a run too.
+The kernel runs on as many cores as the ranks of a run, so that another program on one of these cores slows it. Its
+time is a mean, not a median: interruptions of a tenth of a second slow a run too.
 """
 
 from __future__ import annotations

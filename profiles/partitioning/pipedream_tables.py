@@ -35,7 +35,7 @@ Times: TypeAlias = "NDArray[np.float64]"
 class LayerSums:
     """The common data of all levels: the layers, summed over every i and j, and the cost to minimize.
 
-    In a graph i and j are prefixes; two of them have a stage between them if the second contains the first. With
+    In a graph i and j are prefixes; a stage lies between two prefixes if the second contains the first. With
     ``form="bytes"`` the cost is the memory of the fullest device, and memory is not limited.
     """
 

@@ -31,7 +31,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a child, which then imports the same pipesched and the same models of users."""
+    """Return an environment in which a child process imports the same pipesched and the same models of users."""
     root = str(Path(pipesched.__file__).absolute().parents[1])
     standard = sysconfig.get_path("stdlib")
     is_installed = root in dropwhile(lambda entry: entry != standard, sys.path)  # where the child looks too

@@ -1,12 +1,12 @@
-"""Clocks of ranks, aligned by their messages: each arrives after it was sent, in both directions.
+"""Clocks of ranks, aligned by messages in both directions: each message arrives after it was sent.
 
     rank 0   sent ─┐      ┌─> arrived        w(0 -> 1) = least (arrived on 1 - sent on 0) of all messages 0 -> 1
                    │      │                  w(1 -> 0) = the same of all messages 1 -> 0
     rank 1         └─> arrived  sent         -w(1 -> 0) <= offset of 1 - offset of 0 <= w(0 -> 1)
 
-With d(i -> j), the shortest path from i to j by these w, rank j is within [-d(j -> 0), d(0 -> j)] of rank 0. The
-middles of these intervals break no message's order: they are the average of two solutions, the upper and the lower
-ends. The uncertainty is half the width: half the round-trip latency of the quickest messages.
+With d(i -> j), the shortest path from i to j by these w, rank j is within [-d(j -> 0), d(0 -> j)] of rank 0. With the
+middles of these intervals every message arrives after it was sent: they are the average of two solutions, the upper
+and the lower ends. The uncertainty is half the width: half the round-trip latency of the quickest messages.
 """
 
 from __future__ import annotations

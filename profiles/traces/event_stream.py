@@ -179,7 +179,7 @@ class _TraceText:
             return value
 
     def _take(self, expected: str) -> str:
-        """Return the next character, which is one of `expected`, and move behind it."""
+        """Return the next character, which must be one of `expected`, and advance past it."""
         got = self._next()
         if got not in expected:
             self._fail(got, " or ".join(map(repr, expected)))

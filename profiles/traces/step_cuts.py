@@ -142,10 +142,10 @@ def _whole_lists(own: Sequence[Pass], listed: Sequence[Op]) -> list[int]:
 
 
 def _flushes(traces: Sequence[RankTrace], ranks: Sequence[Sequence[Pass]], *, is_chosen: bool) -> list[list[int]]:
-    """Return the places after which all ranks have done the same micro-batches whole.
+    """Return the places after which all ranks have completed the same micro-batches.
 
     Raises:
-        ProfileError: Nothing tells whether they are steps, or which are the same on all ranks.
+        ProfileError: It is ambiguous whether these places end steps, or which steps are the same on all ranks.
     """
     places = [_by_count(own) for own in ranks]
     if any(0 not in own for own in places):  # one begins in the middle of a step, others too, which counts do not show

@@ -4,7 +4,7 @@
     rank 1  .. F0 F1 F2 F3 .. .. B0 B1 B2 B3 ..
     rank 2  .. .. F0 F1 F2 F3 B0 B1 B2 B3 .. ..
 
-Backwards run in the order of the forwards, as in PyTorch. Every rank holds m micro-batches at the turn.
+Backwards run in the order of the forwards, as in PyTorch. Every rank holds m micro-batches when the backwards begin.
 """
 
 from __future__ import annotations

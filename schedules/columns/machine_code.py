@@ -48,10 +48,10 @@ def run_loop(
     """Run a loop, compiled over arrays, or in plain Python over lists with the same numbers; return its result.
 
     Args:
-        loop: The loop. It stays in plain Python until loading machine code pays, or compiling if the disk has none; and
-            always if an argument is an array of objects.
+        loop: The loop. It runs in plain Python until it pays to load its machine code, or to compile it if the disk
+            has none. With an array of objects as an argument it always runs in plain Python.
         arguments: Arrays, which the loop may change, numbers, and tuples of both.
-        num_steps: Steps that the loop is about to do.
+        num_steps: Number of steps that this call of the loop is expected to run.
         parts: Functions that the loop calls.
     """
     if _is_hot(num_steps, loop, parts) and not any(map(_has_objects, arguments)):

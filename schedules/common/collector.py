@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def paused_collector() -> Iterator[None]:
     """Pause the garbage collector until the end of the block.
 
-    It scans all objects again and again while their number grows: that took a third to a half of the time of
-    a simulation.
+    The collector scans all objects repeatedly while their number grows, which took a third to a half of the time of a
+    simulation.
     """
     was_enabled = gc.isenabled()
     gc.disable()

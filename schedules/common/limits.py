@@ -28,7 +28,7 @@ _MOST_NUMBERED = 150_000_000
 def require_cells(
     what: str, num_ranks: int, num_stages: int, num_microbatches: int, *, are_columns: bool = True
 ) -> None:
-    """Refuse lists that would be too many or too long for memory, before they are made.
+    """Refuse lists that would not fit into memory, before they are made.
 
     Args:
         what: Name of the schedule, for the message.
@@ -38,7 +38,8 @@ def require_cells(
         are_columns: Whether its ops are numbers in columns; otherwise each is an object.
 
     Raises:
-        ScheduleError: They would be; the message has the most micro-batches, or the most stages if not even one fits.
+        ScheduleError: The lists would be too large; the message has the largest possible number of micro-batches, or
+            of stages if not even one micro-batch fits.
     """
     if num_ranks > MOST_RANKS:
         raise ScheduleError(f"{what}: got {shown(num_ranks)} ranks, expected at most {MOST_RANKS}; try that many")

@@ -212,7 +212,7 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
 
 
 def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
-    """Return `row` without the one Step of each stage that follows all its computations: the CSV's end means it."""
+    """Return `row` without the Step after each stage's last computation, which the end of a CSV row implies."""
     kept = list(row)
     own = {part.stage for op in kept if op is not None for part in computes(op)}
     busy: set[int] = set()

@@ -122,7 +122,7 @@ class _Part:
         yield from (self.moved(op, count) for op in row[end:])
 
     def moved(self, op: Op, blocks: int = 1) -> Op:
-        """Return `op` as it is `blocks` blocks later."""
+        """Return `op` with the micro-batch that it has `blocks` blocks later."""
         return moved(op, blocks * self.period, lambda stage: blocks * self.steps[stage])
 
     def repeats(self, row: Sequence[Op], place: int) -> bool:

@@ -97,7 +97,7 @@ def require_equal(name: str, width: int) -> None:
     """Refuse copies of a schedule whose pipelines are averaged elastically: they are kept near, not equal.
 
     Raises:
-        ScheduleError: There would be several.
+        ScheduleError: The width is above 1.
     """
     if width != 1:
         raise ScheduleError(

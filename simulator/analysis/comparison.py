@@ -100,12 +100,12 @@ class OpKind:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prediction and a measurement, or two runs of a kind.
+    """The comparison of a prediction with a measurement, or of two predictions, or of two measurements.
 
     Attributes:
         quantities: The makespan and the bubble, then busy, idle and peak memory of each device.
         ops: The kinds of ops, in order of stage, then of first appearance.
-        names: Labels of two runs of a kind, or None for a prediction and a measurement.
+        names: Labels of the two runs if both are predicted or both measured, otherwise None.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Comparison:
         return max(works, key=lambda kind: abs(kind.difference_s), default=None)
 
     def to_rows(self) -> list[dict[str, CellValue]]:
-        """Return the quantities as plain data, a row each; two of a kind are named in every row."""
+        """Return the quantities as plain data, a row each; every row has the names of both runs if `names` is set."""
         names: dict[str, CellValue] = {}
         if self.names is not None:
             names = {"first_name": self.names[0], "second_name": self.names[1]}
@@ -147,7 +147,7 @@ def compare_timelines(predicted: Timeline, measured: Timeline, names: tuple[str,
     Args:
         predicted: A prediction, or the first of two of a kind.
         measured: A measurement, or the second of two of a kind.
-        names: Labels of two runs of a kind, or None for a prediction and a measurement.
+        names: Labels of the two runs if both are predicted or both measured, otherwise None.
 
     Raises:
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.

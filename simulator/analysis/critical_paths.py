@@ -149,7 +149,7 @@ class _Started:
         self._until_s = list(accumulate((span.end_s for span in self._spans), max))  # when all up to it are over
 
     def last_under_way(self, span: Span, same_s: float) -> Span | None:
-        """Return the last other one that had started before `span` did and was not over then; None if none was."""
+        """Return the last other span that started before `span` and was still running at its start, or None."""
         index = bisect_left(self._spans, span.start_s, key=lambda other: other.start_s) - 1
         while index >= 0 and self._until_s[index] + same_s >= span.start_s:
             other = self._spans[index]

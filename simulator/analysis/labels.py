@@ -97,7 +97,7 @@ def _in_unit(time_s: float, seconds: float, unit: str) -> str:
 
 
 def readable_change_s(seconds: float) -> str:
-    """Return how much longer, or shorter, something takes, as people read it: ``+1.5 ms``."""
+    """Return a difference of times [s] in a readable unit, with its sign: ``+1.5 ms``."""
     return f"{'-' if seconds < 0 else '+'}{readable_s(abs(seconds))}"
 
 

@@ -235,7 +235,7 @@ class Network:
 
 
 def require_matching(source: int, target: int, *, sent: Message, received: Message) -> None:
-    """Refuse a Send and a Recv that meet but mean different messages."""
+    """Refuse a Send and a Recv that meet but name different messages."""
     if sent != received:
         raise NotRunnableError(
             f"rank {source} sends {Send(sent, target)} where rank {target} receives {Recv(received, source)}, "

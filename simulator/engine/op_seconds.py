@@ -44,7 +44,7 @@ def require_given(given: Sequence[Sequence[OpSeconds]], schedule: Schedule) -> N
     """Refuse seconds that do not match the lists of the lowered `schedule`.
 
     Raises:
-        SimulationError: There are more or fewer of them on a rank than it has ops.
+        SimulationError: The number of given seconds of a rank differs from its number of ops.
     """
     counts, expected = [len(row) for row in given], [len(row) for row in schedule.ops]
     if counts != expected:

@@ -1,7 +1,7 @@
 """The instructions of a program written from columns of ops, as a loop over numbers.
 
-It is the same for lists and for NumPy's arrays, which machine code takes. `simulator.fast.own_work` inserts the
-instructions for hand-over.
+The same loop runs over lists in plain Python and over NumPy arrays in machine code. `simulator.fast.own_work` inserts
+the instructions for hand-over.
 """
 
 from __future__ import annotations

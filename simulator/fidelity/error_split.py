@@ -65,17 +65,17 @@ class SplitError:
 
     @property
     def costs_s(self) -> float:
-        """The part of works that took longer (negative) or shorter than their costs."""
+        """The part of the error caused by works that took longer (negative) or shorter than their costs."""
         return 0.0 if self.predicted_s is None else self.predicted_s - self.with_works_s
 
     @property
     def hand_over_s(self) -> float:
-        """The part of posting, and of messages as late as is usual."""
+        """The part of the error caused by posting, and by the usual delay of messages."""
         return self.with_works_s - self.with_hand_over_s
 
     @property
     def rest_s(self) -> float:
-        """The rest: the schedule's model, and chance."""
+        """The unexplained part of the error: faults of the schedule model, and chance."""
         return self.with_hand_over_s - self.measured_s
 
     @property

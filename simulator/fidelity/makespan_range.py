@@ -96,7 +96,7 @@ def _work_s(schedule: Schedule, rank: int, costs: StageCosts, cluster: Cluster) 
 
 
 def _drawn(rng: Generator, deciles: tuple[float, ...], count: int) -> list[float]:
-    """Return factors of these deciles, equally likely between two of them."""
+    """Return `count` random factors whose distribution has these deciles, uniform between neighbouring deciles."""
     import numpy as np
 
     levels = np.linspace(0.0, 1.0, len(deciles))

@@ -10,7 +10,7 @@ _DRAWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class MedianInterval:
-    """A median, and the interval that 95 % of the medians of as many draws from the same values lie in."""
+    """A median, and the interval with 95 % of the medians of bootstrap samples, each as large as the data."""
 
     median: float
     low: float

@@ -224,7 +224,7 @@ def _pooled_buffers(
     ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None],
     *, at_use: bool,
 ) -> Iterator[Lifetime]:  # fmt: skip
-    """Yield the buffer of each message from its Recv, or its use, on; between stages of one rank, from op to op."""
+    """Yield the buffer of each message from its Recv or its use on; a message within a rank has one from op to op."""
     used = {message: timed.start for part, timed in parts for message in needs_from_others(part, num_stages)}
     taken = {
         message: timed.start if part.phase is Phase.FORWARD else timed.over

@@ -43,7 +43,7 @@ class InFlight:
 
 
 def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[InFlight, ...]:
-    """Return how many micro-batches every device holds whenever it changes.
+    """Return the number of micro-batches that every device holds, at each time when it changes.
 
     Args:
         timeline: Timeline of `schedule`.
@@ -51,8 +51,8 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
         schedule: Schedule with each stage's part of a device's share of the model.
 
     Returns:
-        Samples in order of device, then time [s], in micro-batches, which may be fractions; the first of a device is of
-        the timeline's beginning, and where ops take no time two samples may have one time.
+        Samples in order of device, then time [s], in micro-batches, which may be fractions. The first sample of a
+        device is at the beginning of the Timeline. Two samples may have the same time if ops take no time.
     """
     counts = _Counts(timeline, costs, schedule)
     return tuple(

@@ -264,7 +264,8 @@ class DueBlocks:
     def dues(self, block: DueBlock) -> tuple[list[float], list[float], list[tuple[int, float]]]:
         """Return the due dates of micro-batch 0 by kind, the delays by micro-batch, and the lags of first W or B.
 
-        A lag is a pair of kind and delay of its op of micro-batch 0. All are in units of the mean op time.
+        A lag is a pair: a kind, and the delay of the op of this kind and micro-batch 0. All times are in units of the
+        mean op time.
         """
         interval, left_out = block.interval * self._interval, block.left_out
         size, fewer = block.round_size, max(0, left_out)

@@ -58,7 +58,8 @@ def known_orders(
         problem: The schedule's order problem.
         schedule: Lists from `orderable`; their order is included if it keeps to the limits.
         costs: The costs of its stages.
-        excess: Computes by how much lists exceed the limits beyond the memory that the room knows, or None for 0.
+        excess: Computes the bytes by which lists exceed the limits, in memory that the room does not count; None if
+            there is no such memory.
         is_quick: Same as in `planned_times`.
     """
     lists = (known for known in (schedule, *_of_catalogue(problem, schedule, costs)) if problem.room.holds(known))

@@ -1,12 +1,13 @@
 """A quick planner of order problems: it searches repeated blocks of due dates, and then moves ops of the best lists.
 
 List scheduling by due dates (`due_scheduling`) leaves no needless gaps. The planner first tries known blocks of due
-dates (`due_blocks`): 1F1B, V-Min, V-Half and the like. It then changes the best one at random, with two micro-batches
-for each rank, as a good block for a short batch is mostly good for a long one. If ranks hold messages, too, only lists
-with room for all of them count (`message_room`). Then it moves single ops of the best lists (`order_annealing`). If
-gradients are large, it does so as if they were small, and then from the best block of each family, as one seldom
-becomes another. It moves ops of the best result once more, for longer, unless the planner is to be quick. Each
-annealing draws other numbers; the same problem always draws the same.
+dates (`due_blocks`): 1F1B, V-Min, V-Half and the like. It then changes the best block at random, on a batch of two
+micro-batches per rank, because a good block for a short batch is mostly good for a long batch. If ranks also hold
+messages, only lists with room for all messages count (`message_room`). Then the planner moves single ops of the best
+lists (`order_annealing`). If gradients are large, it first moves ops as if gradients were small, and then starts from
+the best block of each family, because random changes seldom lead from one family to another. Unless the planner is to
+be quick, it moves ops of the best result once more, for longer. Each annealing has its own random numbers, which
+depend only on the problem.
 """
 
 from __future__ import annotations
@@ -241,5 +242,5 @@ class _BlockSearch:
 
 
 def _as_int64s(group: _Group) -> _Group:
-    """Return the same tuple with its whole numbers in arrays."""
+    """Return a tuple of the same type with arrays of int64 in place of sequences of whole numbers."""
     return type(group)(*(np.array(numbers, np.int64) for numbers in group))

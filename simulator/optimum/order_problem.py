@@ -129,8 +129,8 @@ def order_problem(
 ) -> OrderProblem:
     """Return the order problem of a schedule.
 
-    Each message takes the time of a link of its own. Contention for links and hand-over are left out. That
-    makes nothing longer, so a bound stays valid.
+    Each message takes the time of a link of its own. Contention for links and hand-over are left out. Both can only
+    make a run longer, so a lower bound stays valid.
 
     Args:
         schedule: Lists from `orderable`.

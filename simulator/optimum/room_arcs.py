@@ -18,8 +18,8 @@ _BACKWARDS, _WEIGHT = (Phase.BACKWARD, Phase.BACKWARD_INPUT), Phase.BACKWARD_WEI
 def room_arcs(kinds: Sequence[OrderKind], room: ActivationRoom) -> Iterator[OrderArc]:
     """Yield the arcs of a limit on one stage, and on two stages of a rank: the forward of k + n after a backward of k.
 
-    With n + 1 micro-batches on a stage there must be room for the oldest of them on the stages further down, unless it
-    has come back from there already: no micro-batch frees memory before.
+    If a stage holds n + 1 micro-batches, their oldest must fit on the later stages too, unless it has returned from
+    there: no micro-batch frees memory before its backward.
     """
     stages = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.FORWARD)}
     rebuilding = {kind.op.stage: index for index, kind in enumerate(kinds) if is_phase(kind.op, Phase.RECOMPUTE)}

@@ -72,7 +72,7 @@ class Candidate(SearchCandidate):
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """First layer and the layer behind the last, of each stage."""
+        """The first layer of each stage, and the layer after its last."""
         return tuple(pairwise(accumulate(self.partition, initial=0)))
 
     @property

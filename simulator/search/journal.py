@@ -1,8 +1,8 @@
 """The journal of a search: its outcomes on disk, from which a stopped search continues.
 
-A line of JSON each: first the problem, then the outcomes, as they come. A last line that was cut short when
-the search was stopped is left out, and searched again. An existing file is changed only by the first new outcome, so
-a refused file, also one refused for its outcomes, stays as it is.
+The first line is the problem, and every other line an outcome, as JSON, in the order of their arrival. A last line
+that was cut off when the search stopped is ignored, and its setting is evaluated again. An existing file is changed
+only by the first new outcome, so a refused file, also one refused for its outcomes, stays as it is.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class SearchOutcome(ABC):
     @property
     @abstractmethod
     def most_bytes(self) -> int | None:
-        """The bytes of the device that holds most; None where nothing could be predicted."""
+        """The largest peak memory of a device [bytes], or None without a prediction."""
 
     @property
     def fits(self) -> bool:

@@ -84,7 +84,7 @@ class SettingProfile:
     devices: tuple[DeviceProfile, ...]
 
     def slowed(self, factor: float) -> SettingProfile:
-        """Return the profile with all work `factor` times as long, as sharing a core makes it; messages stay."""
+        """Return the profile with all work `factor` times as long, as on a shared core; messages keep their times."""
         devices = [
             replace(device, curve=tuple((seconds * factor, phi) for seconds, phi in device.curve))
             for device in self.devices

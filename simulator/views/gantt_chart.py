@@ -88,8 +88,8 @@ class Chart:
         names: A different one for each Timeline.
         measures: The metrics of each Timeline.
         captions: The makespan and bubble of each Timeline, for people.
-        works: Works of each row, all but its Sends and Recvs; of a Reduce the parts that no other work covers.
-        headings: The height of each Timeline's heading; empty when they are paired, or one.
+        works: Works of each row, without Sends and Recvs; a Reduce has only the parts that no other work covers.
+        headings: The height of each Timeline's heading; empty if there is one Timeline, or the rows are paired.
         depth: Height of all rows.
     """
 

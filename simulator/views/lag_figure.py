@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lag_figure(lags: Mapping[str, Lag | None], title: str = "") -> Figure:
-    """Return a dot for each contender, and its interval; grey where that reaches 0, dotted where it has no end yet.
+    """Draw a dot and an interval for each contender: grey if the interval contains 0, dotted if it is unbounded.
 
     Args:
         lags: Lag of each contender by name, the first one on top; None for the leader.

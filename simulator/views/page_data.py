@@ -128,7 +128,7 @@ def _rows(
 
 
 def _makers(chart: Chart, boxes: Sequence[Sequence[Box]]) -> list[tuple[dict[tuple[int, Message], int], int]]:
-    """Return of each Timeline the box that made every message that a rank received, and the number of stages."""
+    """Return, for each Timeline, the box that made each received message, and the number of stages."""
     made: list[dict[tuple[int, Message], int]] = [{} for _ in chart.timelines]
     num_stages = [0] * len(chart.timelines)
     first = 0

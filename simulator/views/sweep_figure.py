@@ -70,8 +70,8 @@ def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> N
 def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> ShownFigure:
     """Return a heat map of `by` for each schedule, and where bytes are known all settings over their memory.
 
-    The axes of the maps are the two of counts, parameters and links that have the most values. A cell is the best
-    setting that fits there, hatched where none does and empty where none can be; the best of all is framed.
+    The axes of the maps are the two options (counts, parameters, links) with the most values. A cell shows its best
+    setting that fits. It is hatched if no setting fits, and empty if none is valid; the best cell of all is framed.
 
     Args:
         outcomes: The settings.

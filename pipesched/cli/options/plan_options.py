@@ -74,7 +74,7 @@ class ModelOptions(RunSettings):
             )
 
     def _of_table(self, file: str) -> Profile:
-        """Return the profile of a table of layers, which is for micro-batches of one size."""
+        """Return the profile of a table of layers; the table is for one micro-batch size."""
         sizes = () if self.microbatch_sizes is None else counts(self.microbatch_sizes, "--microbatch-sizes", 1)
         if len(sizes) != 1 or self != ModelOptions(microbatch_sizes=self.microbatch_sizes):
             raise InputError(

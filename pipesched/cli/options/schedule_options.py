@@ -261,7 +261,7 @@ class ScheduleOptions:
 
 
 def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
-    """Refuse more copies than lists can hold, before they are made; a copy has `num_kept` pairs of stage, micro-batch."""
+    """Refuse more copies than lists can hold, before they are made; a copy has `num_kept` (stage, micro-batch)s."""
     from pipesched.schedules.common import MAX_CELLS
     from pipesched.schedules.transforms import MAX_REPLICATED_RANKS
 

@@ -65,7 +65,7 @@ class CommandLines:
         return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainSettings]) -> list[str]:
-        """Return the options that `kind` shares, if they differ from their defaults."""
+        """Return the options of `runs` that `kind` has too, if they differ from their defaults."""
         untold = set(_NOT_TUNED) if setting.num_pipelines == 1 else {"prediction"}
         untold |= set(OF_PROCESSES) if kind is TrainSettings else set()  # it trains in one process
         default, shared = RunOptions(), {field.name for field in fields(kind)} - untold

@@ -54,7 +54,7 @@ def _name_of(model: ModelArgument) -> str:
 
 
 def name_for_processes(model: ModelArgument) -> str:
-    """Return the name by which another process makes `model` again; under torchrun every process has made it itself.
+    """Return the name by which another process makes `model`; under torchrun all processes make it themselves.
 
     Raises:
         ArgumentError: The model was made by hand, or its function is in no file that can be imported.

@@ -25,7 +25,7 @@ def profile_of_layers(
         costs: Costs of the layers, or a table of them (.csv).
         microbatch_size: Samples of the micro-batch of the costs.
         microbatch_sizes: Other sizes in samples. Seconds, messages and saved bytes are scaled in proportion to the
-            samples, although small sizes really take longer. None: no other sizes.
+            samples; in reality small sizes take more time per sample. None: no other sizes.
         input_share: Share of B that I takes in costs with B alone; W takes the rest. None: no split is assumed.
 
     Raises:

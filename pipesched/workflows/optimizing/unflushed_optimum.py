@@ -21,7 +21,7 @@ from pipesched.workflows.simulating import LeastTime, Prediction, Setup, predict
 
 
 def optimize_unflushed(source: ScheduleSource, setup: Setup, in_flight: float | None) -> Optimum:
-    """Do the same as `optimize` for a run without a flush; the objective is the period of a micro-batch.
+    """Optimize a run without a flush as `optimize` does; the objective is the steady-state time of a micro-batch.
 
     If every rank does one F and one B in a period, the best order is found without a search. The bound holds for all
     orders.

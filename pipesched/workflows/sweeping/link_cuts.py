@@ -82,7 +82,7 @@ def contenders(
 
 
 def _place(setting: SweptSetting) -> float:
-    """Return the number in which times are convex, of a link that differs from the others in one value."""
+    """Return the varied value of a link as a coordinate in which times are convex: 1 / bandwidth, or latency."""
     name, value = setting.link[0]
     return 1 / value if name == "bandwidth_bytes_per_s" else value
 

@@ -211,7 +211,7 @@ def _interval(change: float, drawn: Sequence[float]) -> tuple[float, float]:
 
 
 def changed_quantities(measured: Metrics, before: Metrics, after: Metrics) -> tuple[ChangedQuantity, ...]:
-    """Return the quantities that all three have; the makespan first, then the time of a micro-batch."""
+    """Return the quantities known in all three metrics; the makespan first, then the time of a micro-batch."""
     asked: dict[str, Callable[[Metrics], float | None]] = {
         "makespan_s": lambda totals: totals.makespan_s,
         "micro-batch_s": lambda totals: 1 / totals.throughput,
