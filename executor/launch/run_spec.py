@@ -123,6 +123,8 @@ class RunSpec(RunSettings, FaultSettings):
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
+        if isinstance(self.inject, list):  # as a file has them
+            object.__setattr__(self, "inject", tuple(self.inject))
         problems = [*self._faults(), *self._job_faults()]
         if problems:
             raise ExecutionError(one_line(problems))
