@@ -74,7 +74,7 @@ class Schedule:
         rank_to_device: The device of every rank; several ranks may share one.
         width: Copies of a pipeline side by side in this schedule, kept equal (`schedules.transforms.replication`).
         is_lowered: Whether the lists contain their communication. Lists with a Send or a Recv always do.
-        origin: Name of the catalogue's entry that it was made from, or None for other lists.
+        origin: Name of the catalogue entry that made the schedule, or None for other lists.
         traits: Known properties beyond its lists.
         layout: Layout of generated lists, or None for held ones, which are read.
         parameters: Parameters given to the catalogue's entry, by name; the others have their defaults.

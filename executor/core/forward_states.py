@@ -19,7 +19,7 @@ States: TypeAlias = Sequence[ModuleState]
 
 @final
 class ForwardStates:
-    """Copies the states of the modules that forwards change, which the first forward shows.
+    """Copies the states of the modules that forwards change; the first forward shows which modules these are.
 
     Args:
         module: The stage's layers.
@@ -34,7 +34,7 @@ class ForwardStates:
         return module_states(self._changing, has_parameters=False)
 
     def after(self, before: States) -> States:
-        """Return the states before a forward that is over, of the modules that forwards change."""
+        """Return the states, before a finished forward, of the modules that forwards change."""
         if not self._is_known:
             before = [state for state in before if state.is_changed]
             self._changing, self._is_known = [state.module for state in before], True

@@ -212,7 +212,7 @@ class DrainPage(SharedPage):
 
     @property
     def agreement(self) -> DrainAgreement:
-        """The agreement as the ranks see it."""
+        """The current state of the agreement, which all ranks read."""
         return DrainAgreement(self._cells[_PROPOSED], self._cells[_DECIDED])
 
     def write(self, agreement: DrainAgreement) -> None:

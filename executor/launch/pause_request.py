@@ -1,4 +1,4 @@
-"""A request to end a training run after a checkpoint: SIGTERM, or SIGUSR1, as SLURM can send it ahead of the end."""
+"""A request to end a training run after a checkpoint: SIGTERM, or SIGUSR1, which SLURM can send before a job ends."""
 
 from __future__ import annotations
 

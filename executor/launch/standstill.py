@@ -50,7 +50,7 @@ class RankState:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the rank continues if other ranks do."""
+        """Whether the rank waits for another rank, so that it continues when that rank does."""
         return self.whom not in (NOBODY, ITS_CHECKPOINT) and not self.is_stopped
 
     def __str__(self) -> str:

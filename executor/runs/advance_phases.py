@@ -38,14 +38,14 @@ def train_in_phases(
     shapes: Mapping[int, TensorShape],
     listener: RankListener,
 ) -> AdvanceTrials:
-    """Run all steps of the job that trains; return the trials.
+    """Run all steps of a training job; return the trials of the advance.
 
     Args:
         training: The setup of the training run.
         context: Context of this rank.
         stages: Stages of this rank, built for lists of all steps.
         shapes: Shapes of the tensors between stages.
-        listener: Called before each op with the number of ops before it, in all phases, and at each phase.
+        listener: Called before each op, with the number of earlier ops in all phases, and at the start of each phase.
     """
     job = training.spec.job
     assert isinstance(job, Train), "of this kind"

@@ -193,7 +193,7 @@ def phase_line(trials: AdvanceTrials, num_steps: int) -> str:
 
 
 def _phases(job: Train, folder: Path) -> Iterator[Schedule]:
-    """Yield the lists of the phases that have begun."""
+    """Yield the lists of each phase that has begun."""
     for line in phases_file(folder).read_text().splitlines() if phases_file(folder).exists() else ():
         num_steps, advance, _ = json.loads(line)
         yield lists_ahead(job, advance, num_steps)

@@ -23,7 +23,7 @@ NOT_ONE_SPEED = "their seconds are not of one speed"
 
 
 def merged_notes(notes: Iterable[tuple[str, str]]) -> list[str]:
-    """Return each note once; notes that differ only in the leading name of their schedule are one note.
+    """Return each note once; merge notes that differ only in the name of their schedule at the beginning.
 
     Args:
         notes: Pairs of the name of a schedule and a note on it, which may start with the name and a colon.

@@ -138,7 +138,7 @@ class Cluster:
         )
 
     def nics_between(self, source: int, target: int) -> tuple[int | None, int | None]:
-        """Return the shared interfaces of a message, at its source and at its target, or None for no shared one."""
+        """Return the shared interfaces of a message at its source and at its target, each None if not shared."""
         if self.devices[source].node == self.devices[target].node:
             return None, None
         return self._nic_of.get(source), self._nic_of.get(target)

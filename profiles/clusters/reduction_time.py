@@ -61,12 +61,12 @@ class AllReduce:
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """All links that it needs, each once."""
+        """All links of the all-reduce, each once."""
         return tuple(dict.fromkeys(hop for phase in self.phases for hop in phase.hops))
 
     @property
     def occupied_s(self) -> float:
-        """Time until its last link is free [s]."""
+        """Time until the last link of the all-reduce is free [s]."""
         return max(self.until_s().values(), default=0.0)
 
     def until_s(self) -> dict[Hop, float]:

@@ -154,7 +154,7 @@ class Profile:
 
         Args:
             order: All layers, each after the layers that it reads.
-            arranged_for: Number of stages that the order was chosen for, or None.
+            arranged_for: Number of stages for which the order was chosen, or None.
         """
         assert self.graph is not None, "the layers of any other profile have one order"
         graph = self.graph.reordered(order, arranged_for)

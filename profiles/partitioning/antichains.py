@@ -185,7 +185,7 @@ def _prefixes(graph: LayerGraph, counting: Sequence[bool]) -> Prefixes:
 
 
 def _enumerated(graph: LayerGraph) -> Iterator[tuple[int, int]]:
-    """Yield each prefix, by rising size, and the bytes that cross the cut behind it."""
+    """Yield each prefix, by rising size, and the bytes that cross the cut after it."""
     count = len(graph.needs)
     needs = [sum(1 << source for source in needed) for needed in graph.needs]
     readers = [[layer for layer in range(count) if needs[layer] >> source & 1] for source in range(count)]

@@ -25,16 +25,18 @@ class PartitionedStage:
 
     Attributes:
         first: The stage's first layer.
-        last: The layer behind its last.
+        last: The layer after the stage's last layer.
         devices: The devices that hold the stage.
         forward_s: One forward on a device of speed 1.
         backward_s: One backward on a device of speed 1.
-        compute_s: Forward and backward, on its devices together, at their speed.
+        compute_s: Forward and backward on all devices of the stage together, at their speed.
         reduce_s: Averaging the gradients of the replicas.
-        transfer_s: Time of the stage's input and its gradient between it and the stage before; 0 for the first.
-        weight_bytes: One version of its weights.
-        output_bytes: Bytes of its output.
-        memory_bytes: Largest memory of one of its devices, for all its stages; see `partitioning.device_memory`.
+        transfer_s: Time of the messages to and from the previous stage, the input and its gradient; 0 for the first
+            stage.
+        weight_bytes: One version of the stage's weights.
+        output_bytes: Output of the stage.
+        memory_bytes: Memory of the fullest device of the stage, for all stages on that device; see
+            `partitioning.device_memory`.
     """
 
     first: int

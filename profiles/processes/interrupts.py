@@ -60,7 +60,7 @@ def persist_interrupts(leave: Callable[[], NoReturn]) -> None:
 
 
 def is_interrupted() -> bool:
-    """Return whether an unanswered interrupt has come, which is then the cause of all later errors."""
+    """Return whether an interrupt has come and is unanswered; all later errors are then its consequence."""
     return _Interrupt.came_s is not None and not _Interrupt.is_taken
 
 

@@ -157,7 +157,7 @@ class _TraceText:
                 return
 
     def _value(self) -> Any:
-        """Return the next value, with as much more of the text as it takes."""
+        """Return the next value; read more text until the value is complete."""
         self._next()
         while True:
             try:

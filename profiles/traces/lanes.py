@@ -71,7 +71,7 @@ def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: i
 
     Args:
         lanes: TraceLanes of the file.
-        family: Returns the runtime that names ranges in this way.
+        family: Returns the runtime whose ranges have these names.
         own_rank: Rank that torch.profiler has written for the whole file.
 
     Raises:

@@ -87,7 +87,7 @@ class KernelTimes:
     are_messages: array[int] = field(default_factory=lambda: array("b"))
 
     def extend(self, other: KernelTimes) -> None:
-        """Add the kernels and launches of another."""
+        """Add the kernels and launches of another `KernelTimes`."""
         for name in ("launch_ids", "launches_ns", "ids", "are_messages"):
             getattr(self, name).extend(getattr(other, name))
         self.times.extend(other.times)

@@ -81,10 +81,10 @@ _READERS: Mapping[str, tuple[Callable[[object], ParameterValue], str]] = {
 
 
 class InFlightRule(StrEnum):
-    """The micro-batches of rank k of p, with a stage each, between their F and their B or I.
+    """The most micro-batches in flight (between F and B or I) on rank k of p ranks, with one stage per rank.
 
-    ALL    of a batch all: its last F comes before its first B
-    DEPTH  p - k, or of fewer all: its F of i + p - k comes after its B or I of i
+    ALL    all of a batch: its last F comes before its first B
+    DEPTH  p - k, or all if the batch has fewer: F of i + p - k comes after B or I of i
     """
 
     ALL = "all"

@@ -6,9 +6,9 @@ p = 3 ranks; F2@1 reads the weights after one optimizer step, a Step follows eve
     rank 1  ..   F0@0 F1@0 ..   B0@0 F2@1 B1@0 F3@2 B2@1 F4@3
     rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3
 
-No flush. F of micro-batch i reads the newest weights of its stage, version max(0, i - w) with w = p - 1 - k
-forwards ahead on rank k; B of i reads the same version again, which is kept (stashed) until then: w + 1 versions
-live on rank k. As one recurrence, W_k the weights of stage k: W(t+1) = W(t) - lr grad f(W_0(t-p+1), ..., W_{p-1}(t)).
+No flush. F of micro-batch i reads the newest weights of its stage, version max(0, i - w) with w = p - 1 - k forwards
+ahead on rank k; B of i reads the same version, which is kept (stashed) until then: rank k holds w + 1 versions. As
+one recurrence, W_k the weights of stage k: W(t+1) = W(t) - lr grad f(W_0(t-p+1), ..., W_{p-1}(t)).
 
 PipeDream-2BW, double-buffered weights (arXiv:2006.09503, section 3.1): the same order, and a Step after every
 `accumulate` micro-batches, at least p. Here p = 2, accumulate = 2:
@@ -16,9 +16,9 @@ PipeDream-2BW, double-buffered weights (arXiv:2006.09503, section 3.1): the same
     rank 0  F0@0 F1@0 ..   B0@0 F2@0 B1@0 F3@0 B2@0 F4@1 B3@0 F5@1 B4@1
     rank 1  ..   F0@0 B0@0 F1@0 B1@0 F2@0 B2@0 F3@0 B3@0 F4@1 B4@1 F5@1
 
-All micro-batches of period b read version max(0, b - 1), on every stage: W(t+1) = W(t) - lr grad f(W(t-1)), and two
-versions live. Fewer than p micro-batches per Step would not do: a period would begin before the Step that makes its
-version. One rank alone runs nothing ahead, so nothing is delayed on it: version b, ordinary training.
+All micro-batches of period b read version max(0, b - 1), on every stage: W(t+1) = W(t) - lr grad f(W(t-1)). Two
+versions are held. Fewer than p micro-batches per Step are refused: a period would begin before the Step that makes
+its version. A single rank runs nothing ahead: its period b reads version b, as in ordinary training.
 """
 
 from __future__ import annotations

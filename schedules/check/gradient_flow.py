@@ -44,7 +44,7 @@ _Events: TypeAlias = list[tuple[int, _GradientOp]]
 
 
 def updates(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the gradients that are lost, summed twice, or not summed; and ops of a stage that is on another rank."""
+    """Yield a finding for each gradient that is lost, summed twice or not summed, and for each op on a wrong rank."""
     holders = _holders(schedule)
     for rank, row in enumerate(schedule.ops):
         for index, op in enumerate(row):

@@ -88,7 +88,7 @@ class SpanColumns(Sequence[Span]):
 
     @property
     def begin_s(self) -> float:
-        """When the first op was reached [s]; 0 of none."""
+        """When the first op was reached [s]; 0 without ops."""
         return float(self.posted_s.min()) if len(self.posted_s) else 0.0
 
     @cached_property

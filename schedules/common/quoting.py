@@ -44,7 +44,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def users_lines(error: BaseException) -> list[tuple[str, int, str]]:
-    """Return where a user's code stood when an error was raised: (file, line, function) of its calls, last one last.
+    """Return the stack of a user's code at an error: (file, line, function) of its calls, the innermost call last.
 
     Frames of Python, PyTorch and this package are left out, so an error raised in them alone has no lines.
     """

@@ -143,8 +143,9 @@ def work_through(  # noqa: C901 -- one loop: more calls would cost more than the
         met: State of the meetings.
         ranks: State of the ranks.
         messages: State of the messages.
-        places: n numbers, -1 at first: for a cell that makes a message for another rank, the cell there in front of
-            which its Recv goes. Cells are counted over all ranks, and the end of each rank counts as one more cell.
+        places: n numbers, -1 at first: for a cell that makes a message for another rank, the cell of that rank before
+            which the Recv is inserted. Cells are counted over all ranks, and the end of each rank counts as one more
+            cell.
 
     Returns:
         `DONE`, `STUCK` or `FULL`.

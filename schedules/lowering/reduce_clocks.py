@@ -1,4 +1,4 @@
-"""The knowledge of replicas of each other: vector clocks at their Reduces, for lists that are read op by op."""
+"""The progress of the other replicas that a replica can prove: vector clocks at Reduces, for lists read op by op."""
 
 from __future__ import annotations
 

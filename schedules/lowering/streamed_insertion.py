@@ -20,9 +20,10 @@ from pipesched.schedules.ops import Message, Op, Recv, Reduce, Send, Step, compu
 
 
 def lower_generated(schedule: Schedule) -> Schedule:
-    """Return `schedule` with its communication; one that has it already comes back as it is.
+    """Return `schedule` with its communication, or `schedule` itself if it has its communication already.
 
-    Each of its lists, when it is read, works all ranks through for itself; `lowered_ranks` does so once for several.
+    Each read of a list works through the lists of all ranks; `lowered_ranks` works through them once for several
+    lists.
     """
     if schedule.is_lowered:
         return schedule

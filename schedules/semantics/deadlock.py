@@ -232,7 +232,7 @@ class _Reasons:
         return next((rank, i) for i, op in enumerate(self._ops[rank]) if (rank, i) in self._held_by and is_it(op))
 
     def _post(self, place: ListPosition, op: Send | Recv) -> tuple[Why, ListPosition | Missing]:
-        """Return why a posted Send or Recv is not over, or did not bring its message."""
+        """Return the reason why a posted Send or Recv has not finished, or did not deliver its message."""
         rank, index = place
         holder = self._held_by.get(place, place)
         if holder != place:
@@ -252,7 +252,7 @@ class _Reasons:
         return Why.MEETS, Missing(op.peer, str(wanted), text)
 
     def _supply(self, rank: int, op: Op) -> ListPosition | Missing:
-        """Where the message comes from that the computation `op` waits for."""
+        """Return the position of the op that supplies the message for which the computation `op` waits."""
         message = self._stuck[rank]
         assert message is not None, "a computation waits for messages alone"
         name = _maker_name(message)
@@ -277,7 +277,7 @@ class _Reasons:
         )
 
     def _replica(self, place: ListPosition, op: Reduce) -> ListPosition | Missing:
-        """Where the Reduce of another replica is that has not been reached, or has to wait for its turn."""
+        """Return the position of the first replica's Reduce that has not been reached, or that waits for its turn."""
         ends = dict(self._ends[self._meeting_of[place]])
         for other in self._reducers[op.stage]:
             if other == place[0]:

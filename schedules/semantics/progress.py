@@ -58,14 +58,14 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of lists: how far each comes.
+    """The progress of lists: the ops that each rank reaches.
 
     Attributes:
         order: (rank, index) of every op that ran, each after all that it depends on.
         reached: Ops that ran, for each rank.
         blocked: One entry for every rank that never finishes; empty when all do.
-        held_by: For each Send, Recv and Reduce that ran but is not over, the one of its stream that must meet its
-            counterparts first: often itself.
+        held_by: For each Send, Recv and Reduce that was posted but has not finished: the op of its stream, often
+            itself, that must meet its counterparts first.
     """
 
     order: tuple[ListPosition, ...]

@@ -1,14 +1,14 @@
 """Delay every Reduce until just before its Step, in any schedule with replicas.
 
-One rank of two that both have two stages; every Reduce takes as long as B:
+One of two ranks that both hold the same two stages; every Reduce takes as long as B:
 
     as soon as they are there   F0 F1 B1 B0 .. Step Step
                                          R1 R0
     late                        F0 F1 B1 B0 .. Step .. Step
                                             R1      R0
 
-A Reduce only posts, and the stage's next Step waits for it: so the ops between the two hide it. In a late Reduce no op
-does, as if gradients were summed after the whole backward.
+A Reduce only posts, and the stage's next Step waits for the sum: so the ops between Reduce and Step hide it. No op
+hides a delayed Reduce, as if gradients were summed after the whole backward.
 """
 
 from __future__ import annotations

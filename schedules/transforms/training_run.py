@@ -206,7 +206,7 @@ def _require_even(schedule: Schedule) -> None:
 
 
 def _before_first_steps(schedule: Schedule, rank: int, stages: Iterable[int]) -> Mapping[int, int]:
-    """Return how many micro-batches of each stage come back to `rank` before the stage's first Step."""
+    """Return the number of micro-batches of each stage that end on `rank` before the stage's first Step."""
     microbatches: Counter[int] = Counter()
     waiting = set(stages)
     for stage, is_step in _ends_and_steps(schedule, rank) if waiting else ():

@@ -54,7 +54,7 @@ class Use:
 
     @property
     def copies(self) -> int:
-        """Number of copies of the stage's weights while the op runs: versions, and a predicted one."""
+        """Number of copies of the stage's weights while the op runs: versions, and its predicted copy."""
         return len(self.held) + looks_ahead(self.op)
 
     @property

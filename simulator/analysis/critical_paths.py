@@ -261,7 +261,7 @@ class _Walk:
                     yield from self._in_the_way(span, self._on_channel[peer.rank, replica.rank])
 
     def _in_the_way(self, span: Span, others: _Started) -> Iterator[_Cause]:
-        """Yield the last of `others` that was under way when `span` started: it may have kept a link until then."""
+        """Yield the last of `others` that was running when `span` started: it may have occupied a link until then."""
         other = others.last_under_way(span, self._same_s)
         if other is not None:
             yield _Cause(span.start_s, other)

@@ -99,7 +99,7 @@ def device_speeds(
 
     Args:
         timelines: Runs of the same stages.
-        warmup: The first ops of each kind of each stage on each device that are left out.
+        warmup: Number of first ops to leave out, per kind, stage and device.
         expected_s: Seconds of a micro-batch of each stage in a profile, or None if all stages are peers.
     """
     runs = [_normal(_cells(timeline, warmup), expected_s) for timeline in timelines]

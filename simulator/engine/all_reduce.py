@@ -1,4 +1,4 @@
-"""The all-reduces of a simulation: the ranks of each, and when all have reached it.
+"""The all-reduces of a simulation: the ranks of each, and the time when all of them have posted.
 
 `profiles.clusters.reduction_time` gives the duration of one, `engine.network` the links that it occupies.
 """

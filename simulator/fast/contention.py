@@ -56,7 +56,7 @@ def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
 
 
 def _along(row: Sequence[Op], kind: type[Send] | type[Recv], peer: int, stages: Collection[int]) -> list[Message | int]:
-    """Return the posts to one end of a link: messages, and reductions by stage."""
+    """Return the posts at one end of a link: messages, and reductions by stage."""
     return [
         op.stage if isinstance(op, Reduce) else op.message
         for op in row

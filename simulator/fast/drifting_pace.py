@@ -44,7 +44,7 @@ class Pace(NamedTuple):
 
 
 def drifting_pace(run: Run, num_works: int, least_s: float) -> Pace:
-    """Run pipelines longer and longer until the pace is known.
+    """Run pipelines for more and more iterations until the mean time per micro-batch is known.
 
     Args:
         run: Runs the pipelines for a number of iterations, with ops that vary.

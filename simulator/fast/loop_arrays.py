@@ -28,9 +28,9 @@ class Instructions(NamedTuple):
         begins: R + 1 indices: where each rank's instructions begin, and the total number.
         kinds: n kinds, as above.
         targets: n numbers: the transfer or reduction that is posted or waited for; otherwise 0.
-        takes: n indices into the next two.
+        takes: n indices into `seconds` and `utilisations`.
         seconds: Duration on a rank's device [s]. For a WAIT, the time before the end.
-        utilisations: Their shares of the device, in (0, 1].
+        utilisations: Shares of the device that the work can use, in (0, 1].
         sharers: Index of its device among the shared resources, by rank; -1 if the device is not shared.
     """
 
@@ -43,7 +43,7 @@ class Instructions(NamedTuple):
     sharers: machine_code.Int32s
 
     def each_its_own(self) -> Instructions:
-        """Return the same, but that each has a duration of its own: number i is of instruction i."""
+        """Return these instructions with a duration for each: duration i is of instruction i."""
         return self._replace(
             takes=np.arange(len(self.takes), dtype=np.int32),
             seconds=self.seconds[self.takes],

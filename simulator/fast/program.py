@@ -126,7 +126,7 @@ class Program:
 
     @cached_property
     def works(self) -> tuple[machine_code.Int32s, machine_code.Int32s]:
-        """Start and end of all ops but messages, as numbers of times."""
+        """Start and end of all ops but messages, as indices of times."""
         return self._where(self.schedule.columns.are_works)
 
     @cached_property

@@ -41,7 +41,7 @@ def network_of(
 
     Args:
         program: The program.
-        costs: Say the bytes of messages.
+        costs: The costs with the bytes of messages.
         cluster: Devices and links.
         network: How messages go.
         num_pipelines: Pipelines on the same devices; each of their messages is simulated.

@@ -33,14 +33,14 @@ def prove_fitting_order(
     num_workers: int | None = None,
     progress: OnOrder = lambda seconds, ticks, bound: None,  # noqa: ARG005
 ) -> OrderProof:
-    """Do the same as `prove_order` for lists that fit device memory.
+    """Prove an order as `prove_order` does, among the lists that fit the memory of the devices.
 
     Args:
         problem: The problem, with a room in bytes.
         starts: Starts of an order whose lists fit [ticks].
-        bound: Ticks that no order is shorter than.
+        bound: A lower bound of the ticks of all orders.
         lists_of: Makes lists of starts.
-        excess: Computes by how much lists are too large.
+        excess: Computes the bytes by which lists exceed the memory.
         seconds: Time limit [s]; 0 skips the search.
         num_workers: Threads, or None for one per core.
         progress: Callback for regular reports.

@@ -68,7 +68,7 @@ class Bounds:
 
         Returns:
             The least seconds of an iteration, or of the pace of a run without a flush; and the least bytes by device,
-            without the devices of copies that are like another copy. Neither is ever above the prediction.
+            without the devices of copies that are like another copy. Seconds and bytes never exceed the prediction.
 
         Raises:
             ProfileError: The costs lack the seconds of a phase of the schedule.

@@ -156,7 +156,7 @@ class Cuts:
         return tuple(cost.both_s for cost in self._of_layers(size, num_stages).stages)
 
     def _of_layers(self, size: int, num_stages: int) -> StageCosts:
-        """Return the layers as stages of their own, in their order for a number of stages."""
+        """Return each layer as one stage, in the order of layers for a number of stages."""
         key = size, num_stages if self._profile.graph else 0
         if key not in self._layers:
             profile = arranged(self._profile, num_stages)

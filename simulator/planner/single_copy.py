@@ -103,7 +103,7 @@ def _ready_s(program: Program, times_s: machine_code.Float64s) -> dict[int, floa
 
 
 def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, ready_s: Mapping[int, float]) -> float:
-    """Return when the last stage has summed its gradients and stepped, at least."""
+    """Return the earliest time at which all stages have summed their gradients and stepped [s]."""
     reductions = [bounds.reduction_of(candidate, stage, costs.stages[stage]) for stage in range(costs.num_stages)]
     end_s = max(ready_s[stage] + reduction.seconds for stage, reduction in enumerate(reductions))
     for nic in {nic for reduction in reductions for nic in reduction.nics}:

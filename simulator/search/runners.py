@@ -19,11 +19,11 @@ class Runner(Protocol):
     """Evaluates items with a judge, here or elsewhere."""
 
     def __call__(self, judge: Callable[[ItemT], AnswerT], take: Take[ItemT], /) -> Iterator[AnswerT]:
-        """Yield the judge's answer for each item, in any order, until none is under way and none is handed out.
+        """Yield the judge's answer for each item, in any order, until no item is running and `take` returns none.
 
         Args:
-            judge: Evaluates an item; can be sent to another process, where it evaluates many.
-            take: Hands out items; called here, while others are under way.
+            judge: Evaluates an item; may be sent to another process once, to evaluate many items there.
+            take: Returns items to evaluate; called in this process, also while other items are being evaluated.
         """
 
 

@@ -46,7 +46,7 @@ def interleaved_bubble_overhead(p: int, m: int, v: int) -> float:
 
 
 def interleaved_makespan_s(p: int, m: int, v: int, t_f: float, t_b: float) -> float:
-    """Return m (t_f + t_b) (1 + bubble_overhead), of links that take no time and m a multiple of p."""
+    """Return m (t_f + t_b) (1 + bubble_overhead), for links that take no time and m a multiple of p."""
     return m * (t_f + t_b) * (1 + interleaved_bubble_overhead(p, m, v))
 
 

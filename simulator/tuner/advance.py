@@ -1,7 +1,7 @@
 """The advance that AvgPipe's Algorithm 1 would find, predicted (PPoPP 2023, section 4.2).
 
-The algorithm raises `advance` by one after every batch until that is no faster, or memory runs out. Its greatest gain
-is the time of all forwards before all backwards (AFAB), which waits least for messages.
+The algorithm raises `advance` by one after every batch until a batch is no faster, or memory runs out. It gains at
+most as much as all forwards before all backwards (AFAB), which waits least for messages.
 """
 
 from __future__ import annotations

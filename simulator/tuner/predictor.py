@@ -52,10 +52,12 @@ class DeviceProfile:
     """One device in the measured iteration, in which each of n pipelines did a batch.
 
     Attributes:
-        curve: phi(t) as (seconds, utilisation) pieces, all above 0: they add up to the time it computed.
+        curve: phi(t) as (seconds, utilisation) pieces, all above 0; their seconds add up to the computing time of the
+            device.
         transfer_s: Seconds of all messages to the device.
         model_bytes: Weights, gradients and optimizer states of the n models, without the reference and updates.
-        reference_bytes: One reference model, whether the profile has one or not; a model's gradients take the same.
+        reference_bytes: Bytes of one reference model, even if the profile has none; the gradients of a model take the
+            same bytes.
         data_bytes: Activations and buffers.
         gradient_bytes: Gradients in `model_bytes`.
         in_flight: f, the most micro-batches whose activations one pipeline keeps.

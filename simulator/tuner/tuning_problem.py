@@ -149,7 +149,7 @@ def _alike(setting: Setting) -> Setting:
 
 @lru_cache(maxsize=8)
 def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
-    """Return the lists, lowered. No message comes from R, so it may as well be put in when they are."""
+    """Return the lowered lists. R is inserted after lowering, because no message depends on R."""
     if setting.recomputes:
         return recompute(_one_pipeline(replace(setting, recomputes=False), num_devices))
     return lower(setting.build_one(num_devices))

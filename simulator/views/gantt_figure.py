@@ -299,7 +299,7 @@ def _dress(axes: Axes, unit: str) -> None:
 
 
 def _write_head(figure: Figure, chart: Chart, title: str, scale: float) -> None:
-    """Write the title, and under it the caption of the one Timeline or the paired ones, with the marks of the ends."""
+    """Write the title, and below it a caption per Timeline with its end mark, unless they have own headings."""
     width_in, height_in = figure.get_size_inches()
     left = 0.125 / width_in
     name = literal(title or chart.title)

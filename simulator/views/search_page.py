@@ -197,7 +197,7 @@ def _map(grid: SettingGrid, quantity: ScaledQuantity, best: SettingOutcome | Non
 
 
 def _picture(figure: ShownFigure) -> str:
-    """Return a picture as an address that holds all of it, the same whenever it is drawn."""
+    """Return a picture as a data address, with the same bytes at each call."""
     data = BytesIO()
     figure.savefig(data, format="svg", metadata={"Date": None}, has_outlines=True)
     return f"data:image/svg+xml;base64,{b64encode(data.getvalue()).decode()}"

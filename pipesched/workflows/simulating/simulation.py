@@ -104,7 +104,7 @@ def _variation(setup: Setup) -> Variation:
     """Return the variation of the seconds of the costs.
 
     Raises:
-        ArgumentError: The costs have no variation, or vary by jitter.
+        ArgumentError: The costs have no variation, or jitter is set too.
     """
     if setup.jitter:
         raise ArgumentError("spread: got `jitter` too, expected one of them; leave one out")

@@ -110,7 +110,7 @@ class Measurement:
         return SettingOutcome(setting, seconds, held_bytes, reason, timeline.yardstick)
 
     def num_iterations(self, setting: Setting) -> int:
-        """Return the iterations of the lists in one run; the laps that count lie between `iterations` + 1 steps."""
+        """Return the iterations in one run: warm-up, `iterations`, and one more, as times are from Step to Step."""
         return 1 + self._skipped(setting) + self.iterations
 
     def _skipped(self, setting: Setting) -> int:
