@@ -225,9 +225,11 @@ def test_what_the_planner_makes_fits_beside_gradients_compiled_or_not(name, chun
     ("name", "p", "gradients", "limit", "least_s"),
     [
         ("zbv", 2, 2.5, 6.25, 13.0),
+        ("zbv", 2, 2.5, 7.0, 12.5),
         ("zbv", 4, 2.5, 8.0, 13.5),
         ("interleaved", 2, 2.5, 6.5, 14.5),
         ("interleaved", 4, 2.5, 6.5, 21.5),
+        ("interleaved", 4, 2.5, 7.0, 19.5),
     ],
 )
 def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_micro_batch_saves(
@@ -246,8 +248,10 @@ def test_the_planner_is_near_the_optimum_where_gradients_are_larger_than_what_a_
 @pytest.mark.parametrize(
     ("name", "p", "m", "parts", "gradients", "least_s"),
     [
+        ("zbv", 2, 4, (4.0, 3.0, 2.0), 2.5, 39.0),
         ("zbv", 2, 4, (1.0, 3.0, 1.0), 4.0, 20.5),
         ("zb_h1", 4, 6, (4.0, 3.0, 2.0), 2.5, 94.0),
+        ("zb_h1", 4, 6, (1.0, 1.0, 1.0), 4.0, 24.0),
         ("zbv", 2, 6, (4.0, 3.0, 2.0), 2.5, 64.0),
     ],
 )
