@@ -111,10 +111,10 @@ class Schedule:
 
     @cached_property
     def ops(self) -> tuple[tuple[Op, ...], ...]:
-        """The lists in memory: ``ops[rank][index]``; generated ones are held from the first question on.
+        """The lists in memory: ``ops[rank][index]``; generated lists are stored at the first access.
 
         Raises:
-            ScheduleError: They are too long for that.
+            ScheduleError: Generated lists are too long for memory.
         """
         if not self.is_held and self.num_stages * self.num_microbatches > MAX_CELLS:
             raise ScheduleError(
@@ -205,7 +205,7 @@ class Schedule:
 
     @cached_property
     def reducers(self) -> Mapping[int, tuple[int, ...]]:
-        """For each stage that is reduced, in ascending order, the ranks whose k-th Reduces of it meet."""
+        """The ranks that reduce each stage, by stage; the k-th Reduces of these ranks meet."""
         if self.layout is None:
             return _ranks_with(Reduce, self)
         stages = (stage for stage in range(self.num_stages) if stage not in self.averagers)

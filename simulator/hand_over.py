@@ -20,7 +20,7 @@ from pipesched.schedules.ops import Average, Compute, Message, Op, Overlap, Recv
 
 
 class HandOverPart(StrEnum):
-    """Which of a rank's own times it is."""
+    """The kind of a hand-over."""
 
     SEND = "send"
     POST = "post"

@@ -79,7 +79,7 @@ def _equal_parts(driver: Any, whole: Any, num_shares: int) -> list[Any]:
 
 
 def _value(answer: tuple[Any, Any]) -> Any:
-    """Return the value of an answer of the driver that has one."""
+    """Return the value in an answer of the driver that contains a status and a value."""
     return _values(answer)[0]
 
 

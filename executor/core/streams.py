@@ -141,5 +141,5 @@ class CudaStreams(RankStreams):
         return self._copying[peer, device]
 
     def _keep(self, tensor: Tensor, stream: Any) -> None:
-        """Let the allocator reuse the memory of `tensor` only after the work launched on `stream` so far."""
+        """Let the allocator reuse the memory of `tensor` only after all work that is already launched on `stream`."""
         tensor.record_stream(stream)

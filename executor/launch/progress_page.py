@@ -63,7 +63,7 @@ class ProgressPage(SharedPage):
         self._map.close()
 
     def writer(self, number: int) -> Callable[[int, Op], None]:
-        """Return a function that process `number` calls with each op and its position; its waits are written too."""
+        """Return a function that process `number` calls with each op and its position; waits are written too."""
         row = self.host_row(number)
         listen_to_waits(row.wait)
         row.begin()

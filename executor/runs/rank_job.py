@@ -119,7 +119,7 @@ class RankJob(ABC, Generic[_Result]):
 
     @property
     def leave_request(self) -> LeaveRequest | None:
-        """The decision when a run that is asked to leave is drained; None if it is not, or drains itself."""
+        """The decision when to drain a run that is asked to leave; None if the run needs no such decision."""
         return None
 
     def run(self, context: RankContext) -> _Result | None:

@@ -183,7 +183,7 @@ def drain_file(folder: Path) -> Path:
 
 
 def phases_file(folder: Path) -> Path:
-    """Return the file in which the first process writes how far ahead each phase runs."""
+    """Return the file in which the first process writes the advance of each phase."""
     return folder / "phases.jsonl"
 
 

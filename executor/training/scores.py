@@ -46,7 +46,7 @@ class ScoreTable(Sequence[Scores]):
         self.numbers.append(math.nan if scores.accuracy is None else scores.accuracy)
 
     def copy(self) -> ScoreTable:
-        """Return the same scores, to which others may be added without these."""
+        """Return a copy of the scores; scores added to the copy leave these unchanged."""
         return ScoreTable(self.numbers)
 
     def __len__(self) -> int:

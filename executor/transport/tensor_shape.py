@@ -23,7 +23,7 @@ class TensorShape:
 
     @property
     def num_elements(self) -> int:
-        """The number of its elements."""
+        """The number of elements of the tensor."""
         return math.prod(self.size)
 
     def flat(self, tensor: Tensor) -> Tensor:

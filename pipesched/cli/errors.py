@@ -79,7 +79,7 @@ def name_options(options: Mapping[str, str]) -> None:
 
 
 def forget_files() -> None:
-    """Forget the files before another command."""
+    """Forget the files of the previous command."""
     _FILES.clear()
 
 

@@ -1,4 +1,4 @@
-"""Faults of an input: the strictness of reading, and messages in one line."""
+"""Faults of an input: the settings for strict reading, and messages in one line."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class Model:
         loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
         batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
         held_out: () -> (inputs, targets) that `batch` never returns, to score a trained model, or None.
-        is_resolved: Whether `resolve_model` made it, so that another process gets the same by its name; False for a
-            changed copy.
+        is_resolved: Whether `resolve_model` made the model, so that another process can make it by its name; False
+            for a changed copy.
     """
 
     name: str

@@ -167,7 +167,7 @@ class Tables:
         return np.asarray(chain.both_s(inner_s, chain.reduce_s(self._level, own, chain.weights), own))
 
     def _below(self, own: int, count: int) -> Tables | tuple[Device, int]:
-        """Return the tables of a group that represents these; or the device and its micro-batches in flight."""
+        """Return the tables of the group that stands for these devices, or a device and its micro-batches in flight."""
         chain, size = self._chain, self._group_size
         groups = [self._devices[group * size : (group + 1) * size] for group in range(count - own, count)]
         behind = math.ceil(((self._num_groups - count) * size + self._behind) / own)

@@ -43,11 +43,12 @@ class ReplicatedStage:
 
     Attributes:
         first: The stage's first layer.
-        last: The layer behind its last.
+        last: The layer after the stage's last layer.
         devices: The devices that hold the stage, numbered group by group.
         compute_s: Forward and backward, shared by the replicas.
         reduce_s: Averaging the gradients, at the slowest of the levels.
-        transfer_s: Time of the stage's input and its gradient between it and the stage before; 0 for the first stage.
+        transfer_s: Time of the messages to and from the previous stage, the input and its gradient; 0 for the first
+            stage.
         seconds: Cost of work and averaging together in the partitioner.
     """
 

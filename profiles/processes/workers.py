@@ -1,6 +1,6 @@
 """Worker processes that share work, end with this one, and load nothing from the working directory.
 
-Each has its own pipe: multiprocessing's queues need semaphores, which a machine without ``/dev/shm`` lacks.
+Each worker has a pipe of its own: multiprocessing's queues need semaphores, which need ``/dev/shm``.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _restarts(own: Sequence[Pass]) -> list[int]:
 
 
 def _change(phase: Phase) -> int:
-    """Return by how much a pass changes the number of forwards whose backward is to come."""
+    """Return the change that a pass makes to the number of forwards without their backward."""
     return 1 if phase is Phase.FORWARD else -1 if phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) else 0
 
 

@@ -129,7 +129,7 @@ def require_known(entry: Entry, parameters: Iterable[str]) -> None:
     """Refuse names that are no parameters of the schedule.
 
     Raises:
-        ScheduleError: There are some.
+        ScheduleError: A name is no parameter.
     """
     known = [parameter.name for parameter in entry.parameters]
     unknown = [key for key in parameters if key not in known]

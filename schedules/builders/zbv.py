@@ -28,7 +28,7 @@ def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def _row(p: int, m: int, rank: int) -> str:
-    """Return the letters of `rank`: F, I, W of its chunk on the way down, f, i, w of that on the way up."""
+    """Return the letters of `rank`: F, I, W of its first chunk (way down), f, i, w of its second chunk (way up)."""
     warmup = "F" * (2 * (p - rank) - 1) + "fF" * rank + "fiw" * (p - rank)
     steady = "FIWfiw" * (m - 2 * p + 1 + rank) + "IWfiw" * (p - 1 - rank)
     cooldown = "Ii" * rank + "IW" * (p - rank) + "w" * rank + "W" * rank

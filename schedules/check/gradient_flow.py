@@ -4,7 +4,7 @@
 
     replicas that   G G  Reduce Step    the same Reduces and Steps on all of them, a Reduce right before each Step;
     are one copy    G G  Reduce Step
-                         Reduce Step    a replica without micro-batches gives nothing, and keeps up
+                         Reduce Step    a replica without micro-batches adds nothing, but steps too
 
     replicas that   G G  Step Average   pipelines with optimizers of their own (elastic averaging)
     are several     G G  Step Average

@@ -1,4 +1,4 @@
-"""Counts and indices that a caller gives: integers of any library, and how many there must be at least."""
+"""Checks of counts and indices from a caller: integers of any library, with a lower limit."""
 
 from __future__ import annotations
 

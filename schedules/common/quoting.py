@@ -23,7 +23,7 @@ def shown(value: object) -> str:
 
 
 def said(value: object) -> str:
-    """Return a value as one line of source, or only its type if it is large, as a list of ops is."""
+    """Return a value as one line of source, or only its type if the value is large, such as a list of ops."""
     return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
 
 

@@ -61,7 +61,7 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
 
 
 def _with_all(columns: OpColumns, stages: Collection[int]) -> OpColumns:
-    """Return columns that have no R with one before each backward of `stages`."""
+    """Return columns with an R inserted before each backward of `stages`; the given columns have no R."""
     codes, begins = columns.codes, columns.begins
     due = [code + at for code in map(cell_code, _REBUILT_FOR) for at in (0, op_cells.OVERLAPPED)]
     cells = np.flatnonzero(np.isin(codes, due) & np.isin(columns.stages, [*stages]))

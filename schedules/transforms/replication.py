@@ -141,7 +141,7 @@ class _Copy:
     batch: int
 
     def rank(self, rank: _Number) -> _Number:
-        """Return the number, or numbers, among the ranks of all copies, of a rank of the schedule."""
+        """Return the number of a rank of the schedule among the ranks of all copies; an array of ranks works too."""
         return self.index * self.num_ranks + rank
 
     def microbatch(self, microbatch: _Number) -> _Number:

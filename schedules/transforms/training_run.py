@@ -26,15 +26,15 @@ class TrainingRun:
 
     Attributes:
         name: The schedule's name.
-        microbatches_per_step: Micro-batches that the samples of a step are cut into.
+        microbatches_per_step: Number of micro-batches of a step.
         lists: Makes the lists of a number of steps.
-        beginning: Makes lists of at least a number of steps, equal to the first steps of a longer run: a parameter that
-            counts over the whole run is counted as far as they reach.
+        beginning: Makes lists of at least a number of steps, equal to the first steps of a longer run, also if a
+            parameter counts micro-batches of the whole run.
         part: Makes the lists of some steps of the run after its first ones, given (steps before, steps).
         pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
-        flush_steps: Steps of the lists that are repeated again and again, after which nothing is in flight; None if
-            something always is, until the run is over.
-        counts_run: Whether a parameter counts micro-batches of the whole run, so that its parts differ.
+        flush_steps: Steps of the repeated lists, after which nothing is in flight; None if something is in flight
+            until the end of the run.
+        counts_run: Whether a parameter counts micro-batches of the whole run, so that parts of the run differ.
     """
 
     name: str

@@ -71,7 +71,7 @@ _KEPT = "_usage"
 
 
 class IdlePart(NamedTuple):
-    """A part of a device's idle time that one cause is to blame for, from `start_s` to `end_s` [s]."""
+    """A part of a device's idle time with one cause, from `start_s` to `end_s` [s]."""
 
     cause: str
     start_s: float
@@ -98,7 +98,7 @@ class Usage:
 
 
 def usage(timeline: Timeline) -> tuple[Usage, ...]:
-    """Return, for every device, how long it was busy and why it was not; worked out at the first question."""
+    """Return the busy time of every device, and its idle time by cause; computed at the first access."""
     known: tuple[Usage, ...] | None = vars(timeline).get(_KEPT)
     if known is not None:
         return known

@@ -1,11 +1,11 @@
-"""Waits for stages: idle time between two works, by the stage whose message the second one needed last.
+"""Waits for stages: idle time between two works, by the stage that sent the last message for the second work.
 
     work ├ idle ............... ┤ op
     ends      message arrives   starts
     └─ waits for its stage ─┘
 
-Idle time before a device's first work is no wait: some device must come later. A wait lasts until the message arrives:
-while it is made, handed over and under way. The causes of `idle_time` distinguish these.
+Idle time before a device's first work is no wait: some device must come later. A wait lasts until the message has
+been computed, handed over and transferred. The causes of `idle_time` distinguish these three.
 """
 
 from __future__ import annotations

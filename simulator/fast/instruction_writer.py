@@ -34,7 +34,7 @@ class WriterRules(NamedTuple):
         copies: Whether a Step keeps a copy of the weights that it replaces, by cell, or empty.
         num_microbatches: m.
         is_blocking: Whether Sends block.
-        has_latency: Whether a blocking Send is over by a latency before its message is there.
+        has_latency: Whether a blocking Send ends one latency before its message arrives.
     """
 
     copies: list[int]

@@ -28,7 +28,7 @@ class _Insertions(NamedTuple):
     """New instructions, in the order of the program.
 
     Attributes:
-        before: Each goes before the instruction of this number.
+        before: Index of the instruction before which each new instruction is inserted.
         parts: `_AFTER`, `_RECEIPT` or `_POST`.
         cells: First cell of its op.
         transfers: The transfer that is taken; otherwise 0.

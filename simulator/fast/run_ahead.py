@@ -1,9 +1,9 @@
-"""The loop of a program whose ranks run ahead: no two ever want the same but the two ends of a channel.
+"""The loop of a program whose ranks run ahead: ranks share nothing but the two ends of a channel.
 
     rank 0   F0 Send F1 Send ...... WAIT            runs until it has to wait for another, with a clock of its own
     rank 1   Recv WAIT F0 ...                       then the awaited rank runs, from its own time on
 
-So no rank's turn depends on simultaneous events elsewhere, and no event is needed. Times are the same as in
+So the order of simultaneous events never matters, and the loop needs no event queue. Times are the same as in
 `simulator.fast.event_loop`, which documents the instructions: the same maxima and the same sums.
 """
 

@@ -1,4 +1,4 @@
-"""The median of a few measurements, and how far it could be by chance."""
+"""The median of a few measurements, and its interval of uncertainty."""
 
 from __future__ import annotations
 

@@ -115,10 +115,10 @@ def find_changes(  # noqa: C901 -- one loop: calls would cost plain Python more 
 
 
 def add_changes(times_s: Any, orders: Any, counts: Any, sample_times_s: Any, held: Any) -> int:
-    """Add up changes: the count after all changes of one time is a sample, and a higher peak before it another one.
+    """Add up changes: the count after all changes of one time is a sample, a higher count within them another.
 
     Args:
-        times_s: When each comes [s], ascending.
+        times_s: Time of each change [s], ascending.
         orders: Ascending among simultaneous changes.
         counts: Change of the count.
         sample_times_s: Time of each sample [s], to be written; as long as the changes.

@@ -259,7 +259,7 @@ def _outputs(
 
 
 def _kept_outputs(parts: _Parts, costs: StageCosts) -> set[Message | None]:
-    """Return the outputs that are among the activations for as long as they could be held for sending."""
+    """Return the outputs that are saved as activations anyway, for as long as their sending needs them."""
     again = {(part.stage, part.microbatch) for part, _ in parts if part.phase is Phase.RECOMPUTE}
     return {
         gives(part)

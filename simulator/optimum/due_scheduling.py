@@ -1,11 +1,11 @@
 """List scheduling by due dates under memory limits: the innermost loop of the planner, which numba compiles if it can.
 
 Time goes from event to event. A free rank takes the forward or backward that is due first among the ready ones. A
-forward may pass others that are due before it if each of them still has room in its turn after it. So the remaining
-ops of a rank always fit in the order of their due dates, and the op that is due first can always run. No other rank
-waits for W and Steps: they fill idle time, or make room. The first W of a stage creates its gradients, so it may have
-to wait until another op frees memory. If W have due dates, too, each has a place in that order; it fills idle time
-all the same, or runs in its turn.
+forward may run before ops with earlier due dates if each of these ops still has room in its turn after the forward.
+So the remaining ops of a rank always fit in the order of their due dates, and the op that is due first can always
+run. No other rank waits for W and Steps: they fill idle time, or make room. The first W of a stage creates its
+gradients, so it may have to wait until another op frees memory. If W have due dates too, each W has a place in the
+order of due dates: it still fills idle time, and runs in its turn at the latest.
 """
 
 from __future__ import annotations

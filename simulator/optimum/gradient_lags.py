@@ -5,9 +5,9 @@ A stage holds its gradients from its first W on, and until its Step. Before that
     gradients 2.5, limit 3.5     F0 F1 F2 I0 I1 I2 W0 W1 W2 F3 I3 W3        three micro-batches before W0, then one
     two stages on a rank         .. all I of both .. W0 W1 .. Step of one stage, W0 W1 .. Step of the other
 
-So it is with the first B of stages that share a rank. A lag says how much later than usual the first of a stage is due,
-in intervals from micro-batch to micro-batch: a W right after its I, a B in its turn. The others are due as they would
-be, or right after that first one.
+The same holds for the first B of stages that share a rank. A lag is the delay of the first W or B of a stage against
+its usual due date (a W right after its I, a B in its turn), in intervals from micro-batch to micro-batch. All other W
+and B keep their due dates, or are due right after the first.
 """
 
 from __future__ import annotations

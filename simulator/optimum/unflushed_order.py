@@ -64,7 +64,7 @@ class UnflushedRule:
 
     @property
     def most_in_flight(self) -> float:
-        """The most micro-batches that may be in flight, so that no op reads weights that are not there yet."""
+        """The most micro-batches in flight with which no op reads weights before the Step that makes them."""
         return math.inf if self.accumulate == 1 else self.accumulate + 1
 
 

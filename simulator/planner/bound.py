@@ -213,7 +213,7 @@ class _Copy:
         return self.cluster.link(*ends).transfer_s(num_bytes) + hand_over.send_s + hand_over.receive_s
 
     def step_s(self, stage: int) -> float:
-        """Return the time of a Step that keeps nothing."""
+        """Return the time of a Step that keeps no copy of the old weights."""
         return self.costs.seconds(Step(stage)) / self.speed(stage)
 
     def _work_s(self, stages: Iterable[int]) -> float:

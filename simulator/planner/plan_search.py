@@ -41,7 +41,7 @@ class PlanRanking:
     """The ranking of a search of plans.
 
     Attributes:
-        ranked: The plans that fit, the fastest first; the first `top` of them are surely the best of all.
+        ranked: The plans that fit, the fastest first; the first `top` plans are proven to be the best of all.
         rejected: The plans that do not fit, by prediction or by bound.
         considered: Every candidate, with a lower bound of its seconds per sample.
         num_predicted: Candidates that were predicted in full.

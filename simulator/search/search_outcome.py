@@ -19,8 +19,8 @@ class SearchOutcome(ABC):
     """One way to train, predicted or refused.
 
     Attributes:
-        seconds: Its time, or None if unpredictable.
-        reason: Why it cannot be taken, or None.
+        seconds: Predicted time of the candidate [s], or None without a prediction.
+        reason: Why the candidate is refused, or None.
     """
 
     __slots__ = ()

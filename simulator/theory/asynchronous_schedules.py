@@ -50,11 +50,11 @@ def weight_stash_share(num_active: int, weight_bytes: float, activation_bytes: f
 def wpipe_table(scheme: str, n: int) -> tuple[float, float]:
     """Return (weight buffers in S_m, activations in S_a) with M = N = n (WPipe, ICLR 2022, Table 1).
 
-    S_m and S_a are the weights and one micro-batch's activations of the whole model. A buffer is every version that a
-    group of stages keeps if it must keep old ones at all, the newest included.
+    S_m and S_a are the weights and one micro-batch's activations of the whole model. If a group of stages must keep
+    old versions, each version that it keeps is a buffer, the newest included; otherwise the group has none.
 
     Raises:
-        SimulationError: A scheme that the table has not.
+        SimulationError: The table does not have this scheme.
     """
     table = {
         "gpipe": (0.0, float(n)),

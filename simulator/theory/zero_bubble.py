@@ -91,7 +91,7 @@ def zbv_in_flight(p: int, m: int) -> int:
 def v_half_makespan_s(p: int, m: int, t: float) -> float:
     """Return (6 m + 3 p - 5) t, or 3 p - 4 with p odd, where F, I and W of a chunk all take t.
 
-    It is the result of our squeezing; the authors (arXiv:2405.15362) count a bubble of about p / (2 m) of the work.
+    It holds for the builder's lists; the authors (arXiv:2405.15362) count a bubble of about p / (2 m) of the work.
 
     Raises:
         SimulationError: m is below 2 p, where the form does not hold.
@@ -103,7 +103,7 @@ def v_half_makespan_s(p: int, m: int, t: float) -> float:
 def v_min_makespan_s(p: int, m: int, t: float) -> float:
     """Return (6 m + 4 p - 7) t, or 4 p - 4 with p one above a multiple of 3, where F, I and W of a chunk all take t.
 
-    It is the result of our squeezing; the authors (arXiv:2405.15362) count a bubble of about 2 p / (3 m) of the work.
+    It holds for the builder's lists; the authors (arXiv:2405.15362) count a bubble of about 2 p / (3 m) of the work.
 
     Raises:
         SimulationError: m is below 2 p, where the form does not hold.

@@ -56,7 +56,7 @@ class Problem:
     made: _Made = field(default_factory=_Made, init=False, repr=False, compare=False)
 
     def covers(self, num_microbatches: int) -> bool:
-        """Whether a batch can be cut so, and the profile knows micro-batches of that size."""
+        """Whether the batch can be cut into these micro-batches, and the profile covers their size."""
         size, left = divmod(self.batch_size, num_microbatches)
         return not left and self.profile.covers(size)
 

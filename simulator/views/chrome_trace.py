@@ -176,7 +176,7 @@ def _direction(span: Span) -> str:
 
 
 def _lanes(spans: Sequence[Span], zero_ns: int) -> list[list[tuple[Span, int, int]]]:
-    """Return `spans` with their nanoseconds, spread over as few lanes as keep them from overlapping."""
+    """Return `spans` with their nanoseconds, on the fewest lanes without an overlap."""
     timed = sorted(
         ((span, _ns(span.start_s) - zero_ns, _ns(span.end_s) - zero_ns) for span in spans), key=lambda item: item[1:]
     )

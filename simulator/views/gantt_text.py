@@ -35,12 +35,12 @@ def text_gantt(timeline: Timeline, width: int = 100, options: ChartOptions = WHO
                 0             3 s
                 F forward  B backward  . idle
 
-    An op that takes most of no slot has one too, wherever that leaves one to every other op.
+    An op that is longest in no slot still gets a slot, if every other op keeps one.
 
     Args:
         timeline: The Timeline.
         width: Characters in a line, names included; at least 20 slots are drawn.
-        options: From when to when; the others are for pictures.
+        options: The shown time span; all other options are for pictures.
         has_colour: Whether letters have the colours of pictures, as a terminal's control sequences.
 
     Raises:

@@ -49,7 +49,7 @@ class Curve:
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Return for each step the mean of the last `window` losses, or of all losses so far if they are fewer."""
+    """Return, for each step, the mean of the last `window` losses, or of all losses so far if there are fewer."""
     sums = [0.0, *accumulate(losses)]
     return [(sums[end] - sums[max(0, end - window)]) / min(end, window) for end in range(1, len(sums))]
 

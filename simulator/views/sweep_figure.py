@@ -62,7 +62,7 @@ def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> N
     """Draw a sweep to a file (.png, .svg or .pdf); see `sweep_figure`.
 
     Raises:
-        SimulationError: The suffix is another one, no setting could be predicted, or the file cannot be written.
+        SimulationError: The suffix is unknown, no setting could be predicted, or the file cannot be written.
     """
     save_figure(lambda: sweep_figure(outcomes, by), path, dpi=140)
 

@@ -105,7 +105,7 @@ class PipelineSetting:
         return f"{self.width * self.num_ranks * gpus} processes: {ranks}{shared}"
 
     def advice(self, trainer: str, alone: str) -> str:
-        """Return the advice where the trainer cannot run the schedule; `alone` is for a setting without a plan."""
+        """Return the advice if the trainer cannot run the schedule; `alone` is used for a setting without a plan."""
         name = trainer.lower().removesuffix("-lm")
         return f"try pipesched.plan with `trainer={name}`" if self.is_planned else alone
 

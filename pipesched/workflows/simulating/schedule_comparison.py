@@ -311,14 +311,14 @@ def compare_sources(
     say: Callable[[Exception], str] = str,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> ScheduleComparison:
-    """Do the same as `compare`.
+    """Compare schedules as `compare` does, from functions that build them.
 
     Args:
         sources: The name of each schedule, and a function that builds or reads it.
         setup: Returns the setup of each prediction.
         num_runs: Runs of each; several with jitter.
         keep_going: Errors that become a row, unless no schedule can be predicted; others are raised.
-        say: Makes the reason of an error.
+        say: Returns the text for an error, as the reason in the row.
         progress: Receives the finished share of the schedules.
     """
     if not sources:

@@ -23,9 +23,10 @@ class RacedSetting:
     Attributes:
         outcome: The setting's outcome, as the evaluator predicts it.
         samples_s: Seconds of a batch, of every run.
-        lag: Excess of its time over the leader; None for the leader, and for a setting that cannot be run.
-        may_be_fastest: Whether it is not shown slower than another.
-        refusal: Why it is out of the race; None if it can be run.
+        lag: Excess of the contender's time over the leader's; None for the leader, and for a setting that cannot be
+            run.
+        may_be_fastest: Whether no other contender is proven to be faster.
+        refusal: Why the contender cannot be run, or None if it can.
     """
 
     outcome: SettingOutcome
