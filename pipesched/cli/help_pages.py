@@ -123,7 +123,7 @@ def _value(option: TyperOption, ctx: Any) -> str:
     if option.metavar is not None:
         return option.metavar
     name = option.display_type(ctx).strip("<>").removesuffix(" range").removeprefix("list[").removesuffix("]")
-    return _VALUES.get(name, "WORD" if "|" in name else name)
+    return _VALUES.get(name.lower(), "WORD" if "|" in name else name)
 
 
 def _described(parameter: TyperOption | TyperArgument, ctx: Any) -> str:

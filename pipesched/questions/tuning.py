@@ -86,7 +86,8 @@ class TuneSettings(SearchSettings):
     top: Annotated[
         int,
         Description(
-            "First settings, printed by the command, that get a steady-state time.",
+            "Number of the best settings that get a steady-state time. The command prints this number of settings that "
+            "fit, and of settings that do not.",
             least=1,
             most=MAX_NUMBER,
             panel="Output",

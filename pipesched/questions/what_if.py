@@ -51,9 +51,7 @@ class WhatIfSettings:
     ] = None
     slowness: Annotated[
         Slowness | None,
-        Description(
-            "Cause if a stage takes longer than its peers and the run does not show it (default: both in turn)."
-        ),
+        Description("Cause if a stage takes longer than its peers and the run does not show it; none: both in turn."),
     ] = None
     input_share: Annotated[
         float,

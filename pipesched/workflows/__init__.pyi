@@ -17,7 +17,6 @@ from .asking import documented as documented
 from .asking import plain_signature as plain_signature
 from .choices import FormatName as FormatName
 from .errors import MAX_INT64 as MAX_INT64
-from .errors import MAX_PROCESSES as MAX_PROCESSES
 from .errors import ArgumentError as ArgumentError
 from .errors import refused_settings as refused_settings
 from .errors import require_at_least as require_at_least
@@ -26,7 +25,6 @@ from .errors import require_choice as require_choice
 from .errors import require_each_at_least as require_each_at_least
 from .errors import require_each_name as require_each_name
 from .errors import require_flag as require_flag
-from .errors import require_flags as require_flags
 from .errors import require_integer as require_integer
 from .errors import require_kind as require_kind
 from .errors import require_names as require_names

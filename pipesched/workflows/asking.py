@@ -16,6 +16,8 @@ Answer = TypeVar("Answer")
 
 _WIDTH = 100
 """Characters of a line of the documentation."""
+_PAGES = {"setup": "Setup", "schedule": "build"}
+"""The function or class that makes an argument, by the name of the argument."""
 
 
 def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[Arguments, Answer]]:
@@ -33,9 +35,9 @@ def asks(question: Callable[Arguments, Asked]) -> Callable[[Callable[[Asked], An
                 signature.bind(*args, **keywords)
             except TypeError as error:
                 expected = f"expected {answer.__name__}{_names(signature)}"
-                raise TypeError(
-                    f"{answer.__name__}: {error}, {expected}; see help(pipesched.Setup) and help(pipesched.build)"
-                ) from None
+                pages = [page for name, page in _PAGES.items() if name in signature.parameters] or [answer.__name__]
+                advice = " and ".join(f"help(pipesched.{page})" for page in pages)
+                raise TypeError(f"{answer.__name__}: {error}, {expected}; see {advice}") from None
             return answer(question(*args, **keywords))
 
         result = answer.__annotations__["return"]

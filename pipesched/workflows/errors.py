@@ -16,9 +16,6 @@ from pipesched.schedules.common import MAX_NUMBER, OneLineError, declared, fault
 MAX_INT64 = 2**63 - 1
 """Most bytes, and the largest seed."""
 
-MAX_PROCESSES = 1024
-"""Most processes of a search."""
-
 
 class ArgumentError(OneLineError):
     """An argument, or a combination of arguments, is invalid: ``name: got .., expected ..; try ..``."""
@@ -191,18 +188,6 @@ def require_flag(name: str, value: object) -> None:
         ArgumentError: The value is not a flag.
     """
     require_kind(name, value, bool, "True or False")
-
-
-def require_flags(name: str, values: object) -> tuple[bool, ...]:
-    """Return a list of at least one flag.
-
-    Raises:
-        ArgumentError: The value is no such list.
-    """
-    flags = require_some(name, values, "[False]")
-    for value in flags:
-        require_flag(name, value)
-    return flags
 
 
 def require_callable(name: str, value: object) -> None:

@@ -38,6 +38,22 @@ def test_the_command_line_wins(pipesched, write):
 def test_an_argument_stands_under_its_name(pipesched, write):
     write({"name": "cluster"})
     assert pipesched("schema --settings s.json").out == pipesched("schema cluster").out
+    write({"model": "nowhere.json"})
+    assert pipesched("tune --settings s.json -b 4 -p 2") == pipesched("tune nowhere.json -b 4 -p 2")
+
+
+@pytest.mark.parametrize("words", ["digits", "--model digits"])
+def test_a_model_of_the_command_line_wins(pipesched, write, folder, words):
+    write({"model": "mlp", "schedule": "1f1b", "ranks": 2, "microbatches": 4})
+    pipesched(f"run {words} --settings s.json --job job.json")
+    assert json.loads((folder / "job.json").read_text())["model"] == "digits"
+
+
+def test_a_schema_knows_single_words_and_repeated_numbers(pipesched):
+    properties = json.loads(pipesched("schema --command train").out)["properties"]
+    assert properties["advance"]["enum"] == ["auto"]
+    healed = json.loads(pipesched("schema --command what-if").out)["properties"]["heal"]
+    assert (healed["type"], healed["items"]) == (["integer", "array"], {"type": "integer"})
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,20 @@ def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mappin
     settings = load_json(read_text(file), file)
     if not isinstance(settings, dict):
         raise InputError(f'{file}: got no object, expected options and their values; try {{"schedule": "1f1b"}}')
-    known = {name: parameter for parameter in parameters for name in _names(parameter) if name != SETTINGS[2:]}
+    known: dict[str, list[Any]] = {}  # MODEL and --model have one key
+    for parameter in parameters:
+        for name in _names(parameter):
+            known.setdefault(name, []).append(parameter)
+    known.pop(SETTINGS[2:], None)
     options, arguments = list[str](), list[str]()
     for key, value in settings.items():
-        parameter = known.get(key.replace("_", "-"))
-        if parameter is None:
+        named = known.get(key.replace("_", "-"))
+        if named is None:
             near = get_close_matches(key.replace("_", "-"), known, n=1)
             advice = f"; did you mean {near[0]}?" if near else ""
             raise InputError(f"{file}: got {shown(key)}, expected an option of the command, without dashes{advice}")
-        if given.get(parameter.name) is None:
+        if all(given.get(parameter.name) is None for parameter in named):
+            parameter = named[-1]
             (arguments if isinstance(parameter, TyperArgument) else options).extend(_words(parameter, value, file, key))
     return [*options, *words, *arguments]
 
@@ -63,11 +68,11 @@ def _file_of(words: Sequence[str]) -> str | None:
 
 
 def _names(parameter: Any) -> Iterator[str]:
-    """Yield the keys of a parameter: its long options without dashes, or the name of an argument."""
+    """Yield the keys of a parameter: its long options without dashes, or the names of an argument, as PROFILE|MODEL."""
     if parameter.is_eager:  # as --help
         return
     if isinstance(parameter, TyperArgument):
-        yield parameter.display_name_raw.lower()
+        yield from parameter.display_name_raw.lower().split("|")
     yield from (name[2:] for name in parameter.opts if name.startswith("--"))
 
 
@@ -99,7 +104,7 @@ def settings_schema(command: Any) -> dict[str, Any]:
     """Return the JSON Schema of the file of settings of a command of the program."""
     context = command.make_context(command.name, [], resilient_parsing=True)
     parameters = command.get_params(context)
-    kept = {next(_names(parameter), ""): parameter for parameter in parameters}
+    kept = {name: parameter for parameter in parameters for name in _names(parameter)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"pipesched {command.name} {SETTINGS}",
@@ -108,22 +113,24 @@ def settings_schema(command: Any) -> dict[str, Any]:
         "properties": {
             name: _value_schema(parameter, parameter.display_type(context).strip("<>"))
             for name, parameter in kept.items()
-            if name and f"--{name}" != SETTINGS
+            if f"--{name}" != SETTINGS
         },
         "additionalProperties": False,
     }
 
 
 def _value_schema(parameter: Any, words: str) -> dict[str, Any]:
-    known = {"int": "integer", "float": "number"}
+    known = {"int": "integer", "float": "number", "str": None, "path": None}
+    name = words.removesuffix(" range").removeprefix("list[").removesuffix("]").lower()
     if getattr(parameter, "is_flag", False):
         value: dict[str, Any] = {"type": "boolean"}
-    elif "|" in words:
+    elif name not in known:  # a choice, perhaps of one word
         value = {"enum": words.split("|")}
     else:
-        kind = known.get(words.removesuffix(" range").removeprefix("list[").removesuffix("]"))
+        kind = known[name]
         texts: dict[str, Any] = {"type": ["string", "number", "array"], "items": {"type": ["string", "number"]}}
-        value = texts if kind is None else {"type": kind}
+        several = {"type": [kind, "array"], "items": {"type": kind}}
+        value = texts if kind is None else several if getattr(parameter, "multiple", False) else {"type": kind}
     limits = {"minimum": getattr(parameter, "min", None), "maximum": getattr(parameter, "max", None)}
     value |= {name: limit for name, limit in limits.items() if limit is not None}
     return {"description": parameter.help or "", **value}

@@ -87,7 +87,10 @@ class TrainQuestion(TrainSettings):
         if self.limit_bytes is not None and self.advance is None:
             raise ArgumentError(f"limit_bytes: got {self.limit_bytes}, expected `advance` with it; leave it out")
         if self.cluster is not None and self.costs is None and self.profile is None:
-            raise ArgumentError("cluster: got it without `costs`, expected both, as nothing is predicted; leave it out")
+            raise ArgumentError(
+                "cluster: got it without `costs` or `profile`, expected one of them, as nothing is predicted or cut; "
+                "leave it out"
+            )
 
     @property
     def is_elsewhere(self) -> bool:
@@ -213,7 +216,7 @@ def train(question: TrainQuestion) -> TrainingResult:
         profile: Profile of the model, for the partition.
         costs: Costs for a prediction of the run, as `simulate` takes them, except that a DeviceCost is of a whole
             batch; None: no prediction.
-        cluster: The machines of the prediction; None: equal devices whose links take no time.
+        cluster: The machines of the prediction and of the balanced cut; None: equal devices whose links take no time.
         on_step: Receives each step and its scores soon after the step, and the steps before `resume` at once; not under
             torchrun.
         on_restart: Receives the error, and the number of finished steps, at each restart.

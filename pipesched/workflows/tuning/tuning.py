@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from pipesched.executor import RunSettings
+from pipesched.executor import Repetitions, RunSettings
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
 from pipesched.questions import RECOMPUTES, TuneSettings
-from pipesched.schedules.common import tuple_of
+from pipesched.schedules.common import tuple_of, values_of
 from pipesched.simulator import Inexact, SteadyPace
 from pipesched.simulator.search import evaluate_in_turn, own_sources
 from pipesched.simulator.tuner import (
@@ -56,25 +56,20 @@ _FEW = 2000
 
 
 @dataclass(frozen=True)
-class TuneQuestion(TuneSettings):
+class TuneQuestion(TuneSettings, Repetitions):
     """The question of `tune`; its fields are the arguments of that function."""
 
     setup: SetupArgument
     num_contenders: int = field(default=CONTENDERS, kw_only=True)
     run_settings: RunSettings = field(default=RunSettings(), kw_only=True)
-    iterations: int = field(default=5, kw_only=True)
-    warmup: int = field(default=1, kw_only=True)
-    is_checked: bool = field(default=True, kw_only=True)
     is_exact: bool = field(default=True, kw_only=True)
     progress: Callable[[float], None] = field(default=lambda share: None, kw_only=True)  # noqa: ARG005
 
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
         require_tuning(self)
-        for name, least in (("num_contenders", 1), ("iterations", 1), ("warmup", 0)):
-            require_at_least(name, getattr(self, name), least)
+        require_at_least("num_contenders", self.num_contenders, 1)
         require_kind("run_settings", self.run_settings, RunSettings, "RunSettings")
-        require_flag("is_checked", self.is_checked)
         require_flag("is_exact", self.is_exact)
         require_callable("progress", self.progress)
 
@@ -91,10 +86,8 @@ def tune(question: TuneQuestion) -> TuneResult:
         setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone. Without a
             cluster there are `num_devices` equal devices whose links take no time.
         num_contenders: Number of the best settings in the race, beside plain 1F1B.
-        run_settings: Settings of the runs here, with ``evaluator="measure"`` or `budget_s`.
-        iterations: Measured iterations of each run, of which the median counts.
-        warmup: Iterations before them; 20 more with several pipelines, which drift apart meanwhile.
-        is_checked: Whether to refuse lists that the checker refuses, before a run.
+        run_settings: Settings of the runs here, with ``evaluator="measure"`` or `budget_s`. Runs of several pipelines
+            have 20 more iterations of warm-up, in which the pipelines drift apart.
         is_exact: Whether every setting gets exact seconds and bytes. Else settings behind the first `top`, of either
             training and of the rejected, may have lower bounds.
         progress: Receives the finished share of the search, and then of the race.
@@ -187,7 +180,8 @@ def _searched(question: TuneQuestion, problem: Problem, space: Space, measuremen
     """
     settings, who = space.settings(), Evaluator(question.evaluator)
     measures = who is Evaluator.MEASURE
-    how = f"measure, {question.run_settings!r}, {question.iterations}" if measures else "simulate"
+    runs = values_of(question.run_settings, RunSettings), question.iterations, question.warmup, question.is_checked
+    how = f"measure, {runs}" if measures else "simulate"
     num_workers, ray_runner = read_workers(question, space.schedules)
     is_quick = len(settings) < _FEW or who is Evaluator.AVGPIPE
     workers = num_workers or (1 if is_quick else num_cores())

@@ -69,7 +69,7 @@ def test_a_word_or_number_that_a_run_does_not_know_is_named(call, name, value):
         (verify, {"schedules": "gpipe"}, "schedules: got 'gpipe', expected a list"),
         (verify, {"prediction": PredictionRule.ADAM}, "prediction: got adam with 1f1b"),
         (train, {"schedule": 5}, "schedule: got 5"),
-        (train, {"cluster": pipesched.flat(2)}, "cluster: got it without `costs`"),
+        (train, {"cluster": pipesched.flat(2)}, "cluster: got it without `costs` or `profile`"),
         (train, {"limit_bytes": -3, "advance": "auto"}, "limit_bytes: got -3"),
         (train, {"limit_bytes": 10**9}, "limit_bytes: got 1000000000, expected `advance`"),
         (train, {"advance": "far"}, "advance: got 'far'"),
