@@ -22,7 +22,7 @@ class ArgumentError(OneLineError):
 
 
 def require_settings(record: Any) -> None:
-    """Refuse a dataclass with an invalid declared setting; integers become Python's, and `Counts` a tuple.
+    """Refuse a dataclass with an invalid declared setting; numbers become Python's, and `Counts` a tuple.
 
     Raises:
         ArgumentError: A setting is invalid.

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -90,10 +91,10 @@ class Declared:
         return bool(self.kind == Sequence[str])
 
     def plain(self, value: Any) -> Any:
-        """Return a valid value with Python's integers, and `Counts` as a tuple."""
+        """Return a valid value with Python's numbers, and `Counts` as a tuple."""
         if self.is_list and value is not None:
             return tuple_of(value)
-        number = integer(value)
+        number = _number(value)
         return value if number is None else number
 
     def fault(self, value: object) -> str | None:
@@ -147,11 +148,18 @@ class Declared:
     def _fault_of_number(self, value: object) -> str | None:
         least, most = self.description.least, self.description.most
         lowest, highest = -sys.float_info.max if least is None else least, sys.float_info.max if most is None else most
-        if isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest:
+        number = _number(value)
+        if number is not None and lowest <= number <= highest:
             return None
         if most is not None and least is not None:
             return f"got {said(value)}, expected a number from {least:g} to {most:g}"
         return f"got {said(value)}, expected a finite number{'' if least is None else f' of at least {least:g}'}"
+
+
+def _number(value: object) -> float | None:
+    """Return a number of Python, numpy or torch as a Python integer or float, or None for any other value."""
+    number = integer(value)
+    return float(value) if number is None and isinstance(value, Real) and not isinstance(value, bool) else number
 
 
 def tuple_of(counts: Counts) -> tuple[int, ...]:

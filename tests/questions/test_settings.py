@@ -73,7 +73,10 @@ def test_an_invalid_value_is_named_with_its_limits(given, fault):
     assert str(raised.value) == problems[0]
 
 
-def test_valid_values_have_no_fault_and_integers_of_numpy_become_pythons():
+def test_valid_values_have_no_fault_and_numbers_of_numpy_become_pythons():
+    soft = Kitchen(boil_s=np.float32(0.5))
+    require_settings(soft)
+    assert (soft.boil_s, type(soft.boil_s)) == (0.5, float)
     kitchen = Kitchen(num_eggs=np.int64(3), heat="low", boil_s=7, pan_bytes=4096)
     require_settings(kitchen)
     assert [*faults(kitchen)] == []

@@ -55,7 +55,8 @@ def plan(
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
-    Ctrl-C ends the search with the best plan so far. Exits with 1 if nothing fits.
+    Counts are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if
+    nothing fits.
     """
     from pipesched.cli.output.plan_print import (
         explained,

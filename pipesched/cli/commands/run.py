@@ -135,6 +135,8 @@ def _stages(
         by_hand = costs.sources.keys() - {"--profile"}
         if by_hand:
             raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected one or the other; leave one out")
+        if costs.input_share is not None:
+            raise InputError("--input-share: got it with --model, expected costs to emulate; leave it out")
         return model
     if not costs.are_given:
         raise InputError(

@@ -61,9 +61,9 @@ def tune(
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: a table or page).
 
     A model is profiled here first, at the sizes of its possible micro-batches: the medians of three short profiles.
-    Batch, micro-batches M and times are per pipeline; N pipelines run at once. Several pipelines are averaged
-    elastically, which is another training. The answer has plain training unless --pipelines is given; the best setting
-    with elastic averaging stands beside it. Exits with 1 if nothing fits.
+    Counts are lists and ranges: 1,2,4 or 8:64:x2. Batch, micro-batches M and times are per pipeline; N pipelines run at
+    once. Several pipelines are averaged elastically, which is another training. The answer has plain training unless
+    --pipelines is given; the best setting with elastic averaging stands beside it. Exits with 1 if nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, require_same_layers, require_tuning

@@ -163,6 +163,8 @@ def _check_options(costs: CostOptions, options: MeasureSettings, out: Path | Non
     """Refuse, before any measurement, options that would fail after it."""
     if costs.sources.keys() - {"--profile"}:
         raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
+    if costs.input_share is not None:
+        raise InputError("--input-share: got it, expected none: I and W of the model are measured; leave it out")
     if out is not None:
         if suffix_of(out) == PAGE:
             check_outputs((out, (PAGE,)))

@@ -48,7 +48,7 @@ def with_settings(words: Sequence[str], parameters: Sequence[Any], given: Mappin
             near = get_close_matches(key.replace("_", "-"), known, n=1)
             advice = f"; did you mean {near[0]}?" if near else ""
             raise InputError(f"{file}: got {shown(key)}, expected an option of the command, without dashes{advice}")
-        if all(given.get(parameter.name) is None for parameter in named):
+        if value is not None and all(given.get(parameter.name) is None for parameter in named):
             parameter = named[-1]
             (arguments if isinstance(parameter, TyperArgument) else options).extend(_words(parameter, value, file, key))
     return [*options, *words, *arguments]
