@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pipesched.profiles import FLOAT32_BYTES, element_bytes
+from pipesched.profiles import FLOAT32_BYTES, ProfileError, element_bytes
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, LayerCosts, Profile, StageCosts
+from pipesched.profiles.costs import Compression, LayerCosts, Profile, RunCosts, StageCosts
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
@@ -76,9 +76,16 @@ class Setup(PredictionSettings, CostSettings):
         """The costs as a profile, with backwards split as asked.
 
         Raises:
-            ArgumentError: The costs are no profile.
+            ArgumentError, ProfileError: The costs are no profile.
         """
         costs = self.loaded_costs
+        if isinstance(costs, RunCosts | LayerCosts):
+            way = "runs and a profile of their model" if isinstance(costs, RunCosts) else "a table of layers"
+            maker = "profile_from_runs" if isinstance(costs, RunCosts) else "profile_of_layers"
+            raise ProfileError(
+                f"costs {costs.origin}: got {type(costs).__name__}, expected a profile, which has sizes of "
+                f"micro-batches; make one of {way}, with pipesched.{maker}"
+            )
         require_kind("profile", costs, Profile, "a Profile, or a file of one")
         assert isinstance(costs, Profile), "its kind"
         return read_profile_argument(costs, self.input_share)
