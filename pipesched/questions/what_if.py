@@ -1,4 +1,4 @@
-"""Facts about measured runs, and the settings of a what-if."""
+"""The settings of `what_if`, and the facts about its measured run that a Timeline lacks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MessageFacts(RunFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfSettings:
-    """The settings of a what-if."""
+    """The cut, the assumptions and the draws of a prediction of `what_if`."""
 
     partition: Annotated[
         str | Sequence[int] | None,

@@ -1,11 +1,13 @@
 """Compile lists to a program, rank by rank.
 
-Compute      waits for the messages that it needs, works
-Overlap      the same for both, then both at once, and the rest of each
-Send, Recv   post; a blocking Send waits behind that
-Reduce       posts
-Step         waits for the Reduce of its stage before it, works
-end          waits for unfinished reductions
+    Compute      waits for the messages that it needs, works
+    Overlap      waits for the messages of both ops, works on both at once, then on the rest of each
+    Send, Recv   post; a blocking Send then waits for its message
+    Reduce       posts
+    Step         waits for the Reduce of its stage before it, works
+    end          waits for unfinished reductions
+
+All micro-batches are alike: a phase of a stage has one duration on a rank.
 """
 
 from __future__ import annotations

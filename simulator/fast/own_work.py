@@ -1,8 +1,10 @@
 """The instructions for a rank's own work, inserted into a program: to post, to take messages, and between ops.
 
-Send, Recv          OWN, SEND or RECV
-Compute, Overlap    WAIT, OWN for each message, WORK, OWN
-Step                WAIT, WORK, OWN
+    Send, Recv          OWN, SEND or RECV
+    Compute, Overlap    WAIT, OWN for each message, WORK, OWN
+    Step                WAIT, WORK, OWN
+
+Own work has one duration for all micro-batches of a stage on a rank.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class _Insertions(NamedTuple):
 
 
 def with_own_work(program: Program) -> Program:
-    """Return a program of instructions without own work, and with it."""
+    """Return `program`, which has no own work, with the instructions for it."""
     new, spans = _insertions(program), program.spans
     works, numbers = _distinct_works(program, new)
     num_new, is_instruction = len(new.before), spans.starts < len(program.kinds)

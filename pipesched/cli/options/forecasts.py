@@ -73,7 +73,7 @@ class TrainingOptions:
         return self._prepared(self.schedules[0], asked)
 
     def predicted(self) -> tuple[list[Training], str]:
-        """Return the runs with their forecasts, and the origin of the costs, of a new profile if there are none.
+        """Return the runs with their forecasts, and the origin of their costs; without costs, profile the model first.
 
         Raises:
             ArgumentError: Options do not go together, or the partition does not fit.

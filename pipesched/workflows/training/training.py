@@ -212,7 +212,8 @@ def train(question: TrainQuestion) -> TrainingResult:
         model: A Model, or a name as `profile` takes it; with a plan, the model of the plan.
         schedule: A ScheduleSpec, which makes the lists of any number of steps; a Plan; a Schedule of one batch, which
             is repeated; or a file of one.
-        partition: See below; with a plan, leave it out. The default is ``balanced`` with `profile`, else ``uniform``.
+        partition: Cut of the layers into stages. Leave it out with a plan. The default is ``balanced`` with
+            `profile`, else ``uniform``.
         profile: Profile of the model, for the partition.
         costs: Costs for a prediction of the run, as `simulate` takes them, except that a DeviceCost is of a whole
             batch; None: no prediction.

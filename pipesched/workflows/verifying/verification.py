@@ -139,7 +139,7 @@ def verify_rounds(question: VerifyRoundsQuestion) -> RoundsVerification:
     Args:
         model: The model, as `verify` takes it.
         schedules: Each as `simulate` takes one.
-        rounds: See below; the first profile determines the cut of the model.
+        rounds: Number of rounds; the profile of the first round determines the cut of the model.
         cluster: Machines of the prediction; None: equal devices whose links take no time.
         progress: Receives the finished fraction now and then.
 
