@@ -168,10 +168,10 @@ class Timeline:
         that waits for a full queue also launches until shortly before the end, but then the GPU is several ops
         behind.
         """
-        ops_s = [span.end_s - span.start_s for span in self.spans if isinstance(span.op, Compute | Overlap)]
-        if self.launch_s is None or not ops_s or self.is_on_cpu:
+        if self.launch_s is None or self.is_on_cpu:
             return False
-        return self.makespan_s - self.launch_s < 0.5 * median(ops_s)
+        ops_s = [span.end_s - span.start_s for span in self.spans if isinstance(span.op, Compute | Overlap)]
+        return bool(ops_s) and self.makespan_s - self.launch_s < 0.5 * median(ops_s)
 
     @property
     def is_on_cpu(self) -> bool:
