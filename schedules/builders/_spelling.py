@@ -3,7 +3,8 @@
     rank 0  FFBFBBS     F  of stage 0 on micro-batches 0, 1, 2     B  likewise     S  the Step of stage 0
     rank 1  FBFBFBS     F  of stage 1                              ..
 
-The n-th occurrence of a letter on a rank is its n-th op there, so a spelling contains no numbers.
+The n-th occurrence of a letter in a rank's row is the n-th op of this letter on the rank, so a spelling has no
+numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Letter(NamedTuple):
 def spelled(rows: Sequence[str], letters: Mapping[str, Letter]) -> OpColumns:
     """Return the ops of the letters of each rank.
 
-    They come from sorting the text: letter by letter, and for one letter rank by rank, the ops have their turns.
+    The texts of all ranks are sorted by letter, so each letter counts its ops in one pass.
 
     Args:
         rows: The letters of each rank.

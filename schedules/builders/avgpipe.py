@@ -8,11 +8,11 @@ Two pipelines of two stages on two devices: ranks 0 and 2 share device 0, ranks 
     rank 3  .. F3 B3 F4 B4 F5 B5 ..
 
 Each pipeline is a full copy of the model with a batch and an optimizer of its own, in 1F1B with advance forward
-propagation (`builders.one_f_one_b`). After its Step a stage is drawn towards the reference model by an Average; so
-the copies are no replicas whose gradients are summed. One pipeline uses the idle time of another on a device: since
-small micro-batches seldom fill a device, N of them side by side may cost little more than one.
+propagation (`builders.one_f_one_b`). After its Step, an Average moves the stage towards the reference model.
+Gradients of the copies are not summed. A pipeline uses the idle time of the others on its device. Small micro-batches
+seldom fill a device, so N of them side by side may take little more time than one.
 
-One pipeline alone has nothing to average with, and is plain training.
+A single pipeline has no Averages: it is plain training.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
 
     Args:
         num_ranks: K, the ranks of one pipeline; N of them share every device.
-        num_microbatches: Micro-batches of all pipelines together; pipeline n has the n-th N-th of them, its own batch.
+        num_microbatches: Micro-batches of all pipelines together; each pipeline takes an equal part, its own batch.
         pipelines: N.
-        advance: Forwards that every rank but the last of a pipeline runs further ahead than in 1F1B.
+        advance: Extra forwards ahead, compared with 1F1B, of every rank but the last of a pipeline.
 
     Raises:
-        ScheduleError: Counts below 1, or micro-batches that cannot be shared out evenly.
+        ScheduleError: A count is below 1, or the micro-batches cannot be divided evenly.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
     require_advance(advance)
@@ -51,7 +51,7 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
 
 
 def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: int = 1) -> Schedule:
-    """Build the first of the pipelines that `avgpipe` builds, alone; the others differ in their micro-batches only.
+    """Build the first pipeline of `avgpipe` alone; the others have the same lists with other micro-batches.
 
     Args:
         num_ranks: K.
@@ -60,7 +60,7 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
         advance: Number of forwards that run ahead of the backwards, as in `avgpipe`.
 
     Raises:
-        ScheduleError: Counts below 1, or lists too long to be held.
+        ScheduleError: A count is below 1, or the lists do not fit into memory.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
     require_cells("schedule avgpipe", num_ranks, num_ranks, num_microbatches)

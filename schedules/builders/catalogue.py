@@ -1,4 +1,4 @@
-"""The catalogue: finds every schedule by name and builds it, within bounds on its size."""
+"""The catalogue finds a schedule by its name and builds it, up to a limit on its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BETWEEN_WORDS = dict.fromkeys(map(ord, "-_ "))
 
 
 def _plain(name: str) -> str:
-    """Return a name in small letters, without the marks between words: ``1F1B-interleaved`` is ``1f1b_Interleaved``."""
+    """Return a name in small letters, without marks between words: ``1F1B-interleaved`` becomes ``1f1binterleaved``."""
     return name.lower().translate(_BETWEEN_WORDS)
 
 
@@ -38,7 +38,7 @@ def build(
     """Build the schedule `name`.
 
     Raises:
-        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+        ScheduleError: The schedule or a parameter is unknown, or a count is invalid for it.
     """
     return build_entry(find(name), num_ranks, num_microbatches, num_chunks, **parameters)
 
@@ -54,7 +54,7 @@ def build_entry(
     """Build the schedule of an entry.
 
     Raises:
-        ScheduleError: No such parameter, or counts that it cannot have.
+        ScheduleError: A parameter is unknown, or a count is invalid for the schedule.
     """
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
@@ -65,10 +65,10 @@ def build_entry(
 def build_generated(
     name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: ParameterValue
 ) -> Schedule:
-    """Build the schedule `name` with generated lists, if it is asynchronous; another one is built and repeated once.
+    """Build the schedule `name` with generated lists; a synchronous one has the lists of one batch.
 
     Raises:
-        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+        ScheduleError: The schedule or a parameter is unknown, or a count is invalid for it.
     """
     entry = find(name)
     if entry.build_generated is None:
@@ -98,7 +98,7 @@ def _arguments(
     """Return ranks, micro-batches and keywords as the builder of `entry` takes them.
 
     Raises:
-        ScheduleError: One is of another type, a count is below 1, or it takes no such parameter or chunks.
+        ScheduleError: A value has another type, a count is below 1, or the schedule has no such parameter or chunks.
     """
     given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
     given |= {} if num_chunks is None else {"num_chunks": num_chunks}
@@ -154,17 +154,17 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
 
 
 def lookup(name: str) -> Entry | None:
-    """Return the entry with this name or alias, in any case and however words are joined, or None."""
+    """Return the entry with this name or alias, or None; capitals and marks between words do not matter."""
     if isinstance(name, OwnName):
         return name.entry
     return CATALOGUE.get(name) or _BY_ANY_NAME.get(_plain(name))
 
 
 def simplest_case(name: str, settings: Mapping[str, int]) -> tuple[Entry, dict[str, int]]:
-    """Return the entry of fewest parameters that has the lists of the schedule `name` with these settings.
+    """Return the entry with the fewest parameters whose lists equal the lists of `name` with these settings.
 
     Returns:
-        The entry, and which of the settings it takes.
+        The entry, and the settings that it takes.
 
     Raises:
         ScheduleError: The schedule is unknown.

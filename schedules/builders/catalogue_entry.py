@@ -25,7 +25,7 @@ class Parameter:
         text: Its meaning, in a few words.
         type: Kind of values of a parameter with default None: a whole number, any number, or whole numbers
             (``2:1:1``).
-        counts_run: Whether it counts micro-batches of the whole run, so that there can be no more of them.
+        counts_run: Whether it counts micro-batches of the whole run, and cannot be above their number.
         multiplies_chunks: Whether its value multiplies the stages of a rank.
     """
 
@@ -97,11 +97,11 @@ class InFlightRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpecialCase:
-    """A schedule whose lists equal the lists of another one with these values of some parameters.
+    """Another schedule, which has the same lists if some of its parameters have these values.
 
     Attributes:
         name: Name of the other schedule, in the catalogue.
-        settings: Values by parameter; the other parameters are the parameters of this schedule.
+        settings: Values by parameter; this schedule has the other parameters itself.
     """
 
     name: str
@@ -116,14 +116,14 @@ class Entry:
         build: Called with (num_ranks, num_microbatches), and with keywords num_chunks and `parameters`.
         text: Its description, in a line.
         source: Paper and section.
-        traits: Its nature; the traits travel with each schedule that is made from it.
+        traits: Its properties, which each schedule of this entry carries.
         aliases: Other names of it, as papers, PyTorch and Megatron-LM write them.
         chunks: Stages of a rank; the default, if the schedule takes other numbers.
-        replicas: Ranks that hold the same stage, if that is in the schedule's nature.
-        build_generated: Builds the same with generated lists, for a run of any length, or None if runs repeat a batch.
+        replicas: Ranks that hold the same stage, for schedules with replicas.
+        build_generated: Builds generated lists of a run of any length, or None if a run repeats its batch.
         in_flight: Rule of micro-batches in flight on a rank, or None if unknown.
         case_of: The schedule that this one is a special case of, or None.
-        is_own: Whether it is a user's, and in no catalogue: its schedules carry their own properties.
+        is_own: Whether it is a user's builder, outside the catalogue; its schedules carry their own properties.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Entry:
 
     @property
     def searched_name(self) -> str:
-        """The name by which `find` returns this entry, in other processes too: a user's own name carries its entry."""
+        """The name by which `find` returns this entry; the name of a user's builder carries the entry with it."""
         return OwnName(self) if self.is_own else self.name
 
     def takes(self, parameter: str) -> bool:
@@ -157,7 +157,7 @@ class Entry:
         return schedule.made_from(self.name, self.traits, tuple(given))
 
     def chunks_with(self, num_chunks: int | None, settings: Mapping[str, ParameterValue]) -> int:
-        """Return how many stages a rank holds with these settings, `num_chunks` if that can be chosen."""
+        """Return the stages of a rank with these settings: `num_chunks`, if the schedule lets it be chosen."""
         if self.traits.takes_chunks and num_chunks is not None:
             return num_chunks
         factors = (
@@ -170,9 +170,10 @@ class Entry:
 
 @final
 class OwnName(str):
-    """The name of a builder of a user's own, with its entry: a look-up in the catalogue returns that entry.
+    """The name of a user's builder, with its entry: a look-up in the catalogue returns that entry.
 
-    Only code that was given the builder makes one. A plain text of the same letters, as in a file, finds nothing.
+    Only code with access to the builder makes such a name. A plain text of the same letters, as in a file, finds
+    nothing.
 
     Attributes:
         entry: Entry of the builder.

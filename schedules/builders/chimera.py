@@ -1,7 +1,7 @@
 """Chimera, two pipelines in opposite directions: arXiv:2107.06925, section 3.
 
 p = 4 ranks, m = 4 micro-batches: 0 and 1 go down, with stage k on rank k; 2 and 3 go up, with stage k on rank 3 - k.
-Every stage has a replica on two ranks. Written stage F micro-batch:
+Every stage has a replica on two ranks. Cells show stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 ..  3F2 3B2 3F3 3B3 0B0 ..  0B1
     rank 1  ..  1F0 2F2 1F1 2F3 2B2 1B0 2B3 1B1 ..
@@ -30,7 +30,7 @@ def chimera(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build Chimera; both replicas of every stage reduce their gradients before they step.
 
     Raises:
-        ScheduleError: The ranks are not even, or the micro-batches not a multiple of them.
+        ScheduleError: The number of ranks is odd, or the micro-batches are no multiple of it.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches

@@ -18,9 +18,9 @@ F and I of the chunk on the way down, f and i of the chunk on the way up:
 Where 3 (V-Min) or 2 (V-Half) divides p, i and I come 2 or 3 slots later, or two blocks would want the same slot.
 
 Then the slots that are idle for want of work are squeezed out. In every slot a rank takes the first F or I of its
-repeated blocks that has all it needs, or else a W; an F that passes others must leave memory for them. From
-3 p / 2 + 2 micro-batches on, every further one adds the same six ops in the middle of each list. V-Half, p = 3 ranks,
-m = 3 micro-batches, stages k and 5 - k on rank k, written stage F micro-batch:
+repeated blocks that has all it needs, or else a W; an F that passes others must leave memory for them. From 3 p / 2 +
+2 micro-batches on, every further one adds the same six ops in the middle of each list. V-Half, p = 3 ranks, m = 3
+micro-batches, stages k and 5 - k on rank k, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 0F2 ..  ..  5F0 5I0 5W0 ..  ..  5F1 5I1 0I0 5W1 0W0 5F2 5I2 0I1 5W2 0W1 ..  0I2 0W2
     rank 1  ..  1F0 1F1 1F2 4F0 ..  ..  4I0 4W0 4F1 1I0 1W0 4I1 4W1 4F2 ..  1I1 4I2 1W1 4W2 1I2 1W2 ..

@@ -20,7 +20,7 @@ def data_parallel(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build data parallelism: ceil(m / p) (t_f + t_b), then the all-reduce.
 
     Raises:
-        ScheduleError: A rank would have nothing to do.
+        ScheduleError: A rank would have no micro-batch.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches

@@ -8,7 +8,7 @@ with stage k on rank 3 - k. So every rank holds two stages, and every stage has 
     rank 2  ..  F4  F0  F5  F1  F6  B0  F2& B4  F7& B1  F3& B5  B2  B6  I3  I7  W3  W7
     rank 3  F4  F5  F6  F0  I0  W0  F1  F7& B1  F2& B4  B2  F3& B5  B3  I6  W6  I7  W7
 
-DualPipeV, p = 2 ranks, m = 4 micro-batches, stages k and 3 - k on rank k, written stage F micro-batch:
+DualPipeV, p = 2 ranks, m = 4 micro-batches, stages k and 3 - k on rank k, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0  0F1  0F2  3F0  3I0  3W0  3F1  0F3& 3B1  3F2& 0B0  3B2  3F3& 0B1  3B3  0I2  0W2  0I3  0W3
     rank 1  ..   1F0  2F0  1F1  2F1  1F2  2B0  2F2& 1B0  1F3& 2B1  2F3& 1B1  2B2  1B2  2I3  1I3  2W3  1W3
@@ -39,7 +39,8 @@ def dualpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build DualPipe; both replicas of every stage reduce their gradients before they step.
 
     Raises:
-        ScheduleError: The ranks or the micro-batches are not even, or the micro-batches are fewer than twice the ranks.
+        ScheduleError: The number of ranks or of micro-batches is odd, or there are fewer than two micro-batches per
+            rank.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches
@@ -63,7 +64,7 @@ def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build DualPipeV: two stages per rank, as PyTorch's ``ScheduleDualPipeV``.
 
     Raises:
-        ScheduleError: There are fewer micro-batches than stages.
+        ScheduleError: The schedule has fewer micro-batches than stages.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches

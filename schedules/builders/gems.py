@@ -1,7 +1,7 @@
 """GEMS-MASTER, two replicas of the model that take turns: SC 2020, doi:10.1109/SC41405.2020.00049.
 
 p = 4 ranks, m = 3 micro-batches: the even ones go down, with stage k on rank k, the odd ones up, with stage k on rank
-3 - k. Written stage F micro-batch:
+3 - k. Cells show stage, op and micro-batch (1F0):
 
     rank 0  0F0 ..  ..  ..  ..  ..  ..  0B0 3F1 3B1 0F2 ..  ..  ..  ..  ..  ..  0B2
     rank 1  ..  1F0 ..  ..  ..  ..  1B0 2F1 ..  ..  2B1 1F2 ..  ..  ..  ..  1B2 ..
@@ -27,7 +27,7 @@ def gems(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build GEMS; replicas reduce their gradients before they step (with p odd, the middle stage has none).
 
     Raises:
-        ScheduleError: One of the two replicas would have nothing to do, or both would be on one rank.
+        ScheduleError: One of the two replicas would have no micro-batch, or both would be on one rank.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     p, m = num_ranks, num_microbatches

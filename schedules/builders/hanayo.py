@@ -1,7 +1,7 @@
 """Hanayo, waves over the ranks: SC 2023, arXiv:2308.15762.
 
-p = 2 ranks, w = 2 waves, m = 2 micro-batches: stages go down the ranks and up again, w times, so that a rank holds
-2 w of them. Written stage F micro-batch:
+p = 2 ranks, w = 2 waves, m = 2 micro-batches: stages go down the ranks and up again, w times, so that a rank holds 2
+w of them. Cells show stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 ..  3F0 4F0 3F1 4F1 7F0 7B0 7F1 7B1 4B0 3B0 4B1 3B1 0B0 ..  0B1
     rank 1  ..  1F0 2F0 1F1 2F1 5F0 6F0 5F1 6F1 6B0 5B0 6B1 5B1 2B0 1B0 2B1 1B1 ..
@@ -29,7 +29,7 @@ def hanayo(num_ranks: int, num_microbatches: int, waves: int = 2) -> Schedule:
     """Build Hanayo with 2 `waves` chunks per rank.
 
     Raises:
-        ScheduleError: A count below 1.
+        ScheduleError: A count is below 1.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, waves=waves)
     p, m, num_stages = num_ranks, num_microbatches, 2 * waves * num_ranks

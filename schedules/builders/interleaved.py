@@ -1,6 +1,6 @@
 """Interleaved 1F1B, several chunks of the model per rank: arXiv:2104.04473, section 2.2 (Megatron-LM).
 
-p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written stage F micro-batch:
+p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ..  2B2 ..  2B3 0B2 0B3
     rank 1  ..  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ..
@@ -22,7 +22,7 @@ def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> S
     """Build interleaved 1F1B: bubble_overhead (p - 1) / (v m) on equal stages with m a multiple of p.
 
     Raises:
-        ScheduleError: A count below 1, or m not a multiple of the number of rounds.
+        ScheduleError: A count is below 1, or m is no multiple of the number of rounds.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     p, m, v = num_ranks, num_microbatches, num_chunks

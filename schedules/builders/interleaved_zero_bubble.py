@@ -1,6 +1,6 @@
 """Interleaved zero bubble, as PyTorch 2.13's ScheduleInterleavedZeroBubble orders it: ZB-H1 over several chunks.
 
-p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written stage F micro-batch:
+p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 2F0 2F1 ..  2I0 2W0 0F2 2I1 2W1 0F3 0I0 0W0 2F2 0I1 0W1 2F3 2I2 2W2 2I3 2W3 0I2 0W2 0I3 0W3
     rank 1  ..  1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1I2 3W3 1I3 1W2 1W3
@@ -27,7 +27,7 @@ def interleaved_zb(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -
     """Build interleaved zero bubble: (p - 1)(t_f + t_i - t_w) / v longer than its work, m a multiple of p.
 
     Raises:
-        ScheduleError: A count below 1, or m not a multiple of the number of rounds.
+        ScheduleError: A count is below 1, or m is no multiple of the number of rounds.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     p, m, v = num_ranks, num_microbatches, num_chunks

@@ -1,6 +1,6 @@
 """Looped breadth-first (PyTorch's ScheduleLoopedBFS, WPipe's "GPipe grouping"): arXiv:2211.05953, section 4.
 
-p = 2 ranks, v = 2 chunks, m = 3 micro-batches; stage = chunk * p + rank, written stage F micro-batch:
+p = 2 ranks, v = 2 chunks, m = 3 micro-batches; stage = chunk * p + rank, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 0F2 2F0 2F1 2F2 ..  ..  2B2 2B1 2B0 0B2 0B1 0B0
     rank 1  ..  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0 ..
@@ -21,7 +21,7 @@ def looped_bfs(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Sc
     """Build looped BFS: bubble_overhead (p - 1) / (v m) on equal stages with free links and m of at least p.
 
     Raises:
-        ScheduleError: A count below 1.
+        ScheduleError: A count is below 1.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     p, m, v = num_ranks, num_microbatches, num_chunks

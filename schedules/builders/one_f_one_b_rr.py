@@ -36,7 +36,7 @@ def generated_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Se
             other, or one of each on fewer than three ranks.
 
     Raises:
-        ScheduleError: Counts below 1, a sum of replicas other than the ranks, or a last round that is not full.
+        ScheduleError: A count is below 1, the replicas do not add up to the ranks, or the last round is not full.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     counts = _default(num_ranks) if replicas is None else tuple(replicas)

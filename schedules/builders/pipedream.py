@@ -7,8 +7,8 @@ p = 3 ranks; F2@1 reads the weights after one optimizer step, a Step follows eve
     rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3
 
 No flush. F of micro-batch i reads the newest weights of its stage, version max(0, i - w) with w = p - 1 - k forwards
-ahead on rank k; B of i reads the same version, which is kept (stashed) until then: rank k holds w + 1 versions. As
-one recurrence, W_k the weights of stage k: W(t+1) = W(t) - lr grad f(W_0(t-p+1), ..., W_{p-1}(t)).
+ahead on rank k; B of i reads the same version, which is kept (stashed) until then: rank k holds w + 1 versions. As a
+recurrence, with W_k for the weights of stage k: W(t+1) = W(t) - lr grad f(W_0(t-p+1), ..., W_{p-1}(t)).
 
 PipeDream-2BW, double-buffered weights (arXiv:2006.09503, section 3.1): the same order, and a Step after every
 `accumulate` micro-batches, at least p. Here p = 2, accumulate = 2:
@@ -34,7 +34,7 @@ from pipesched.schedules.ops import Compute, Op, Reduce, Step, backward, forward
 
 
 def generated_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build a run of `num_microbatches`, each with a Step of its own on every stage."""
+    """Build a run with a Step of every stage after each micro-batch."""
 
     def version(stage: int, i: int) -> int:
         return max(0, i - (num_ranks - 1 - stage))
@@ -52,7 +52,7 @@ def generated_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: i
     """Build a run in which every stage steps after each `accumulate` micro-batches (default: the number of ranks).
 
     Raises:
-        ScheduleError: A count below 1, fewer micro-batches per Step than ranks, or a last period that is not full.
+        ScheduleError: A count is below 1, a Step has fewer micro-batches than ranks, or the last period is not full.
     """
     period = update_period("pipedream_2bw", num_ranks, num_microbatches, accumulate)
     delay = 1 if num_ranks > 1 else 0
@@ -70,7 +70,7 @@ pipedream = held_builder(generated_pipedream)
 pipedream_2bw = held_builder(generated_pipedream_2bw)
 
 Made = Callable[[int, int], Compute]
-"""Makes the op of (stage, micro-batch)."""
+"""A function from (stage, micro-batch) to an op."""
 
 
 def unflushed(
@@ -107,10 +107,10 @@ def without_flush(
     *,
     is_replicated: bool = False,
 ) -> Iterator[Op]:
-    """Yield `warmup` forwards, then one forward and one backward in turn, then the backwards that are left.
+    """Yield `warmup` forwards, then a forward and a backward in turn, then the remaining backwards.
 
-    A Step (after a Reduce, if there are replicas) follows the backward that ends a period of `accumulate`
-    micro-batches. None is a place in the order where nothing is done.
+    A Step follows the backward that ends a period of `accumulate` micro-batches; with replicas, a Reduce comes
+    between them. None stands for an idle place.
     """
     ahead = iter(forwards)
     yield from filter(None, islice(ahead, warmup))
@@ -129,7 +129,8 @@ def update_period(name: str, num_ranks: int, num_microbatches: int, accumulate: 
     """Return the micro-batches per Step of schedule `name`: `accumulate`, or the number of ranks by default.
 
     Raises:
-        ScheduleError: A count below 1, fewer than ranks, or a run that is no multiple of it.
+        ScheduleError: The number is below 1 or below the number of ranks, or does not divide the micro-batches of the
+            run.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     period = num_ranks if accumulate is None else accumulate

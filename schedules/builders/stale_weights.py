@@ -11,7 +11,7 @@ forward stages j = 1..p, and the weights of stage j are 2 (K - j + 1) cycles old
     rank 1  ..   F0@0 F1@0 F2@0 B0@0 F3@1 B1@1 F4@2 B2@2 F5@3 B3@3 F6@4
     rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4
 
-Hybrid training (section 4.2) does so for the first `pipelined` micro-batches, drains, and continues with one
+Hybrid training (section 4.2) pipelines the first `pipelined` micro-batches, drains, and continues with one
 micro-batch at a time. With pipelined = 2:
 
     rank 0  F0@0 F1@0 ..   ..   ..   B0@0 ..   B1@1 F2@2 ..   ..   ..   ..   B2@2 F3@3 ..   ..   ..   ..   B3@3
@@ -32,7 +32,7 @@ from pipesched.schedules.ops import Compute, Op, Phase, Step, backward, forward
 
 
 def generated_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build a run of 1F1B without a flush and without a stash, each micro-batch with a Step of its own."""
+    """Build a run of 1F1B without a flush and without a stash, with a Step after each micro-batch."""
     return _newest("vanilla_1f1b", num_ranks, num_microbatches, slack=1)
 
 
@@ -42,10 +42,10 @@ def generated_stale_weights(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def generated_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = None) -> Schedule:
-    """Build a run whose first `pipelined` micro-batches are pipelined; unless given, half of them, rounded up.
+    """Build a run whose first `pipelined` micro-batches are pipelined (default: half of them, rounded up).
 
     Raises:
-        ScheduleError: A count below 1, or `pipelined` not between 0 and all of them.
+        ScheduleError: A count is below 1, or `pipelined` is below 0 or above the micro-batches.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     count = (num_microbatches + 1) // 2 if pipelined is None else pipelined

@@ -1,7 +1,7 @@
 """Weight prediction: SpecTrain (arXiv:1809.02839), XPipe (arXiv:1911.04610), PipeOptim (arXiv:2312.00839).
 
-PipeDream's order, a Step after every B, and no old weights: an op reads the newest ones, or weights predicted from
-them for a later step. F2@0+2 looks 2 steps ahead of version 0. PipeOptim on p = 3 ranks:
+PipeDream's order with a Step after every B and no old weights: an op reads the newest weights, or predicts the
+weights of a later step from them. F2@0+2 looks 2 steps ahead of version 0. PipeOptim on p = 3 ranks:
 
     rank 0  F0@0+2 F1@0+2 F2@0+2 ..     ..     B0@0   F3@1+2 B1@1   F4@2+2 B2@2
     rank 1  ..     F0@0+1 F1@0+1 ..     B0@0   F2@1+1 B1@1   F3@2+1 B2@2   F4@3+1
@@ -11,11 +11,11 @@ PipeOptim (section III-A): F looks s = p - 1 - k steps ahead, for the version th
 newest weights as they are. The last stage needs no prediction. The authors' code looks one step further, on every
 stage: `extra` = 1.
 
-SpecTrain (section 3.2): F and B both aim at the weights of the moment when the micro-batch comes back to stage 0.
-Half as many steps as the k backwards that are left until then lie between: floor(k / 2) for B, and p - 1 - k more
-for F. XPipe looks as far; only its rule for the step ahead is another one.
+SpecTrain (section 3.2): F and B both predict the weights of the moment when the micro-batch returns to stage 0. From
+B of stage k, k backwards remain until then, which take the time of floor(k / 2) steps. F looks p - 1 - k steps
+further ahead than B. XPipe looks equally far ahead; only its prediction rule differs.
 
-How the weights are predicted is not in the list: Rule names it.
+The list does not contain the prediction itself: `Rule` names it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipesched.schedules.ops import Compute, Phase
 
 
 def generated_spectrain(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build a run with SpecTrain's look-ahead, each micro-batch with a Step of its own."""
+    """Build a run with SpecTrain's look-ahead and a Step after each micro-batch."""
     return _ahead_twice("spectrain", num_ranks, num_microbatches)
 
 
@@ -40,7 +40,7 @@ def generated_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -
     """Build a run with PipeOptim's look-ahead: in forwards only, `extra` steps beyond their backward.
 
     Raises:
-        ScheduleError: A count below 1, or `extra` below 0.
+        ScheduleError: A count is below 1, or `extra` is below 0.
     """
     if not isinstance(extra, int) or isinstance(extra, bool) or extra < 0:
         raise ScheduleError(f"pipeoptim: got extra {extra!r}, expected 0 or more steps; try extra=1")

@@ -34,7 +34,7 @@ def generated_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | Non
     """Build a run of 2 p stages that step after each `accumulate` micro-batches (default: the number of ranks).
 
     Raises:
-        ScheduleError: A count below 1, fewer micro-batches per Step than ranks, or a last period that is not full.
+        ScheduleError: A count is below 1, a Step has fewer micro-batches than ranks, or the last period is not full.
     """
     period = update_period("wpipe", num_ranks, num_microbatches, accumulate)
 

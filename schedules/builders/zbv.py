@@ -1,6 +1,6 @@
 """ZBV, zero bubble in a V: arXiv:2401.10241, section 6; in the order of PyTorch's ``ScheduleZBVZeroBubble``.
 
-p = 2 ranks, m = 3 micro-batches, stages k and 3 - k on rank k, written stage F micro-batch:
+p = 2 ranks, m = 3 micro-batches, stages k and 3 - k on rank k, written as stage, op and micro-batch (1F0):
 
     rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 ..
     rank 1  ..  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2

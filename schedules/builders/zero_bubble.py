@@ -1,6 +1,6 @@
 """Zero bubble, the handcrafted schedules ZB-H1 and ZB-H2: arXiv:2401.10241, section 2 (their B is our I).
 
-The backward is split: only I is waited for by another rank, and W fills the time that would be idle. ZB-H1:
+The backward is split: other ranks wait for I only, and W fills idle time. ZB-H1:
 
     rank 0  F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3
     rank 1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
@@ -12,15 +12,16 @@ ZB-H2 runs as many forwards ahead as fill the time until the first I comes back:
     rank 1  .. F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5 ..
     rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 F5 I5 W1 W2 W3 W4 W5
 
-With h = 1 or 2, rank k runs min(m, h (p - 1 - k)) forwards ahead, then alternates F and I. From the (h k + 1)-th I on,
-the oldest W follows each I; the others come at the end. So every rank holds up to h (p - 1) + 1 micro-batches from F
-to W, p as 1F1B's first rank (H1) or 2 p - 1 (H2), of which h k wait for W alone: less memory is kept for these.
+With h = 1 or 2, rank k runs min(m, h (p - 1 - k)) forwards ahead, then alternates F and I. From the (h k + 1)-th I
+on, the oldest W follows each I; the others come at the end. So every rank holds up to h (p - 1) + 1 micro-batches
+from F to W: p as on 1F1B's first rank (H1), or 2 p - 1 (H2). On rank k, h k of them wait for W alone and need less
+memory.
 
-Zero bubble means that no rank is idle between its own first and last op. Ranks begin one F after the other all the
-same, so the makespan is longer than the work by that much, and only the next batch would fill the gap.
+Zero bubble means that no rank is idle between its own first and last op. Each rank still begins one F after the rank
+before it, so the makespan is longer than the work; only the next batch would fill that gap.
 
-The optimizer steps after the last W of its stage. The paper's way around the synchronisation before it (step first,
-validate afterwards, roll back) is not part of these lists: no rank waits for another one here.
+The optimizer steps after the last W of its stage. The paper steps first, validates afterwards and rolls back, to
+avoid a synchronisation before the step. These lists have neither: no rank waits for another one before its Step.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def zb_h2(num_ranks: int, num_microbatches: int) -> Schedule:
-    """Build ZB-H2: the longest span of a rank is (p - 1)(t_f + t_i - 2 t_w) over its work, m of 2 p - 1 or more."""
+    """Build ZB-H2: the longest span of a rank is (p - 1)(t_f + t_i - 2 t_w) over its work, for m >= 2 p - 1."""
     return _build("zb_h2", num_ranks, num_microbatches, ahead=2)
 
 
 def with_weights(row: str, delay: int) -> str:
-    """Return `row` with a W after each I but the first `delay`, and the W of these at the end."""
+    """Return `row` with a W after each I from number `delay` on, and the remaining W at the end."""
     at, num_late = 0, 0
     while num_late < delay and (place := row.find("I", at)) >= 0:
         at, num_late = place + 1, num_late + 1

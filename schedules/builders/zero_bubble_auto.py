@@ -1,15 +1,15 @@
 """Zero bubble, scheduled for given costs under a memory limit: arXiv:2401.10241, section 3.1 (their B is our I).
 
-The paper's heuristic, which walks through the batch in time and decides op by op:
+The paper's heuristic goes through the batch in time and chooses op by op:
 
 * Warm-up: as many F as fit, in time before the first I and in memory, each rank at least one more than the next.
 * Then rounds of one F and one I per rank. W is put where a rank would wait for longer than W takes, where a shorter
   wait would make it the rank that has waited longest, and where F needs memory; the remaining W come at the end.
 
-Three questions stay open: whether the last F of the warm-up may delay the first I; whether a rank that is two F ahead
-of the next one leaves out an F rather than keep an I waiting; whether W also fills a wait that is shorter than W on a
-rank that has waited less than others. All eight answers are tried, and the list is kept whose longest span of a rank,
-from its first F to its last W, is the shortest.
+Three questions stay open. May the last F of the warm-up delay the first I? Does a rank that is two F ahead of the
+next one leave out an F, if an I would have to wait for it? May W fill a wait that is shorter than W on a rank that
+has waited less than others? The builder tries all eight answers, and keeps the list with the shortest longest span of
+a rank, from its first F to its last W.
 
 ZB-1p is a limit of p micro-batches, ZB-2p one of 2 p. With equal costs and limit = 4, between ZB-H1's 3 and ZB-H2's 5:
 
@@ -17,8 +17,8 @@ ZB-1p is a limit of p micro-batches, ZB-2p one of 2 p. With equal costs and limi
     rank 1  .. F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 I3 I4 W2 W3 I5 W4 W5 ..
     rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
 
-The optimizer steps after the last W of its stage. The paper's way around the synchronisation before it (step first,
-validate afterwards, roll back) is not part of these lists, and neither is its integer program.
+The optimizer steps after the last W of its stage. The paper's validation after the step and its integer program are
+not part of these lists.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def zb_auto(
         kept: Share of M_B that is kept from I to W (M_W / M_B).
 
     Raises:
-        ScheduleError: A count below 1, a cost below 0, a limit below 1, or a share outside of 0 to 1.
+        ScheduleError: A count or the limit is below 1, a cost is below 0, or the share is outside of 0 to 1.
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     limit = num_ranks if limit is None else limit
@@ -75,7 +75,7 @@ def zb_auto(
 
 @dataclass(frozen=True, slots=True)
 class _Seconds:
-    """Times of ops and transfers, as whole numbers of some unit: comparisons are exact, ties are ties."""
+    """Times of ops and transfers as integers of one unit, so that comparisons are exact."""
 
     f: int
     i: int
@@ -114,7 +114,7 @@ class _Rank:
         self.begin = self.free = self.waited = self._held = 0
 
     def lacks_room(self, num_forwards: int, num_weights: int = 0) -> bool:
-        """Whether `num_forwards` more F do not fit, after `num_weights` more W."""
+        """Whether the memory is too small for `num_forwards` more F after `num_weights` more W."""
         room = self._room
         return self._held + num_forwards * room.until_input - num_weights * room.until_weight > room.limit
 
@@ -196,7 +196,7 @@ class _Plan:
         return extra
 
     def _forwards(self) -> None:
-        """Run one F on every rank that has one left; where one rank leaves it out, all before it do."""
+        """Run one F on every rank that has one left. If a rank leaves it out, so do all ranks before it."""
         first = len(self.ranks)
         while first and len(self.ranks[first - 1].forward_ends) < self._m and not self._leaves_out(first - 1):
             first -= 1
@@ -208,7 +208,7 @@ class _Plan:
             rank.forward(arrival)
 
     def _leaves_out(self, k: int) -> bool:
-        """Whether rank k, two F ahead of the next one, had better wait for its next I than run an F."""
+        """Whether rank k, two F ahead of the next rank, waits for its next I instead of running an F."""
         if not self._choices.leave_out or k + 1 == len(self.ranks):
             return False
         s, rank, after = self._seconds, self.ranks[k], self.ranks[k + 1]

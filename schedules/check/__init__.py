@@ -1,4 +1,4 @@
-"""The checker finds faults of op lists before anything runs."""
+"""The checker: finds faults of op lists before they run."""
 
 import lazy_loader
 

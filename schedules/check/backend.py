@@ -1,4 +1,4 @@
-"""The backends that a schedule is checked for, which carry the messages."""
+"""The message backends that a schedule is checked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MessageBackend(StrEnum):
-    """A backend, by the way it carries and queues messages."""
+    """A backend, by its way to send and queue messages."""
 
     GLOO = "gloo"
     NCCL = "nccl"

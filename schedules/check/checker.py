@@ -1,8 +1,8 @@
-"""The checker: finds whether op lists can run, and why not, with rank, op and place.
+"""The checker: finds the faults of op lists that cannot run, with rank, op and place.
 
-Structure: `check.structure` and `check.gradient_flow`. Matching: `check.matching`. Progress, that no rank waits
-forever, is found by `progress` and explained by `deadlock`; it depends on which Sends and Recvs wait
-for one another, and so on the backend.
+Structure: `check.structure` and `check.gradient_flow`. Matching: `check.matching`. Progress: `progress` finds ranks
+    that wait forever, and `deadlock` explains them. This depends on the backend, which decides which Sends and Recvs
+    wait for one another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Lowering: TypeAlias = Callable[[Schedule], Schedule]
 
 @dataclass(frozen=True, slots=True)
 class BackendTraits:
-    """How a backend behaves, where it is used, and how Sends and Recvs get into lists without them."""
+    """The behaviour of a backend, its users, and its way to insert Sends and Recvs into lists without them."""
 
     communication: Communication
     text: str
@@ -55,8 +55,8 @@ class Judgement:
     """The faults of a schedule, by backend.
 
     Attributes:
-        lists: The lists of the findings: as given, or lowered as the backend's user lowers them.
-        findings: Findings by backend; empty for a backend on which the schedule is safe.
+        lists: The lists of the findings: the given lists, or lowered ones for this backend.
+        findings: Findings by backend, empty for a backend that can run the schedule.
     """
 
     lists: Mapping[MessageBackend, Schedule]
@@ -64,12 +64,12 @@ class Judgement:
 
 
 def find_faults(schedule: Schedule) -> tuple[Finding, ...]:
-    """Return every fault of `schedule`, lowered or not; none means that it runs to its end in our executor."""
+    """Return every fault of `schedule`, lowered or not. A schedule without a fault runs to its end in our executor."""
     return (*_faults(schedule), *map(_finding, deadlocks(schedule)))
 
 
 def judge(schedule: Schedule) -> Judgement:
-    """Return every fault of `schedule` on every backend; if it has none, lists without communication are lowered."""
+    """Return every fault of `schedule` on every backend; faultless lists without communication are lowered first."""
     faults = _faults(schedule)
     if not schedule.is_lowered:
         faults += map(_finding, deadlocks(schedule))
@@ -90,10 +90,10 @@ def judge(schedule: Schedule) -> Judgement:
 
 
 def require_runnable(schedule: Schedule) -> None:
-    """Refuse a schedule that `find_faults` finds fault with.
+    """Refuse a schedule with faults.
 
     Raises:
-        NotRunnableError: With the first findings, in one line.
+        NotRunnableError: The schedule has faults; the message has the first ones in one line.
     """
     if is_complete(schedule):
         with suppress(ScheduleError):

@@ -1,4 +1,4 @@
-"""Whether lists without communication are complete and in order, from their columns, without making ops.
+"""A quick check of the columns of lists without communication: whether they are complete and in order.
 
 It supports lists of computations on weight version 0, either with one Step at the end of every stage, or without
 Steps. For unsupported or faulty lists, `check.structure` and `check.gradient_flow` find the faults, op by op.
@@ -18,7 +18,7 @@ F, B, I, W, R, SEND_F, STEP, OVERLAPPED = (  # noqa: E741
 
 
 def is_complete(schedule: Schedule) -> bool:
-    """Whether all computations are there, once, on one rank and in order; False if columns cannot show it.
+    """Whether each computation is there once, on one rank and in order; False if the columns cannot show it.
 
     Args:
         schedule: Held or generated.

@@ -1,4 +1,4 @@
-"""Cut the places of a schedule that matter out of its grid.
+"""Excerpts of a schedule's grid around some ops.
 
 rank 0  0F0 >0B0< 0F1 ...     here 0B0 is marked, and ops further than a few ops from a mark are left out
 rank 1  >1F1< 1B1 1F0 ...
@@ -19,14 +19,14 @@ _AROUND = 2
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One op, or several that are left out."""
+    """One op, or several omitted ones."""
 
     text: str
     is_marked: bool = False
 
 
 def excerpt(schedule: Schedule, places: Iterable[ListPosition]) -> dict[int, tuple[Cell, ...]]:
-    """Return a row of cells for each rank of `places`, with marks on these and the ops around them."""
+    """Return a row of cells for each rank of `places`: the ops at these places, marked, and the ops around them."""
     marked: defaultdict[int, set[int]] = defaultdict(set)
     for rank, index in places:
         marked[rank].add(index)

@@ -13,10 +13,10 @@ class Finding:
 
     Attributes:
         kind: ``structure``, ``version``, ``matching`` or ``progress``.
-        rank: Its rank, or None if something is missing everywhere.
-        index: Position in the rank's list, from 0, or None if the fault has no single place.
+        rank: Rank of the fault, or None if an op is missing on all ranks.
+        index: Position in the rank's list, from 0, or None for a fault without a single place.
         text: The actual and the expected ops.
-        deadlock: The blocked ops, and the reasons; for ``progress`` only.
+        deadlock: The blocked ops and the reasons, for ``progress`` only.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Finding:
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """The (rank, index) of every op that takes part in the fault."""
+        """The (rank, index) of every op of the fault."""
         if self.deadlock is not None:
             return tuple((link.rank, link.index) for link in self.deadlock.links)
         return () if self.rank is None or self.index is None else ((self.rank, self.index),)

@@ -89,7 +89,7 @@ def _gradient_ops(op: Op) -> Sequence[_GradientOp]:
 
 
 def _applied(stage: int, rank: int, events: _Events) -> Iterator[Finding]:
-    """Every gradient is applied by a Step, and every Step has one to apply."""
+    """Yield gradients without a Step, and Steps without a gradient."""
     steps = [at for at, (_, op) in enumerate(events) if isinstance(op, Step)]
     if not steps:
         yield Finding("structure", rank, None, f"{Step(stage)} is missing, which other stages or ranks have")
@@ -105,7 +105,7 @@ def _applied(stage: int, rank: int, events: _Events) -> Iterator[Finding]:
 
 
 def _shared(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
-    """Replicas stay alike: by Reduce, or by Average."""
+    """Yield faults of replicas that neither Reduce nor Average keeps equal."""
     kinds = {rank: {type(op) for _, op in events} for rank, events in replicas.items()}
     ranks = ", ".join(map(str, replicas))
     if any(Reduce in kind for kind in kinds.values()):
@@ -122,7 +122,7 @@ def _shared(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
 
 
 def _reduced(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
-    """Every replica reduces and steps alike: once each, with nothing in between."""
+    """Yield replicas whose Reduces and Steps differ from the others', or do not follow one another."""
     orders = {
         rank: [event for event in events if isinstance(event[1], Reduce | Step)] for rank, events in replicas.items()
     }

@@ -1,6 +1,6 @@
 """Check that every Send meets its Recv.
 
-Every message is sent once, after it is made, to the rank that uses it; and on every channel (a directed pair of ranks)
+Every message is sent once, after it is made, to the rank that uses it. On every channel (a directed pair of ranks),
 the k-th Send and the k-th Recv name the same message.
 """
 
@@ -16,7 +16,7 @@ from pipesched.schedules.semantics import Channel, Meetings
 
 
 def matching(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the faults of the Sends and Recvs; nothing for lists without communication."""
+    """Yield the faults of Sends and Recvs; lists without communication have none."""
     if not schedule.is_lowered:
         return
     sends, recvs = _posts(schedule)
@@ -81,7 +81,7 @@ def _messages(posts: _Posts) -> Iterator[Message]:
 
 
 def _addresses(schedule: Schedule) -> Iterator[Finding]:
-    """Each message is sent once, after it is made, to the rank that uses it."""
+    """Yield messages that are sent twice, before they are made, or to a rank that does not use them."""
     route = schedule.routes()
     for rank, row in enumerate(schedule.ops):
         made: set[Message] = set()

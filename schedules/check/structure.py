@@ -1,9 +1,8 @@
-"""Check that the lists are complete, and each op stands at a place where it makes sense.
+"""Check that the op lists are complete, and that each op has a valid place.
 
 Every stage runs F and B (or I and W) once for every micro-batch, all on the rank of F; an optional R is between F and
-the backward. This check does not require F before B, or I before W: in the wrong order the rank waits forever, which
-the check of progress finds. An op reads weights of a version that exists when it runs. Unshard and Reshard may stand
-anywhere.
+the backward. The check of progress, not this one, finds a B before its F or a W before its I, as the rank would wait
+forever. An op reads weights of a version that exists when it runs. Unshard and Reshard may stand anywhere.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from pipesched.schedules.check.finding import Finding
 from pipesched.schedules.ops import Phase, Step, computes
 
 _Seen = dict[Phase, tuple[int, int]]
-"""Where each phase of one (stage, microbatch) is first: (rank, index)."""
+"""The first place, (rank, index), of each phase of one (stage, microbatch)."""
 
 
 def structure(schedule: Schedule) -> Iterator[Finding]:
-    """Yield ops that are missing, duplicate, or at a wrong place."""
+    """Yield ops that are missing, duplicate, or at an invalid place."""
     if len(schedule.rank_to_device) != schedule.num_ranks:
         yield Finding(
             "structure", None, None,
@@ -74,7 +73,7 @@ def _complete(stage: int, microbatch: int, seen: _Seen) -> Iterator[Finding]:
 
 
 def unreached_versions(schedule: Schedule) -> Iterator[Finding]:
-    """Yield the ops that read versions which their stage has not reached."""
+    """Yield the ops that read a version before the Step that makes it."""
     for rank, row in enumerate(schedule.ops):
         steps: Counter[int] = Counter()
         for index, op in enumerate(row):

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def paused_collector() -> Iterator[None]:
     """Pause the garbage collector until the end of the block.
 
-    The collector scans all objects repeatedly while their number grows, which took a third to a half of the time of a
-    simulation.
+    While the number of objects grows, the collector scans all of them repeatedly. In a simulation this took a third
+    to a half of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -9,7 +9,7 @@ from pipesched.schedules import ScheduleError
 
 
 def positive(**counts: int) -> None:
-    """Refuse counts below 1, all of them in one message.
+    """Refuse counts below 1, in one message.
 
     Raises:
         ScheduleError: A count is below 1 or not an integer.
@@ -24,7 +24,7 @@ def positive(**counts: int) -> None:
 
 
 def integer(value: Any) -> int | None:
-    """Return `value` as an int, also for integers of numpy or torch, or None for any other value, True included."""
+    """Return an integer of Python, numpy or torch as an int, or None for any other value; True is no integer here."""
     if isinstance(value, bool):
         return None
     try:

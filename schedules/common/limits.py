@@ -7,10 +7,10 @@ from pipesched.schedules.common.memory_room import room_bytes
 from pipesched.schedules.common.quoting import shown
 
 MAX_CELLS = 5_000_000
-"""Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
+"""Most ops, and most stages times micro-batches, of a schedule in memory or in a file."""
 
 MAX_NUMBER = 999_999_999
-"""Largest stage, micro-batch, rank, device or version in a file, and the largest count of anything."""
+"""Largest stage, micro-batch, rank, device or version in a file, and largest count."""
 
 LONGEST_S = 7 * 24 * 3600.0
 """Longest emulated op and longest wait [s], a week: every clock and sleep supports it."""
@@ -19,10 +19,10 @@ CELL_BYTES = 600
 """Memory of a micro-batch of a stage while columns are built, lowered and simulated [bytes]."""
 
 MOST_RANKS = 22_360
-"""Ranks of lists that can be lowered: each has a clock of all others, 500 million numbers in all."""
+"""Most ranks of lists that can be lowered: each rank has a clock with a number of each other rank."""
 
 _MOST_NUMBERED = 150_000_000
-"""Stages times micro-batches of which all instructions and times have numbers of 32 bits."""
+"""Most stages times micro-batches whose instructions and times can be numbered with 32 bits."""
 
 
 def require_cells(

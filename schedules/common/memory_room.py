@@ -1,4 +1,4 @@
-"""The free memory, so that too large objects are refused before they are made."""
+"""Free memory, so that objects too large for it are refused before they are made."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CGROUPS = (
     ("/sys/fs/cgroup", "", "memory.max", "memory.current"),
     ("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""Of each version of control groups: the root, the controller in /proc/self/cgroup, the files of limit and use."""
+"""By version of control groups: root folder, controller in /proc/self/cgroup, and the files of limit and use."""
 
 _LIMITS = (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5))
-"""Limits of this process (ulimit -v and -d), and the field of /proc/self/statm that has the pages in use."""
+"""Limits of this process (ulimit -v and -d), each with the field of /proc/self/statm that counts the pages in use."""
 
 _EXHAUSTED = re.compile(
     "(cannot|can't|unable to|could not|failed to) (allocate|map segment|start new thread|start a thread)|"
@@ -35,11 +35,11 @@ _EXHAUSTED = re.compile(
 
 
 _SCARCE_BYTES = 256 << 20
-"""Room under a limit of the process below which a library fails to load for want of memory, whatever it says."""
+"""With less memory left, a library fails to load for lack of memory, whatever its message [bytes]."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or an error that led to it, reports lack of memory; libraries have many words for it."""
+    """Return whether an error, or one of its causes, reports a lack of memory in the words of any library."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -84,7 +84,7 @@ def address_space_bytes() -> int | None:
 
 
 def room_bytes() -> int:
-    """Return the bytes that this process can still allocate under the machine, its control groups and its limits."""
+    """Return the bytes that this process can still allocate: the least under the machine, control groups and limits."""
     rooms = [*_limit_rooms(), *_cgroup_rooms()]
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -122,12 +122,12 @@ def _cgroup_rooms() -> Iterator[int]:
 
 
 def too_many_objects(count: int, num_microbatches: int, op_bytes: int = 150) -> str | None:
-    """Return why this number of ops is too large to inspect one by one, or None if they fit into memory.
+    """Return the reason why this number of ops does not fit into memory as objects, or None if it fits.
 
     Args:
         count: The number of ops.
-        num_microbatches: Micro-batches that they are of.
-        op_bytes: Memory for each op [bytes]; a computation or message as an object alone takes 80 to 150.
+        num_microbatches: Micro-batches of these ops.
+        op_bytes: Memory for each op [bytes]; the object of a computation or message takes 80 to 150.
     """
     most = room_bytes() // op_bytes if count > 500_000 else count
     if count <= most:

@@ -23,12 +23,12 @@ def shown(value: object) -> str:
 
 
 def said(value: object) -> str:
-    """Return a value as one line of source, or only its type if the value is large, such as a list of ops."""
+    """Return a value as one line of source, or only its type if the value is large (a list of ops)."""
     return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
 
 
 def guess(name: str, names: Iterable[str]) -> str:
-    """Return ``did you mean latency_s? `` if `name` resembles one of `names` but for its unit, or an empty text."""
+    """Return ``did you mean latency_s? `` if one of `names` resembles `name` apart from its unit, or an empty text."""
     stems = {_UNIT.sub("", known): known for known in names}
     near = get_close_matches(_UNIT.sub("", name[:_SHOWN_CHARACTERS]), stems, n=1, cutoff=0.7)
     return f"did you mean {stems[near[0]]}? " if near else ""
@@ -46,7 +46,7 @@ def shortened(text: str, most: int) -> str:
 def users_lines(error: BaseException) -> list[tuple[str, int, str]]:
     """Return the stack of a user's code at an error: (file, line, function) of its calls, the innermost call last.
 
-    Frames of Python, PyTorch and this package are left out, so an error raised in them alone has no lines.
+    Frames of Python, PyTorch and this package are left out. An error raised in them alone has no lines.
     """
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)
               if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS]  # fmt: skip
@@ -57,7 +57,7 @@ _NOT_THE_USERS = {"pipesched", "torch", *sys.stdlib_module_names} - {"__main__"}
 
 
 class OneLineError(ValueError):
-    """An error whose message stays in one line, whatever names of files and values it quotes."""
+    """An error whose message stays in one line, even if it quotes names or values with line breaks."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))

@@ -21,10 +21,10 @@ from pipesched.schedules.common.counts import integer
 from pipesched.schedules.common.quoting import said, shown
 
 Counts: TypeAlias = int | Sequence[int]
-"""The type of a setting that is one integer, or several to combine or to choose from."""
+"""The type of a setting with one integer or several."""
 
 Names: TypeAlias = Sequence[str | Callable[..., Any]]
-"""The type of a setting that is a list of schedules: names of the catalogue, and builders or their names."""
+"""The type of a setting with schedules: names in the catalogue, builders, or names of builders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Description:
         most: Largest number, or None without a limit.
         option: Option of the command line, or None for the name of the field, as `option_name` writes it.
         short: Short option of the command line, as ``-p``, or None without one.
-        turned_off: Description of the option of a flag that is on by default, and that the option turns off.
+        turned_off: Description of the option that turns the setting off, for a flag that is on by default.
         panel: Heading of the option in the help, or None for the heading of its group.
         has_option: Whether the command line has an option for the setting.
         metavar: Placeholder of the value in the help, or None for the placeholder of its type.
@@ -91,7 +91,7 @@ class Declared:
         return bool(self.kind == Sequence[str])
 
     def plain(self, value: Any) -> Any:
-        """Return a valid value with Python's numbers, and `Counts` as a tuple."""
+        """Return a valid value with Python's own numbers, and `Counts` as a tuple."""
         if self.is_list and value is not None:
             return tuple_of(value)
         number = _number(value)
@@ -194,7 +194,7 @@ def declaration(name: str, hint: Any, default: Any) -> Declared | None:
 
 
 def values_of(record: Any, kind: type | None = None) -> dict[str, Any]:
-    """Return the declared settings of a dataclass, as keywords; `kind` is a base class, for its settings alone."""
+    """Return the declared settings of a dataclass as keywords; of a base class `kind` alone, if given."""
     return {name: getattr(record, name) for name in declared(record.__class__ if kind is None else kind)}
 
 
@@ -211,7 +211,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def _names(kind: type) -> list[str]:
-    """Return a type in words: the members of an enumeration, or its name."""
+    """Return the members of an enumeration in words, or the name of another type."""
     if issubclass(kind, Enum):
         return [f"{kind.__name__}.{member.name}" for member in kind]
     return ["None" if kind is NoneType else kind.__name__]

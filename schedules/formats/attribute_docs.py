@@ -1,4 +1,4 @@
-"""The descriptions of a class's attributes, from its docstring or from a sentence beside a type."""
+"""The descriptions of a class's attributes, from its docstring or from the annotation of a type."""
 
 from __future__ import annotations
 

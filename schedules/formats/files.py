@@ -18,10 +18,10 @@ MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""
 
 WRITER_S = 3.0
-"""A pipe with a name has a writer that writes so soon [s]."""
+"""Longest wait for the writer of a named pipe [s]."""
 
 NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
-"""Errors of the system if too many files or sockets are open, in a process or in all."""
+"""Errors of the system if a process, or all processes together, have too many open files or sockets."""
 
 MORE_FILES = "try a higher limit of open files (ulimit -n)"
 
@@ -29,11 +29,11 @@ _SHOWN_FAULTS = 3
 
 
 class FileWarning(UserWarning):
-    """A file is read in a way that its user should know."""
+    """A warning about the reading of a file."""
 
 
 class Faults:
-    """The faults of one file: collected, then raised once."""
+    """The faults of one file, collected and raised together."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
@@ -50,10 +50,11 @@ class Faults:
             self._shown.append(f"{place}: {problem}" if place else problem)
 
     def settle(self) -> None:
-        """Return if nothing is wrong.
+        """Raise the collected faults, if there are any.
 
         Raises:
-            ScheduleError: There are faults; the message has the first ones in one line, and the number of the others.
+            ScheduleError: The file has faults; the message has the first ones in one line, and the number of the
+                others.
         """
         if not self._count:
             return
@@ -62,7 +63,7 @@ class Faults:
 
 
 def fault(origin: str, problem: str) -> ScheduleError:
-    """Return the error for a file that has but one fault."""
+    """Return the error for a file with a single fault."""
     return ScheduleError(without_breaks(f"{origin}: {problem}"))
 
 
@@ -77,12 +78,12 @@ def suffix_of(path: Path | str) -> str:
 
 
 def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = False) -> str:
-    """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are, without byte order mark.
+    """Return the text of a UTF-8 file of at most `limit` bytes, with its own line ends and without byte order mark.
 
     All text from outside is read here, so that all readers accept the same texts.
 
     Raises:
-        ScheduleError: It cannot be read, is larger, is not text, or is empty and may not be.
+        ScheduleError: The file cannot be read, is larger, is not text, or is empty against `may_be_empty`.
     """
     data = read_bytes(path, limit).removeprefix(codecs.BOM_UTF8)
     if not may_be_empty and not data.strip():
@@ -101,7 +102,7 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a file of at most `limit` bytes.
 
     Raises:
-        ScheduleError: It cannot be read, or is larger.
+        ScheduleError: The file cannot be read, or is larger.
     """
     try:
         with open_to_read(path) as file:
@@ -115,10 +116,10 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
 
 
 def open_to_read(path: Path | str) -> BinaryIO:
-    """Return an open file, or an open pipe with a writer; the caller waits for its end.
+    """Return an open file, or an open pipe that has a writer.
 
     Raises:
-        OSError: It cannot be opened, is a device, or is a pipe that nobody writes to for `WRITER_S`.
+        OSError: It cannot be opened, is a device, or is a pipe without a writer for `WRITER_S`.
     """
     file = os.fdopen(os.open(Path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     try:
@@ -142,7 +143,7 @@ def _place_of(data: bytes, index: int) -> str:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write `text` to `path` as UTF-8: the whole of it, or nothing.
+    """Write the whole of `text` to `path` as UTF-8, or nothing.
 
     Raises:
         ScheduleError: The folder is missing, or the file cannot be written.
@@ -166,13 +167,13 @@ def require_folder(folder: Path, path: Path | str) -> None:
 
 @contextmanager
 def whole_file(path: Path | str, *, makes_folder: bool = False, is_lasting: bool = False) -> Iterator[Path]:
-    """Yield a name to write to: in the end that file replaces `path`, or the file that `path` links to.
+    """Yield a name to write to; at the end, that file replaces `path`, or the target of the link `path`.
 
-    Every whole file is written through here, so that all errors have the same words.
+    All whole files are written by this function, so that all errors have the same words.
 
     Args:
-        path: Place of the file; it is unchanged after an error.
-        makes_folder: Whether its folder is made, if missing; the folder around it must exist.
+        path: The file; it is unchanged after an error.
+        makes_folder: Whether a missing folder is made; its parent folder must exist.
         is_lasting: Whether the file is flushed to the disk in the end, and survives a crash of the machine.
 
     Raises:
@@ -225,14 +226,14 @@ def _file_linked(path: Path | str) -> Path:
 
 
 _unfinished: dict[Path, Path | None] = {}
-"""Files that are being written, by their names meanwhile; where one is whole and postponed, whose place it takes."""
+"""Temporary names of unfinished and postponed files; a postponed one has the path that it will replace."""
 
 _postponed: set[Path] = set()
-"""Files that take their places together."""
+"""Files that replace their paths together."""
 
 
 def postpone_files(paths: Iterable[Path]) -> None:
-    """Put these files into their places only when all of them are written: see `finish_files`.
+    """Postpone the replacement of these files until all of them are written: see `finish_files`.
 
     Raises:
         ScheduleError: The links of a path form a loop.
@@ -241,10 +242,10 @@ def postpone_files(paths: Iterable[Path]) -> None:
 
 
 def finish_files() -> None:
-    """Put the postponed files into their places, and postpone nothing any more.
+    """Put the postponed files into their places, and end the postponement.
 
     Raises:
-        ScheduleError: A file cannot be there.
+        ScheduleError: A file cannot be put into its place.
     """
     whole = {temporary: target for temporary, target in _unfinished.items() if target is not None}
     for temporary, target in whole.items():
@@ -257,7 +258,7 @@ def finish_files() -> None:
 
 
 def drop_files() -> None:
-    """Remove the postponed and unfinished files: an interrupted program leaves nothing half done."""
+    """Remove the postponed and unfinished files of an interrupted program."""
     _postponed.clear()
     while _unfinished:
         _unfinished.popitem()[0].unlink(missing_ok=True)
@@ -273,7 +274,7 @@ def _to_disk(path: Path) -> None:
 
 
 def fill_disk(on_write: Callable[[], None]) -> None:
-    """Make all later writes of this process fail as on a full disk: a fault on purpose.
+    """Make all later writes of this process fail as on a full disk: an injected fault.
 
     Args:
         on_write: Called on every such write.
@@ -282,7 +283,7 @@ def fill_disk(on_write: Callable[[], None]) -> None:
 
 
 class _Disk:
-    """The assumed state of the disk: with a function to call, the disk is full."""
+    """The assumed state of the disk; it is full if a function is set."""
 
     on_write: ClassVar[Callable[[], None] | None] = None
 

@@ -1,4 +1,4 @@
-"""JSON documents: read more strictly than `json` does, each with its format and version, and written a line an item."""
+"""JSON documents with a format and a version: read more strictly than by `json`, written with a line per item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipesched.schedules.common import shown
 from pipesched.schedules.formats.files import Faults, fault
 
 _MAX_DEPTH = 100
-"""Lists and objects of a JSON text in one another."""
+"""Most lists and objects inside one another in a JSON text."""
 
 _FORMAT = re.compile(rb'"format"\s*:\s*"(pipesched[\w.-]*)"')
 _HEAD_BYTES = 2**16
@@ -25,7 +25,7 @@ _MAX_INTEGER_DIGITS = 19
 def format_of(path: Path | str) -> str | None:
     """Return the format of a JSON file, such as ``"pipesched.timeline"``; the file may still be invalid.
 
-    None if its first 64 KiB contain no format, or if it cannot be read; a pipe is left to its reader.
+    None if its first 64 KiB contain no format, or if it is a pipe or cannot be read.
     """
     try:
         if not Path(path).is_file():
@@ -103,8 +103,8 @@ def load_document(
 ) -> dict[str, Any]:
     """Return the fields of a JSON object with ``"format": form, "version": 1`` and the fields `types`.
 
-    Every field but the `optional` ones must be there, be of exactly its type (a bool is no int, but an int is a float),
-    and no other may be.
+    All fields but the `optional` ones are required, no other fields are allowed, and each has exactly its type: a
+    bool is no int, but an int is a float.
 
     Raises:
         ScheduleError: Not such an object.
@@ -168,7 +168,7 @@ def document_schema(
 
 
 def check_name(value: str, place: str, faults: Faults) -> None:
-    """Refuse a name that would not stand in one line of text."""
+    """Refuse a name that does not fit in one line of text."""
     if len(value) > LONGEST_NAME:
         faults.add(place, f"got {len(value)} characters, expected at most {LONGEST_NAME}; try a shorter name")
     elif not value.isprintable():
@@ -183,10 +183,10 @@ def check_number(value: object, limit: int, place: str, faults: Faults, name: st
 
 
 LONGEST_NAME = 500
-"""Characters of a name."""
+"""Most characters of a name."""
 
 MAX_DEVICES = 100_000
-"""Devices that a file may name; a cluster of that many is still quickly made."""
+"""Most devices in a file."""
 
 DEVICES_SCHEMA = {
     "description": "The device of every rank.",

@@ -1,11 +1,11 @@
-"""The words of PyTorch's CSV of 2024 (2.4 and 2.5), read as the words of today.
+"""The words of PyTorch's CSV of 2024 (2.4 and 2.5), converted to today's words.
 
     2024          today
     0BW1          0B1           full backward
     0B1 .. 0W1    0I1 .. 0W1    the two halves of a backward
 
-A file is of 2024 if it has BW, or if it has W, no I, and a B for every W. Today B and W of one micro-batch together are
-wrong, so no correct file of today is taken for one of 2024.
+A file is of 2024 if it has BW, or if it has W, no I, and a B for every W. In today's words, B and W of one
+micro-batch are an error, so no correct file of today looks like a file of 2024.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def word_of_today(cell: str) -> str | None:
 
 
 def paired_messages(cell: str) -> str | None:
-    """Return the problem of a cell with the two messages that PyTorch of 2024 posts together; None of another cell."""
+    """Return the fault of a cell with two messages, which PyTorch of 2024 posts together, or None for another cell."""
     match = _PAIR.fullmatch(cell)
     if match is None:
         return None
@@ -44,7 +44,7 @@ def in_todays_words(rows: Rows, full: set[Compute], place: CellName, faults: Fau
         rows: The ops of a file, with B for BW.
         full: The backwards that the file calls BW.
         place: Names a cell.
-        faults: Collects each half without the other half, and words that PyTorch of 2024 does not have.
+        faults: Collects halves without their other half, and words unknown to PyTorch of 2024.
     """
     parts = {part for row in rows for op in row if op is not None for part in computes(op)}
     inputs = {part for part in parts if part.phase is Phase.BACKWARD} - full
@@ -76,7 +76,7 @@ def warn_older(origin: str) -> None:
 
 
 def _newer_words(rows: Rows, place: CellName) -> Iterator[tuple[str, Op]]:
-    """Yield the words that PyTorch of 2024 does not have, each with its place."""
+    """Yield the words unknown to PyTorch of 2024, each with its place."""
     for rank, row in enumerate(rows):
         for index, op in enumerate(row):
             if isinstance(op, Overlap | Reduce) or (isinstance(op, Compute) and op.phase is Phase.BACKWARD_INPUT):

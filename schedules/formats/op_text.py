@@ -1,4 +1,4 @@
-"""The text of one op, read and written: the cells of PyTorch's CSV, and a few additions.
+"""Reader and writer of the text of one op: the cells of PyTorch's CSV, and a few additions.
 
     compute   2F0  2B0  2I0  2W0  2R0       stage, phase, micro-batch (PyTorch's FULL_BACKWARD is B)
               0F5@2  0F5@2+3                weights of version 2; predicted 3 steps ahead
@@ -36,7 +36,7 @@ from pipesched.schedules.ops import (
 )
 
 NO_PEER = -1
-"""The peer of a Send or Recv whose text does not say it."""
+"""The peer of a Send or Recv whose text has none."""
 
 _NUMBER = "(?:0|[1-9][0-9]{0,8})"
 _COMPUTE = re.compile(rf"({_NUMBER})([FBIWR])({_NUMBER})(?:@({_NUMBER})(?:\+({_NUMBER}))?)?")
@@ -49,7 +49,7 @@ _STAGE = re.compile(rf"({_NUMBER})(UNSHARD|RESHARD|REDUCE_GRAD|STEP|AVERAGE)")
 _WITH_PEER = _MESSAGE.pattern.replace(")?", ")")
 _OVERLAP_OF_TWO = rf"\({_COMPUTE.pattern};{_COMPUTE.pattern}\)OVERLAP_F_B"
 OP_PATTERN = rf"^(?:{'|'.join((_COMPUTE.pattern, _WITH_PEER, _STAGE.pattern, _OVERLAP_OF_TWO))})$"
-"""The input of `parse_op_with_peer`, as a regular expression that JSON Schema takes, too."""
+"""The texts for `parse_op_with_peer`, as a regular expression that is also valid in JSON Schema."""
 
 _STAGE_OPS: dict[str, Callable[[int], Op]] = {
     "UNSHARD": Unshard,
@@ -64,7 +64,7 @@ def parse_op(text: str) -> Op:
     """Return the op of `text`, with nothing before or after it; a missing peer is `NO_PEER`.
 
     Raises:
-        ScheduleError: It is no op. The message has no place: the caller knows it.
+        ScheduleError: The text is no op. The message has no place, which only the caller knows.
     """
     op = _compute(text) or _message(text) or _stage_op(text) or _overlap(text)
     if op is None:
@@ -79,7 +79,7 @@ def parse_op_with_peer(text: str) -> Op:
     """Return the op of `text`; unlike `parse_op`, refuse a Send or Recv without its peer.
 
     Raises:
-        ScheduleError: It is no op, or lacks its peer. The message has no place.
+        ScheduleError: The text is no op, or lacks its peer. The message has no place.
     """
     op = parse_op(text)
     if isinstance(op, Send | Recv) and op.peer == NO_PEER:

@@ -1,4 +1,4 @@
-"""Our schedule JSON: all properties of a Schedule, also replicas, versions, steps and shared devices.
+"""Schedules as JSON, with all properties: also replicas, versions, steps and shared devices.
 
     {"format": "pipesched.schedule", "version": 1, "name": "gpipe", "num_stages": 2, "num_microbatches": 1,
      "rank_to_device": [0, 1],

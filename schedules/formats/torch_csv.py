@@ -5,8 +5,8 @@ As `torch.distributed.pipelining` 2.13 reads and writes it; torchtitan takes the
     0F0,0F1,,0B0,0B1                            compute-only: a row per rank, no header, an empty cell is idle
     0F0,0SEND_F0,0F1,...,0RECV_B0,0B0,...       compute+comms: no empty cells
 
-PyTorch reads `2F0junk` as `2F0` and checks no communication; here a cell is an op and nothing else. The optimizer steps
-after the last row, which the file does not say: reading adds that Step, writing drops it.
+PyTorch reads `2F0junk` as `2F0` and checks no communication; here a cell is an op and nothing else. The file has no
+optimizer step: reading adds a Step at the end of each list, and writing drops it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _op(rank: int, index: int) -> str:
 
 
 def _parse(text: str, origin: str, full: set[Compute], faults: Faults) -> list[list[Op | None]]:
-    """Return the ops of each row; add the backwards that the file calls BW to `full`."""
+    """Return the ops of each row; add the backwards named BW in the file to `full`."""
     rows: list[list[Op | None]] = []
     num_cells = 0
     for cells in _rows(text, origin):
@@ -132,7 +132,7 @@ def _rows(text: str, origin: str) -> Iterator[list[str]]:
 
 
 def _require_ops(cells: Sequence[str], origin: str) -> None:
-    """Refuse a first row that belongs to another table, in one sentence for all of its cells.
+    """Refuse the first row of another kind of table, in one sentence for all of its cells.
 
     Raises:
         ScheduleError: Semicolons part its cells, or several words are there and none is an op.
@@ -177,7 +177,7 @@ def _parse_cell(cell: str, place: str, full: set[Compute], faults: Faults) -> Op
 
 
 def _check_dialect(rows: Rows, faults: Faults) -> None:
-    """Refuse empty cells in a file with communication; a cell that is no op counts as neither."""
+    """Refuse empty cells in a file with communication; a cell without a valid op is neither."""
     if faults or not has_communication(rows):
         return
     for rank, row in enumerate(rows):
@@ -212,7 +212,7 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
 
 
 def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
-    """Return `row` without the Step after each stage's last computation, which the end of a CSV row implies."""
+    """Return `row` without the Step after each stage's last computation, as the end of a CSV row stands for it."""
     kept = list(row)
     own = {part.stage for op in kept if op is not None for part in computes(op)}
     busy: set[int] = set()

@@ -1,9 +1,9 @@
-"""The rules that op lists keep in PyTorch's CSV, whether it is read or written.
+"""The rules of op lists in PyTorch's CSV, for reading and writing.
 
 Each stage lives on one rank; each (stage, micro-batch) has one F, and one B or one I and one W; stages and
 micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank; a stage is
-reduced after all its backwards. To be written, the last stage must run its forwards in order of their numbers as well.
-`schedules.check.checker` decides whether the lists can finish, and whether every Send meets its Recv.
+reduced after all its backwards. A written file needs one more property: the last stage runs its forwards in order of
+their numbers. `schedules.check.checker` decides whether the lists can finish, and whether every Send meets its Recv.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _count(part: Compute, rank: int, surveyed: Survey) -> str | None:
 
 
 def check_complete(surveyed: Survey, num_stages: int, num_microbatches: int, place: CellName, faults: Faults) -> None:
-    """Refuse holes in the numbers, and a micro-batch of a stage without F or without its backward."""
+    """Refuse gaps in the numbers, and a micro-batch of a stage without F or without its backward."""
     microbatches = surveyed.microbatches
     _check_numbers("stages", set(surveyed.rank_of), num_stages, faults)
     if len(surveyed.done) * len(microbatches) > MAX_CELLS:  # far from complete, and too many pairs to go through
@@ -164,7 +164,7 @@ def _check_stage(where: str, phases: dict[Phase, set[int]], microbatches: set[in
 
 
 def check_others(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) -> None:
-    """Refuse messages that go nowhere, and Reduce, Unshard, Reshard of a stage that lives elsewhere."""
+    """Refuse messages without a receiver, and Reduce, Unshard or Reshard of a stage on another rank."""
     num_microbatches = len(surveyed.microbatches)
     for rank, row in enumerate(rows):
         last = _last_backwards(row)
@@ -187,7 +187,7 @@ def check_others(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) 
 
 
 def _last_backwards(row: Sequence[Op | None]) -> dict[int, tuple[int, Compute]]:
-    """Return where the last weight gradient of each stage is made, and by which computation."""
+    """Return the place and the computation of each stage's last weight gradient."""
     return {
         part.stage: (index, part)
         for index, op in enumerate(row)

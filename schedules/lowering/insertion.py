@@ -1,12 +1,11 @@
 """Lowering: insert the sends and receives between the computations.
 
 A Send comes right after the op that makes its message. A Recv comes right after the last op of the receiving rank
-that the making of the message depends on. Posting it any earlier could not make the transfer start sooner, because
-the Send cannot be posted before then, whatever the ops cost; posting it later might. So a transfer always starts
-when its Send is posted, and no rank holds more receive buffers than its sender can be ahead.
+that the maker of the message depends on. An earlier Recv could not start the transfer sooner, because the Send cannot
+be posted before this op, at any costs. A later one might delay the transfer. So a transfer always starts when its
+Send is posted, and a rank holds no receive buffers of messages that its sender cannot make yet.
 
-Vector clocks say which of two ops of different ranks must come first: ``clock[r]`` counts the ops of rank r that are
-surely over.
+Vector clocks order the ops of different ranks: ``clock[r]`` counts the ops of rank r that are surely over.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from pipesched.schedules.ops import stages_of_op
 from pipesched.schedules.semantics import explain, progress
 
 _MAX_CLOCKS = MOST_RANKS**2
-"""Most numbers in the clocks of all ranks, and of one op in twenty: they take half a minute, and 2 GB."""
+"""Most numbers in the clocks of all ranks, and of one op in twenty, which take half a minute and 2 GB."""
 
 _KEPT = "_lowered"
-"""Where a schedule keeps itself lowered."""
+"""Attribute in which a schedule keeps its lowered form."""
 
 
 def lower(schedule: Schedule) -> Schedule:
-    """Return `schedule` with its communication, found once; one that has it already comes back as it is.
+    """Return `schedule` with its Sends and Recvs, or `schedule` itself if it is lowered; a second call is free.
 
-    A message whose maker and user share a rank stays there and is not sent.
+    A message with its maker and user on one rank is not sent.
 
     Raises:
-        NotRunnableError: The lists cannot finish, so that there is no order to put messages in.
-        ScheduleError: They are too long for this number of ranks, or it is no Schedule.
+        NotRunnableError: The lists cannot finish, so that their messages have no order.
+        ScheduleError: The lists are too long for this number of ranks, or `schedule` is no Schedule.
     """
     if not isinstance(schedule, Schedule):
         raise ScheduleError(f"schedule: got {shown(schedule)}, expected a Schedule; try pipesched.build('1f1b', 4, 8)")
@@ -71,7 +70,7 @@ def require_lowerable(schedule: Schedule) -> None:
     """Refuse lists, lowered or not, whose lowering would take too long.
 
     Raises:
-        ScheduleError: They are too long for this number of ranks.
+        ScheduleError: The lists are too long for this number of ranks.
     """
     if schedule.is_lowered:
         return
@@ -88,7 +87,7 @@ def require_lowerable(schedule: Schedule) -> None:
 
 
 def _refuse(schedule: Schedule) -> NoReturn:
-    """Say why lists cannot be lowered."""
+    """Raise the reason why lists cannot be lowered."""
     outcome = progress(schedule)
     if not outcome.blocked:
         raise NotRunnableError(f"{schedule.name}: cannot be lowered: {_unknown_op(schedule)}; check the lists")
@@ -107,7 +106,7 @@ def _unknown_op(schedule: Schedule) -> str:
 
 
 def _lowered(columns: OpColumns, num_stages: int, num_microbatches: int) -> OpColumns | None:
-    """Return columns with Sends and Recvs; None if some list cannot finish."""
+    """Return columns with Sends and Recvs, or None if some list cannot finish."""
     if not columns.are_within(num_stages, num_microbatches):
         return None
     num_ranks, num_cells = columns.num_ranks, len(columns.codes)

@@ -1,10 +1,11 @@
-"""Where Recvs go: work through lists without communication by vector clocks, as a loop over numbers.
+"""The places of Recvs in lists without communication, found with vector clocks, as loops over numbers.
 
     rank 0   F0 ─┐ F1 ..           clock of rank 0 at F0: 1 0     1F0 knows that one cell of rank 0 is over
                  └> F0 B0 ─┐                  rank 1 at B0: 1 2
     rank 0   F0 F1         └> B0   so the Recv of B0's gradient stands behind the first cell of rank 0
 
-The loops number messages by `message_table`. A clock counts cells; one is kept for each message that is on its way.
+The loops number messages by `message_table`. A clock counts cells. Each message between its maker and its user has
+one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ F, SEND_F, SEND_B, RECV_F, RECV_B, REDUCE, STEP, RESHARD, OVERLAPPED = (
 )  # fmt: skip
 
 DONE, STUCK, FULL = range(3)
-"""Results of `work_through`: all lists are finished, some cannot finish, or more clocks must be kept."""
+"""Results of `work_through`: all lists finish, some cannot finish, or the room for clocks is too small."""
 
 
 class ReduceMeetings(NamedTuple):

@@ -1,4 +1,4 @@
-"""The progress of the other replicas that a replica can prove: vector clocks at Reduces, for lists read op by op."""
+"""Vector clocks at Reduces, for lists that are read op by op."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pipesched.schedules.semantics import MeetingKey, Meetings
 
 
 class ReduceClocks:
-    """The joint vector clocks of replicas at their k-th Reduce of a stage, which each of them learns at its next Step.
+    """The joint vector clocks of replicas at their k-th Reduces of a stage; each replica learns one at its next Step.
 
-    A clock is kept until every replica has come to its next Reduce.
+    A clock is dropped when every replica has reached its next Reduce.
 
     Args:
         num_replicas: Number of ranks that reduce each stage.
@@ -27,7 +27,7 @@ class ReduceClocks:
         self._num_gone: Counter[MeetingKey] = Counter()
 
     def __len__(self) -> int:
-        """Return how many clocks are kept."""
+        """Return the number of clocks in memory."""
         return len(self._told)
 
     def tell(self, rank: int, stage: int, clock: list[int]) -> None:
@@ -38,7 +38,7 @@ class ReduceClocks:
         self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
 
     def learn(self, rank: int, stage: int, clock: list[int]) -> bool:
-        """Merge the clocks of all replicas at the last Reduce of `rank` into `clock`; return whether all have come."""
+        """Merge all replicas' clocks at the last Reduce of `rank` into `clock`; return whether all have reached it."""
         key = self._last.get((rank, stage))
         if key is None:
             return True

@@ -38,10 +38,10 @@ def lower_generated(schedule: Schedule) -> Schedule:
 def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:
     """Return the lists of `ranks` with their communication, made in one go.
 
-    Ops of one list that are read ahead of the others are held in memory, as with `itertools.tee`.
+    Ops that one list is read ahead of the others stay in memory, as with `itertools.tee`.
 
     Raises:
-        NotRunnableError: On reading, if the lists cannot continue.
+        NotRunnableError: While reading, the lists cannot continue.
     """
     if schedule.is_lowered:
         return {rank: iter(schedule.lists[rank]) for rank in ranks}
@@ -50,13 +50,13 @@ def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, It
 
 
 class _Machine:
-    """A machine that works through the lists of all ranks together, an op of each in turn.
+    """The state of lowering: it goes through the lists of all ranks together, an op of each rank in turn.
 
     Attributes:
-        clocks: ``clocks[rank][other]``: how many ops of `other` are surely over for `rank`.
-        made: The messages that no rank has used yet, and their makers' clocks.
-        waiting: The ops that are not handed out yet, of each rank that is read.
-        recvs: The Recvs before op n, of each rank that is read.
+        clocks: ``clocks[rank][other]``: the ops of `other` that are surely over for `rank`.
+        made: The unused messages, and the clocks of their makers.
+        waiting: The lowered ops that are not yielded yet, for each rank that is read.
+        recvs: The Recvs before op n, for each rank that is read.
         reduces: The clocks of replicas at their Reduces.
     """
 
@@ -74,7 +74,7 @@ class _Machine:
         self._reduces = ReduceClocks({stage: len(ranks) for stage, ranks in schedule.reducers.items()})
 
     def read(self, rank: int) -> Iterator[Op]:
-        """Yield the lowered list of `rank`, working on as far as needed."""
+        """Yield the lowered list of `rank`; the machine advances as far as needed."""
         waiting = self._waiting[rank]
         while waiting or self._heads[rank] is not None:
             while waiting and self._handed_out[rank] < self._settled(rank):
@@ -95,7 +95,7 @@ class _Machine:
         return sorted(recvs, key=lambda recv: recv.peer)
 
     def _round(self) -> bool:
-        """Let every rank do an op if it can; return whether one could."""
+        """Advance every rank by an op if possible; return whether any rank advanced."""
         return sum(self._advance(rank) for rank in range(self._schedule.num_ranks)) > 0
 
     def _advance(self, rank: int) -> bool:
@@ -124,7 +124,7 @@ class _Machine:
         return True
 
     def _sends(self, rank: int, op: Op) -> Iterator[Send]:
-        """Make the messages of `op`; yield the Sends of messages that leave the rank, and place their Recvs."""
+        """Make the messages of `op`; yield the Sends to other ranks, and place their Recvs."""
         for part in computes(op):
             message = gives(part)
             if message is None or not 0 <= message.receiver < self._schedule.num_stages:

@@ -3,13 +3,12 @@
     rank 0  0F0 0B0  ->  0UNSHARD 0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD
     rank 1  1F0 1B0  ->  1UNSHARD 1RECV_F0 1F0 1B0 1SEND_B0 1REDUCE_GRAD 1RESHARD
 
-The order of messages: `lowering.insertion` counts on one communicator per direction, as our executor has them. PyTorch
-has one for both, and there the k-th post of one side must meet the k-th of the other. So the ranks take turns, an op
-at a turn, and a message's Send and Recv are put down at the same moment: one order of all messages, which every list
-follows.
+The order of messages: `lowering.insertion` needs one communicator per direction, as in our executor. PyTorch has one
+for both directions, where the k-th post of one side must meet the k-th of the other. So the ranks take turns, with an
+op per turn, and a message's Send and Recv are inserted in the same turn: all lists follow one order of all messages.
 
-Sharded weights (FSDP) are gathered before their stage computes and dropped when other stages come first; for whole
-weights UNSHARD and RESHARD are nothing to do. Gradients are divided by the number of micro-batches at REDUCE_GRAD
+Sharded weights (FSDP) are gathered before their stage computes and dropped when other stages come first; whole
+weights need neither UNSHARD nor RESHARD. Gradients are divided by the number of micro-batches at REDUCE_GRAD
 alone: without one they come out too large by that factor.
 
 The places are the same as in `_add_unshard_reshard`, `_add_reduce_grad` and `_add_send_recv` of PyTorch 2.13. Files of
@@ -45,7 +44,7 @@ MAX_GATHERED = 3
 
 
 def lower_for_torch(schedule: Schedule) -> Schedule:
-    """Return `schedule` with all ops that PyTorch's runtime needs; lists with messages only get the missing ops.
+    """Return `schedule` with all ops of PyTorch's runtime; lists with messages keep them.
 
     Raises:
         ScheduleError: The lists cannot finish.
@@ -95,7 +94,7 @@ def _reduced(row: Sequence[Op]) -> list[Op]:
 
 
 def _backwards(op: Op) -> list[int]:
-    """Return the stages whose weight gradients `op` adds to, or whose input gradient it sends."""
+    """Return the stages of the weight gradients that `op` adds to, or of the input gradient that it sends."""
     if isinstance(op, Send) and op.message.payload is Payload.GRADIENT:
         return [op.message.stage]
     return [part.stage for part in computes(op) if part.phase in ENDS_MICROBATCH]
@@ -104,8 +103,8 @@ def _backwards(op: Op) -> list[int]:
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     """Return `rows` with a Send after each maker of a message, and its Recv at the current end of the receiver's list.
 
-    PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas, unless
-    the replicas come to their Reduces in different orders: then each takes its own, and the checker finds the deadlock.
+    PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas. If
+    replicas have their Reduces in different orders, each takes its own turn, and the checker finds the deadlock.
     """
     route, replicas = schedule.routes(), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]
@@ -137,7 +136,7 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
 
 
 def _replicas(schedule: Schedule) -> dict[Op, list[int]]:
-    """Return the ranks of each Reduce that `schedule` itself has; PyTorch's own do not meet inside the pipeline."""
+    """Return the ranks of each Reduce of `schedule` itself; inserted ones do not meet in the pipeline."""
     ranks_of: defaultdict[Op, list[int]] = defaultdict(list)
     for rank, row in enumerate(schedule.ops):
         for op in dict.fromkeys(op for op in row if isinstance(op, Reduce)):

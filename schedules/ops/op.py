@@ -1,7 +1,7 @@
 """The ops: the instructions for a rank of a pipeline.
 
-An op list is data. Nothing here computes, sends or waits; the checker, the simulator and the executor
-each give these few words a meaning of their own.
+An op list is data. Nothing here computes, sends or waits. The checker, the simulator and the executor each interpret
+these words in their own way.
 
 The letters follow ``torch.distributed.pipelining``: F forward, B full backward, I backward for inputs,
 W backward for weights. (The zero-bubble paper, arXiv:2401.10241, writes B for our I.) R is recompute.
@@ -32,7 +32,7 @@ class Payload(StrEnum):
 
 
 class Message(NamedTuple):
-    """The one tensor that `stage` hands on for `microbatch`.
+    """The tensor that `stage` sends to its neighbour for `microbatch`.
 
     An activation goes to ``stage + 1``, a gradient to ``stage - 1``. A tuple, as it is used as a key.
     """
@@ -43,12 +43,12 @@ class Message(NamedTuple):
 
     @property
     def receiver(self) -> int:
-        """The stage that this message is for."""
+        """The stage that receives this message."""
         return self.stage + 1 if self.payload is Payload.ACTIVATION else self.stage - 1
 
     @property
     def origin(self) -> int:
-        """The stage whose output this message carries, or the gradient of whose output; both have the same size."""
+        """The stage whose output, or gradient of the output, this message carries; both have the same size."""
         return self.stage if self.payload is Payload.ACTIVATION else self.stage - 1
 
 
@@ -59,7 +59,7 @@ class Compute:
     Attributes:
         version: Number of optimizer steps of the weights that this op reads, counted from the start
             of the schedule.
-        lookahead: Above 0: read weights predicted this many steps ahead of `version`.
+        lookahead: If above 0, the op reads weights predicted this number of steps ahead of `version`.
     """
 
     phase: Phase
@@ -142,7 +142,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class Unshard:
-    """Gather the sharded weights of `stage` (PyTorch's FSDP); nothing to do for whole weights."""
+    """Gather the sharded weights of `stage` (PyTorch's FSDP); whole weights need nothing."""
 
     stage: int
 
@@ -152,7 +152,7 @@ class Unshard:
 
 @dataclass(frozen=True, slots=True)
 class Reshard:
-    """Drop the gathered weights of `stage` again (PyTorch's FSDP); nothing to do for whole weights."""
+    """Drop the gathered weights of `stage` again (PyTorch's FSDP); whole weights need nothing."""
 
     stage: int
 
@@ -161,19 +161,19 @@ class Reshard:
 
 
 ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
-"""The phases whose end is the end of a micro-batch on its stage: its gradient is in, its activations are free."""
+"""The phases that end a micro-batch on its stage: afterwards its gradient is added and its activations are free."""
 
 WorkOp: TypeAlias = Compute | Overlap | Step | Average
 """Ops that keep a device busy, for the seconds in the costs."""
 
 PostOp: TypeAlias = Send | Recv | Reduce
-"""Ops that only post: the rank continues with the next op at once, and the posted action happens beside that."""
+"""Ops that only post: the rank continues with its next op at once, beside the posted transfer."""
 
 StageOp: TypeAlias = Reduce | Step | Average | Unshard | Reshard
 """Ops on all weights or gradients of a stage, for no micro-batch."""
 
 Op: TypeAlias = WorkOp | PostOp | StageOp
-"""Closed on purpose: a new kind of op must be given a meaning in every reader."""
+"""A closed union on purpose: every reader must give a new kind of op a meaning."""
 
 
 def forward(stage: int, microbatch: int, version: int = 0) -> Compute:

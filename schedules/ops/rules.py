@@ -1,4 +1,4 @@
-"""The rules of ops: their computations, messages and stages, stated once for all floors."""
+"""The rules of ops, for all readers: their computations, messages and stages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pipesched.schedules.ops.op import (
 
 
 def computes(op: Op) -> tuple[Compute, ...]:
-    """Return the computations inside `op`: one, two for an Overlap, none for all else."""
+    """Return the computations inside `op`: one, two in an Overlap, or none in any other op."""
     if isinstance(op, Compute):
         return (op,)
     if isinstance(op, Overlap):
@@ -47,7 +47,7 @@ def in_flight_change(part: Compute) -> int:
 
 
 def occupies_device(op: Op) -> bool:
-    """Return whether `op` keeps its device busy; other ops only post, and run beside the device's work."""
+    """Return whether `op` keeps its device busy; other ops only post."""
     if isinstance(op, PostOp):
         return False
     if isinstance(op, (WorkOp, Unshard, Reshard)):
@@ -56,7 +56,7 @@ def occupies_device(op: Op) -> bool:
 
 
 def stages_of_op(op: Op) -> tuple[int, ...]:
-    """Return the stages that `op` works on: one, two for an Overlap, none for a message, which is between two."""
+    """Return the stages that `op` works on: one, two for an Overlap, or none for a message."""
     if isinstance(op, Overlap):
         return op.first.stage, op.second.stage
     if isinstance(op, (Compute, StageOp)):
@@ -67,7 +67,7 @@ def stages_of_op(op: Op) -> tuple[int, ...]:
 
 
 def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Send | Recv], Send | Recv]) -> Op:
-    """Return `op` with each computation in it, or the message that it posts, replaced by the result of a function."""
+    """Return `op` with each of its computations, or the message that it posts, replaced by the result of a function."""
     match op:
         case Compute():
             return compute(op)
@@ -96,9 +96,9 @@ def gives(op: Compute) -> Message | None:
 
 
 def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
-    """Return the messages that must be there before `op` may start; its own stage's come first.
+    """Return the messages that `op` needs before it starts; the message of its own stage comes first.
 
-    A message of the op's own stage never travels: it puts F before R, B and I, and I before W.
+    A message of the op's own stage is never sent: it orders F before R, B and I, and I before W.
     """
     match op.phase:
         case Phase.FORWARD:
@@ -117,9 +117,9 @@ def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
 
 
 def needs_from_others(op: Compute, num_stages: int) -> tuple[Message, ...]:
-    """Return the message that `op` needs of another stage: the activation from before, or the gradient from behind.
+    """Return the message that `op` needs from a neighbour: the previous stage's activation, or the next one's gradient.
 
-    There is one such message at most.
+    The result has one message at most.
     """
     messages = needs(op, num_stages)
     return messages if op.phase is Phase.FORWARD else messages[1:]
@@ -135,8 +135,8 @@ def moved(op: Op, microbatches: int, steps: Callable[[int], int]) -> Op:
 
     Args:
         op: The op.
-        microbatches: Micro-batches before.
-        steps: Returns the Steps of a stage before.
+        microbatches: Number of micro-batches before.
+        steps: A function from a stage to its Steps before.
     """
 
     def compute(part: Compute) -> Compute:

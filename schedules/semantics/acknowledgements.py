@@ -1,9 +1,9 @@
-"""Acknowledgements: which of a rank's messages must have been used, given one that it received.
+"""Acknowledgements: a message that a rank receives proves that some of its own messages have been used.
 
     peer's list    R<me  1F0      R<me  S>me  1F1      S>me
                    m0    uses m0  m1    1     uses m1  2
 
-When its first message comes to the rank, one of the rank's own is used; when the second comes, two are.
+The peer's first message proves that one message of the rank has been used, and the second proves it for two.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pipesched.schedules.semantics.meetings import Meetings
 
 @final
 class Acknowledgements:
-    """A peer's messages to a rank, in order, each with how many of the rank's messages the peer has used by then.
+    """A peer's messages to a rank, in order, each with the number of the rank's messages that the peer has used.
 
-    Gloo does not report whether a message has left. But an answer proves that the used messages have left, so their
-    tensors can be freed long before the end of the list.
+    Gloo does not report the end of a Send. But an answer proves that the used messages were sent, so their tensors
+    can be freed long before the end of the list.
 
     Args:
         ops: The peer's lowered list.
         peer: Rank of the peer.
         me: The rank.
         num_stages: Number of stages of the whole pipeline.
-        is_held: Whether the list is in memory: it is worked through once, any other on every reading.
+        is_held: Whether the list is in memory and is read once; a generated list is read for every iteration.
     """
 
     def __init__(self, ops: Iterable[Op], peer: int, me: int, num_stages: int, *, is_held: bool = False) -> None:

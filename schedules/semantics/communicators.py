@@ -1,8 +1,8 @@
-"""Communicators: which posted Sends and Recvs wait for which, as backends queue them.
+"""Communicators: the queues of posted Sends and Recvs, by backend.
 
-A rank posts its Sends and Recvs and continues. Posts wait in *streams*, each in order: only the first of a
-stream is under way. The k-th Send of a channel (a directed pair of ranks) and its k-th Recv belong together; they
-are over when both are under way. Backends differ in the posts that share a stream:
+A rank posts its Sends and Recvs and continues. Posts wait in *streams*: only the first post of a stream is under way.
+The k-th Send of a channel (a directed pair of ranks) and its k-th Recv belong together; they are over when both are
+under way. Backends differ in the posts that share a stream:
 
     BUFFERED   Recvs of a channel; Sends wait for nothing and nobody
     CHANNEL    Sends of a channel, Recvs of a channel                   0: S>1 | R<1 | S>2
@@ -30,7 +30,7 @@ ListPosition: TypeAlias = tuple[int, int]
 
 
 class Communication(StrEnum):
-    """Which Sends and Recvs wait for one another."""
+    """The Sends and Recvs that share a stream."""
 
     BUFFERED = "buffered"
     CHANNEL = "channel"
@@ -41,17 +41,17 @@ class Communication(StrEnum):
 
     @property
     def orders_reductions(self) -> bool:
-        """Whether a rank's reductions of all stages go one after the other."""
+        """Whether a rank's reductions of all stages run one after the other."""
         return self not in (Communication.BUFFERED, Communication.CHANNEL)
 
 
 @dataclass(slots=True, eq=False)
 class PostBatch:
-    """Sends and Recvs that start and end together; nearly always one.
+    """Sends and Recvs that start and end together; nearly always a single one.
 
     Attributes:
         start: Position of the first in the rank's list.
-        stream: The stream that it waits in, or None if it need not wait.
+        stream: The stream that it waits in, or None without a wait.
         num_open: Number of posts that have not met their counterpart.
     """
 
@@ -63,21 +63,21 @@ class PostBatch:
 
 
 class Streams:
-    """All that every rank has posted."""
+    """The posted Sends and Recvs of all ranks."""
 
     def __init__(self, communication: Communication) -> None:
         self.communication = communication
         self.num_unsent: Counter[int] = Counter()
-        """How many Sends of each rank are not over; a rank's list ends when they are."""
+        """Unfinished Sends of each rank; a rank's list ends after all of them."""
         self.crossed: set[ListPosition] = set()
-        """What has met a counterpart that names another message."""
+        """Places of posts that met a counterpart with another message."""
         self._streams: defaultdict[tuple[int, ...], deque[PostBatch]] = defaultdict(deque)
         self._meetings = Meetings()
         self._under_way: dict[MeetingKey, tuple[PostBatch, int]] = {}
-        """What has not met its counterpart."""
+        """Started posts without a counterpart so far."""
 
     def post(self, rank: int, start: int, ops: Sequence[Send | Recv]) -> list[PostBatch]:
-        """Post the ops of `rank` from `start` on, as one batch; return all batches, of any rank, that are over now."""
+        """Post the ops of `rank` from `start` on, as one batch; return the batches of all ranks that are over now."""
         is_send = isinstance(ops[0], Send)
         if is_send and self.communication is Communication.BUFFERED:
             return self._start(PostBatch(rank, start, ops, None, len(ops)))
@@ -88,7 +88,7 @@ class Streams:
         return self._start(batch) if len(stream) == 1 else []
 
     def held_by(self) -> dict[ListPosition, ListPosition]:
-        """Return, for each post that is not over, the post of its stream that must meet its counterpart first."""
+        """Return, for each unfinished post, the post of its stream that must meet its counterpart first."""
         blockers: dict[ListPosition, ListPosition] = {}
         lonely = {(batch.rank, batch.start + offset) for batch, offset in self._under_way.values()}
         for stream in self._streams.values():
@@ -113,7 +113,7 @@ class Streams:
                 assert_never(self.communication)
 
     def _start(self, first: PostBatch) -> list[PostBatch]:
-        """Put a batch under way, and the batches behind all batches that are over with that."""
+        """Start a batch, and then the batches behind each finished one; return the finished batches."""
         over: list[PostBatch] = []
         starting = [first]
         while starting:

@@ -1,7 +1,7 @@
 """Explain a deadlock: the chain of waiting ops, up to a circle or a missing op.
 
-A blocked op waits for another blocked op, or for a missing one. So following one reason
-after another from any rank comes to a circle, or to a gap:
+A blocked op waits for another blocked op, or for a missing one. So the chain of reasons from any rank ends in a
+circle or at a missing op:
 
     0B0 of rank 0 --needs--> 1B0 of rank 1 --comes after--> 1F1 --needs--> 0F1 of rank 0 --comes after--> 0B0
     1F0 of rank 1 --needs--> 1RECV_F0 --meets--> 0SEND_F0 of rank 0, which is missing
@@ -40,7 +40,7 @@ from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 from pipesched.schedules.semantics.progress import Progress, batch_at, progress
 
 _MOST_STEPS = 7
-"""More than these are not all written out in the text of a deadlock."""
+"""Most links that the text of a deadlock shows in full."""
 
 
 class Why(StrEnum):
@@ -62,7 +62,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaitingOp:
-    """An op that is not over, and how it waits for the next one."""
+    """An unfinished op, and the reason why it waits for the next one."""
 
     rank: int
     index: int
@@ -72,11 +72,11 @@ class WaitingOp:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """An op that the lists lack, where a chain of waits ends.
+    """The missing op at the end of a chain of waits.
 
     Attributes:
-        rank: The rank whose list lacks it, or None if any rank would do.
-        op: The op, as it would stand in the lists.
+        rank: The rank whose list lacks it, or None for any rank.
+        op: The text of the op.
         text: The actual state of the lists.
     """
 
@@ -93,9 +93,9 @@ class Deadlock:
     """One reason why ranks are blocked.
 
     Attributes:
-        links: Each waits for the next one; the last for the first, or for the missing op.
+        links: Ops that each wait for the next one; the last waits for the first, or for the missing op.
         missing: The missing op at the end of the chain, or None for a circle.
-        others: Ranks that have no part in it, but wait for it in the end.
+        others: Ranks outside of the chain that wait for it.
     """
 
     links: tuple[WaitingOp, ...]
@@ -154,7 +154,7 @@ def _links(schedule: Schedule, path: _Path) -> tuple[WaitingOp, ...]:
 
 
 def _tail(schedule: Schedule, path: _Path) -> _Path:
-    """Return the end of a chain, from the last computation or Reduce in it; none: from where a Send waits."""
+    """Return the end of a chain, from its last computation or Reduce, or without one from its waiting Send."""
     places = list(path)
     stands = [
         at
@@ -166,7 +166,7 @@ def _tail(schedule: Schedule, path: _Path) -> _Path:
 
 
 def _turned(path: _Path, start: ListPosition) -> _Path:
-    """Return the circle through `start`, from its first place that waits for something else than its turn."""
+    """Return the circle through `start`, from its first place that waits for another reason than `AFTER`."""
     places = list(path)
     circle = places[places.index(start) :]
     first = min(place for place in circle if path[place] in (Why.NEEDS, Why.MEETS, Why.REPLICAS))
@@ -175,7 +175,7 @@ def _turned(path: _Path, start: ListPosition) -> _Path:
 
 
 class _Reasons:
-    """Finds the reason why an op is not over; one reason, though there may be more."""
+    """Finds one reason why an op is not over."""
 
     def __init__(self, schedule: Schedule, outcome: Progress, communication: Communication) -> None:
         self._ops, self._num_stages = schedule.ops, schedule.num_stages
@@ -232,7 +232,7 @@ class _Reasons:
         return next((rank, i) for i, op in enumerate(self._ops[rank]) if (rank, i) in self._held_by and is_it(op))
 
     def _post(self, place: ListPosition, op: Send | Recv) -> tuple[Why, ListPosition | Missing]:
-        """Return the reason why a posted Send or Recv has not finished, or did not deliver its message."""
+        """Return the reason why a posted Send or Recv is unfinished, or did not deliver its message."""
         rank, index = place
         holder = self._held_by.get(place, place)
         if holder != place:

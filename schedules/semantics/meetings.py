@@ -1,4 +1,4 @@
-"""Meetings of posts: the one definition of which posts of different ranks belong together.
+"""Meetings of posts: the only definition of the posts of different ranks that belong together.
 
     rank 0   S>1   S>1   R<1          the k-th Send of a channel, a directed pair of ranks, meets its k-th Recv
               │     │     │
@@ -8,8 +8,8 @@
                 │         │           reduces it
     rank 2   0REDUCE   0REDUCE
 
-For ranks that take turns `Meetings` numbers the posts as they come; whole lists are laid side by side, which is quicker
-(`transfers`). The caller decides when a meeting can start, and when it is over.
+`Meetings` numbers the posts of ranks that take turns. `transfers` pairs the posts of whole lists, which is faster.
+The caller decides the start and the end of a meeting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 from pipesched.schedules.ops import Message, Op, PostOp, Recv, Reduce, Send
 
 Channel: TypeAlias = tuple[int, int]
-"""(rank that sends, rank that receives)."""
+"""(sending rank, receiving rank)."""
 
 MeetingKey: TypeAlias = tuple[Channel | int, int]
 """The channel, or the stage that is reduced, and k from 0."""
@@ -35,7 +35,7 @@ def channel_of(rank: int, op: Send | Recv) -> Channel:
 
 @final
 class Meetings:
-    """Finds posts that meet, given the posts of each rank in list order; ranks may take turns in any way."""
+    """Finds posts that meet, given the posts of each rank in list order; the ranks may take turns in any order."""
 
     def __init__(self) -> None:
         self._sends: defaultdict[Channel, count[int]] = defaultdict(count)
@@ -45,7 +45,7 @@ class Meetings:
     def come(self, rank: int, op: PostOp) -> MeetingKey:
         """Return the key of the next post of `rank`: posts with equal keys meet.
 
-        `send` and `recv` return the same for a known kind of post, and are quicker.
+        For a known kind of post, `send` and `recv` return the same and are faster.
         """
         if isinstance(op, Reduce):
             return op.stage, next(self._reduces[rank, op.stage])
@@ -62,13 +62,13 @@ class Meetings:
         return channel, next(self._recvs[channel])
 
     def clear(self) -> None:
-        """Reset: the next posts are the first."""
+        """Forget all posts."""
         for numbers in (self._sends, self._recvs, self._reduces):
             numbers.clear()
 
 
 class RankOp(Protocol):
-    """An op of a rank: a Span of a run, or one of the lists (`listed`)."""
+    """An op of a rank: a Span of a run, or an op in a list (`listed`)."""
 
     @property
     def rank(self) -> int:
@@ -101,10 +101,11 @@ def transfers(ops: Iterable[RankOpT]) -> list[tuple[Message, RankOpT, RankOpT]]:
     """Pair the Sends and Recvs that meet.
 
     Args:
-        ops: Ops of each rank in list order; others than Sends and Recvs do not count.
+        ops: Ops of each rank in list order; only Sends and Recvs count.
 
     Returns:
-        The message, the Send and the Recv of each transfer, channel by channel; nothing of a post that meets none.
+        The message, the Send and the Recv of each transfer, channel by channel; posts without a counterpart are left
+        out.
     """
     sends = defaultdict[Channel, list[RankOpT]](list)
     recvs = defaultdict[Channel, list[tuple[Message, RankOpT]]](list)

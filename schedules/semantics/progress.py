@@ -1,15 +1,15 @@
-"""Progress: work through the op lists without any times, as far as they go.
+"""Progress: run through the op lists without times, up to their ends or up to a deadlock.
 
     rank 0   F0 S>1 R<1 F1 S>1 R<1 B0        stands still at B0, which needs the gradient that 1B0 makes
                  ↓       ↙          ↖
     rank 1      R<0 R<0      F0 B0 S>0       continues as soon as a message is there; its Send lets B0 run
 
-Every rank works down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
-continue; a message is there when its Send and its Recv are over (see `communicators`). Reduce posts too, and
-the stage's next Step waits until all its replicas have come to it (`reductions`); the end of a list waits for the
-rank's Sends and Reduces. In lists without communication a message is there as soon as it is made.
+Every rank runs its list in order. A Compute waits for the messages that it needs. Send and Recv post and continue; a
+message is there when both are over (see `communicators`). Reduce also posts, and the stage's next Step waits until
+all replicas have posted theirs (`reductions`). The end of a list waits for the rank's Sends and Reduces. In lists
+without communication, a message is there once it is made.
 
-No op that runs can keep another one from running, so all orders come equally far: one of them is enough.
+An op that runs never blocks another one, so all orders of the ranks reach the same ops: one order is enough.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from pipesched.schedules.semantics.reductions import OpenReductions
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Where a rank stands still.
+    """The op at which a rank is blocked.
 
     Attributes:
-        index: Place of `op` in the rank's list; the list's length where all ops have run, but not all Sends and
-            Reduces are over.
+        index: Place of `op` in the rank's list, or the length of the list if only Sends and Reduces are unfinished.
         op: None at the end of the list.
-        waits_for: The message that it waits for; None for other replicas at a Step, and at the end.
+        waits_for: The message that it waits for, or None if it waits for replicas, or at the end of the list.
     """
 
     rank: int
@@ -62,10 +61,10 @@ class Progress:
 
     Attributes:
         order: (rank, index) of every op that ran, each after all that it depends on.
-        reached: Ops that ran, for each rank.
-        blocked: One entry for every rank that never finishes; empty when all do.
-        held_by: For each Send, Recv and Reduce that was posted but has not finished: the op of its stream, often
-            itself, that must meet its counterparts first.
+        reached: Number of ops that ran, for each rank.
+        blocked: One entry for every rank that never finishes.
+        held_by: For each posted and unfinished Send, Recv and Reduce, the op of its stream (often itself) that must
+            meet its counterparts first.
     """
 
     order: tuple[ListPosition, ...]
@@ -75,14 +74,14 @@ class Progress:
 
 
 def progress(schedule: Schedule, communication: Communication = Communication.CHANNEL) -> Progress:
-    """Work the lists through as far as they go; linear in the number of ops.
+    """Run through the lists up to their ends or up to a deadlock, in time linear in the number of ops.
 
     Args:
         schedule: The schedule, with or without communication.
-        communication: Which posts wait for which.
+        communication: The posts that share a stream.
 
     Returns:
-        The ops that ran, in an order that every run could have, and the place where each unfinished rank is blocked.
+        The ops that ran, in a possible order, and the place where each unfinished rank is blocked.
     """
     return _Machine(schedule, communication).run()
 
@@ -160,7 +159,7 @@ class _Machine:
         return None
 
     def _post(self, rank: int) -> None:
-        """Post the next Send or Recv, with its neighbours where the communication batches them."""
+        """Post the next Send or Recv, with its neighbours if the communication batches them."""
         start, row = self._next[rank], self._schedule.ops[rank]
         ops = batch_at(row, start, self._streams.communication)
         self._order += [(rank, index) for index in range(start, start + len(ops))]

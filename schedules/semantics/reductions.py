@@ -1,8 +1,8 @@
 """Open reductions: the k-th Reduce of a stage on one rank meets the k-th on every other replica.
 
 A rank posts a Reduce and continues; the next Step of the stage waits until it is over. The k-th Reduces of a stage on
-its replicas belong together, and are over when all of them are posted. Each stage has a communicator of its own;
-where a device works through all collectives in the order in which they were posted, there is one condition more:
+its replicas are over when all of them are posted. Each stage has its own communicator. If a device runs all
+collectives in the order of their posts, they also wait for one another:
 
     apart     rank 0  0REDUCE 1REDUCE 0STEP 1STEP        both are over when they are posted
               rank 1  1REDUCE 0REDUCE 0STEP 1STEP
@@ -30,11 +30,11 @@ class _OpenReduction:
 
 
 class OpenReductions:
-    """All that every rank has posted, and is not over.
+    """The unfinished Reduces of all ranks.
 
     Args:
         replicas: The ranks that reduce each stage.
-        are_ordered: Whether a rank's reductions go one after the other.
+        are_ordered: Whether a rank's reductions run one after the other.
     """
 
     def __init__(self, replicas: Mapping[int, Collection[int]], *, are_ordered: bool) -> None:
@@ -67,7 +67,7 @@ class OpenReductions:
         return any(stage is None or reduction.stage == stage for reduction in self._open[rank])
 
     def held_by(self) -> dict[ListPosition, ListPosition]:
-        """Return, for each Reduce that is not over, the one of its rank that must be over first: often itself."""
+        """Return, for each unfinished Reduce, the Reduce of its rank that must finish first, often itself."""
         blockers: dict[ListPosition, ListPosition] = {}
         for rank, reductions in self._open.items():
             for waiting in reductions:

@@ -1,14 +1,14 @@
 """Delay every Reduce until just before its Step, in any schedule with replicas.
 
-One of two ranks that both hold the same two stages; every Reduce takes as long as B:
+Two ranks hold the same two stages; one of them is shown. A Reduce takes the time of B:
 
     as soon as they are there   F0 F1 B1 B0 .. Step Step
                                          R1 R0
     late                        F0 F1 B1 B0 .. Step .. Step
                                             R1      R0
 
-A Reduce only posts, and the stage's next Step waits for the sum: so the ops between Reduce and Step hide it. No op
-hides a delayed Reduce, as if gradients were summed after the whole backward.
+A Reduce only posts, and the stage's next Step waits for the sum, so the ops between Reduce and Step hide the
+reduction. No op hides a delayed Reduce, as if gradients were summed after the whole backward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipesched.schedules.ops import Op, Reduce, Step
 def delay_reduces(schedule: Schedule) -> Schedule:
     """Return `schedule`, lowered or not, with every Reduce right before the next Step of its stage.
 
-    Reduces without a later Step come at the end.
+    Reduces without a later Step come at the end of the op list.
     """
     return replace(schedule, lists=schedule.changed(_late))
 

@@ -1,4 +1,4 @@
-"""Cells that a transform inserts into columns: held lists are changed without making ops."""
+"""Insertion of cells into columns, so that transforms change lists in memory without making ops."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def with_cells(
     Args:
         columns: n cells of R ranks.
         num_added: Number of new cells of each rank.
-        places: k indices, ascending: the cell of `columns` that each comes before; n, or the first cell of the next
-            rank, behind a rank's last.
-        cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; of the latter two, columns
-            that `columns` lacks do not count.
+        places: k ascending indices of the cells of `columns` that they come before. A cell at the end of a rank's
+            list has the index of the next rank's first cell, or n.
+        cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; the latter two are
+            ignored if `columns` lacks them.
     """
     begins = columns.begins + np.cumsum([0, *num_added], dtype=np.int32)
     at = np.asarray(places, np.int64)

@@ -1,4 +1,4 @@
-"""Longer runs of a schedule without a flush, from which the steady state is measured.
+"""Longer runs of a schedule without a flush, to measure its steady state.
 
 A schedule of the catalogue is built again with more micro-batches. Any other list is extended: each rank's list
 contains a block that repeats with higher micro-batch numbers, and this block is repeated more often. PipeDream on
@@ -26,7 +26,7 @@ from pipesched.schedules.transforms.replication import replicate
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 _MOST_PERIODS = 32
-"""Periods that are tried: 1, 2, 3, .. times the micro-batches of a step."""
+"""Number of tried periods: 1, 2, 3, .. times the micro-batches of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Continuation:
 
     Attributes:
         longer: Makes a run at least the given number of times as long.
-        period: Micro-batches after which its lists repeat, or None for the micro-batches of a step.
+        period: Micro-batches from one repeated block to the next, or None for the micro-batches of a step.
     """
 
     longer: Callable[[int], Schedule]
@@ -43,7 +43,7 @@ class Continuation:
 
 
 def runs_without_flush(schedule: Schedule) -> bool:
-    """Whether a stage steps while micro-batches are between its forward and its backward, or the traits state it."""
+    """Whether a stage steps between the forward and the backward of some micro-batch, or the traits state it."""
     if schedule.traits.is_asynchronous or not schedule.is_held:
         return schedule.traits.is_asynchronous
     if schedule.columns.counts[op_cells.STEP] <= sum(len(schedule.stages_on(r)) for r in range(schedule.num_ranks)):
@@ -65,7 +65,7 @@ def continuation(schedule: Schedule) -> Continuation:
     """Return the continuation of a run without a flush.
 
     Raises:
-        ScheduleError: Its lists do not repeat, or in several ways.
+        ScheduleError: The lists do not repeat, or repeat in several ways.
     """
     if _is_built(schedule):
         return Continuation(partial(_built, schedule))
@@ -74,7 +74,7 @@ def continuation(schedule: Schedule) -> Continuation:
 
 
 def _is_built(schedule: Schedule) -> bool:
-    """Whether the catalogue builds these very lists."""
+    """Whether the catalogue builds exactly these lists."""
     entry = lookup(schedule.origin) if schedule.origin else None
     if entry is None or entry.build_generated is None:
         return False
@@ -105,7 +105,7 @@ class _Part:
         period: Micro-batches from a block to the next.
         begin: Index of the first op of the first block.
         length: Ops of a block.
-        steps: Versions of each stage from a block to the next.
+        steps: New versions of each stage from a block to the next.
     """
 
     period: int
@@ -126,7 +126,7 @@ class _Part:
         return moved(op, blocks * self.period, lambda stage: blocks * self.steps[stage])
 
     def repeats(self, row: Sequence[Op], place: int) -> bool:
-        """Whether the op at an index of `row` comes again a block later."""
+        """Whether the op at an index of `row` is repeated a block later."""
         later = place + self.length
         return later < len(row) and self.moved(row[place]) == row[later]
 
@@ -142,10 +142,10 @@ def _continued(schedule: Schedule, parts: Sequence[_Part], times: int) -> Schedu
 
 
 def _repeating_parts(schedule: Schedule) -> list[_Part]:
-    """Return the part of each rank's list that repeats, in the shortest period.
+    """Return the repeating part of each rank's list, for the shortest period.
 
     Raises:
-        ScheduleError: No part repeats, or a rank has several.
+        ScheduleError: No part repeats, or several parts of a rank do.
     """
     try:
         step = microbatches_per_step(schedule)
@@ -184,7 +184,7 @@ def _phases(ops: Sequence[Op] | Iterator[Op]) -> Counter[tuple[Phase, int]]:
 
 
 def _parts_of(row: Sequence[Op], period: int) -> list[_Part]:
-    """Return the parts of a rank's list in which all its phases repeat with `period` more micro-batches."""
+    """Return the parts of a rank's list that repeat all its phases, `period` micro-batches later."""
     place_of = {_parts_key(op, 0): place for place, op in enumerate(row) if computes(op)}
     has_versions = any(part.version for op in row for part in computes(op))
     wanted, parts, place = _phases(iter(row)).keys(), list[_Part](), 0

@@ -6,13 +6,13 @@
     rank 1  .. F0 F1 R0 .. B0 F2 R1 B1 R2 .. B2 ..
     rank 2  .. .. F0 R0 B0 F1 R1 B1 F2 R2 B2 .. ..
 
-F then keeps only the stage's input, and R rebuilds the rest: a rank holds one micro-batch in full, and of the others
-in flight their inputs. R needs no gradient, so it runs while the gradient is on its way: a batch takes
-(m + p - 1)(t_f + t_b) + m t_f, less than the (m + p - 1)(2 t_f + t_b) of a backward that recomputes.
+F then keeps only the stage's input, and R rebuilds the other activations. A rank holds one micro-batch in full, and
+the inputs of the others in flight. R needs no gradient, so it runs before the gradient arrives. A batch takes (m + p
+- 1)(t_f + t_b) + m t_f. With recomputation inside B, it would take (m + p - 1)(2 t_f + t_b).
 
-R reads the weights that its backward reads. If these are the weights of F, it rebuilds the output of F. If they are not
-(newer weights in the backward, or other predictions) the activations become the activations of the backward's weights,
-and F's remain in its sent messages: so R never needs a version that no other op reads, and a prediction can be made
+R reads the weights of its backward. If these are the weights of F, it rebuilds the output of F. Otherwise (newer
+weights in the backward, or other predictions) it makes the activations of the backward's weights, and only the sent
+messages come from the weights of F. So R never needs a version that no other op reads, and a prediction can be made
 again.
 """
 
@@ -30,21 +30,20 @@ from pipesched.schedules.ops import Op, Phase, computes
 from pipesched.schedules.transforms.inserted_cells import with_cells
 
 _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
-"""The phases that read the activations that R rebuilds."""
+"""The phases that read the rebuilt activations."""
 
 
 def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Schedule:
     """Return `schedule`, lowered or not, with an R before the B or I of every micro-batch that has none yet.
 
-    It comes as late as it can, right before the op that contains the backward: behind the Recv, which waits for
-    nothing.
+    R comes right before the op that contains the backward, and behind the Recv, which waits for nothing.
 
     Args:
-        schedule: The schedule, whose name gets a ``+R``.
+        schedule: The schedule; the name of the result has a ``+R``.
         stages: The stages that recompute, or None for all.
 
     Raises:
-        ScheduleError: The stage does not exist.
+        ScheduleError: A stage does not exist.
     """
     chosen = set(range(schedule.num_stages) if stages is None else stages)
     strange = sorted(chosen - set(range(schedule.num_stages)))
@@ -73,7 +72,7 @@ def _with_all(columns: OpColumns, stages: Collection[int]) -> OpColumns:
 
 
 def _recomputed(ops: Iterable[Op], stages: Collection[int]) -> Iterator[Op]:
-    """Yield `ops`, and before each backward of `stages` the R that it lacks."""
+    """Yield `ops`, with the missing R before each backward of `stages`."""
     rebuilt: set[tuple[int, int]] = set()
     for op in ops:
         for part in computes(op):

@@ -1,4 +1,4 @@
-"""A transform of any schedule to data parallelism of width w: w copies of the pipeline side by side.
+"""Data parallelism over any schedule: w copies of the pipeline side by side.
 
 1F1B with p = 2 ranks and m = 2 micro-batches each, twice:
 
@@ -9,8 +9,8 @@
 
 Rank r of copy j is rank j p + r. Every batch has w m micro-batches; copy j gets micro-batches j m to (j + 1) m - 1.
 Before each Step of a stage, right after the last backward of that Step, the copies of the stage sum their gradients
-(Reduce), so that they stay equal. One step of w copies equals one step of the original schedule with micro-batches w
-times as large. A stage that already has replicas is reduced over the replicas of all copies.
+(Reduce), so that they stay equal. A step of w copies equals a step of the original schedule with w times larger
+micro-batches. A stage that already has replicas is reduced over the replicas of all copies.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pipesched.schedules.transforms.inserted_cells import with_cells
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 MAX_REPLICATED_RANKS = MAX_DEVICES
-"""The most ranks of all copies together, equal to the most devices of a cluster."""
+"""Most ranks of all copies together: the most devices of a cluster."""
 
 _ENDS = frozenset(map(cell_code, ENDS_MICROBATCH))
 _READ = {
     *range(op_cells.SEND_F, op_cells.STEP + 1), *_ENDS, *(code + op_cells.OVERLAPPED for code in _ENDS),
 }  # fmt: skip
-"""Codes that say where Reduces go."""
+"""Codes of the cells that decide the places of Reduces."""
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:
@@ -49,7 +49,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
 
     Args:
         schedule: The schedule of one copy; its name gets an ``x`` and the width.
-        width: Copies, each on devices of its own and with as many micro-batches as `schedule` has.
+        width: Number of copies, each on its own devices and with the micro-batches of a whole `schedule`.
 
     Raises:
         ScheduleError: The width is below 1 or gives more than `MAX_REPLICATED_RANKS` ranks, or the schedule averages
@@ -94,7 +94,7 @@ def copied_name(name: str, width: int) -> str:
 
 
 def require_equal(name: str, width: int) -> None:
-    """Refuse copies of a schedule whose pipelines are averaged elastically: they are kept near, not equal.
+    """Refuse copies of a schedule with elastically averaged pipelines, which are not equal.
 
     Raises:
         ScheduleError: The width is above 1.
@@ -106,7 +106,7 @@ def require_equal(name: str, width: int) -> None:
 
 
 def _batch(schedule: Schedule) -> int:
-    """Return the micro-batches after which a copy steps, or all without Steps."""
+    """Return the micro-batches of a copy between its Steps, or all micro-batches without Steps."""
     if schedule.is_held and not schedule.columns.counts[op_cells.STEP]:
         return schedule.num_microbatches
     return microbatches_per_step(schedule)
@@ -131,7 +131,7 @@ class _Copy:
         index: Number of the copy, from 0.
         width: Copies.
         num_ranks: Ranks of each copy.
-        batch: Micro-batches of each that a step takes.
+        batch: Micro-batches of each copy in a step.
     """
 
     name: str
@@ -141,16 +141,16 @@ class _Copy:
     batch: int
 
     def rank(self, rank: _Number) -> _Number:
-        """Return the number of a rank of the schedule among the ranks of all copies; an array of ranks works too."""
+        """Return the number of a rank among the ranks of all copies, or an array of numbers for an array of ranks."""
         return self.index * self.num_ranks + rank
 
     def microbatch(self, microbatch: _Number) -> _Number:
-        """Return the number, among the micro-batches of all copies, of a micro-batch of the schedule."""
+        """Return the number of a micro-batch among the micro-batches of all copies."""
         before = microbatch // self.batch * (self.width - 1) + self.index  # batches of the other copies
         return microbatch + before * self.batch
 
     def read(self, ops: Iterable[Op]) -> Iterator[Op]:
-        """Yield the list of a rank of this copy, given the schedule's list."""
+        """Yield the op list of a rank of this copy, given the schedule's op list."""
         for op in _reduced(ops):
             if isinstance(op, Average):
                 require_equal(self.name, self.width)
@@ -166,10 +166,10 @@ class _Copy:
 
 @final
 class _Gradients:
-    """The last gradient of each stage so far; its Reduce goes behind it unless one comes before its Step.
+    """The last gradient of each stage so far, which the stage's missing Reduce follows.
 
-    The last gradient is known only at the Step. Sends and Recvs directly behind a gradient stay there: other ranks need
-    not wait for the sum to get their messages.
+    The last gradient is known only at the Step. Sends and Recvs directly behind a gradient stay there, so that
+    messages need not wait for the sum.
 
     Attributes:
         last: Number of the last gradient of each stage, or of the last message directly behind it.
@@ -179,7 +179,7 @@ class _Gradients:
         self.last: dict[int, int] = {}
 
     def read(self, number: int, code: int, stage: int) -> int | None:
-        """Read a cell of op `number`; return the number behind which the stage's Reduce goes, if that is known now."""
+        """Read a cell of op `number`. Return the number of the op before the stage's Reduce, once it is known."""
         if op_cells.SEND_F <= code < op_cells.REDUCE:
             for reduced, last in self.last.items():
                 if last == number - 1:
@@ -194,9 +194,9 @@ class _Gradients:
 
 
 def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield `ops`, and after a stage's last gradient before each Step, or the end, the Reduce that it lacks.
+    """Yield `ops`, with the missing Reduces: after a stage's last gradient before each Step, or before the end.
 
-    Ops behind a gradient that may be the last wait.
+    Ops behind a gradient are kept until the next gradient or Step of the stage is read.
     """
     waiting: deque[list[Op]] = deque()  # each op, and the Reduces behind it
     gradients, first = _Gradients(), 0

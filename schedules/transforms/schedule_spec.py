@@ -1,6 +1,6 @@
-"""The specification of a schedule, as plain data: another process receives it, and makes the lists itself.
+"""The specification of a schedule as plain data, from which another process makes the op lists.
 
-A training run of a million steps is a few words, not a file of lists.
+A training run of a million steps needs a few words, and no file of lists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipesched.schedules.transforms.replication import copied_name, replicate, r
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_TRAINING_RANKS = 4096
-"""The most ranks of a training run, all copies together: each knows how far every other has come."""
+"""Most ranks of a training run with all copies: each rank has a clock for every other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,10 @@ class ScheduleSpec:
         num_microbatches: Micro-batches of a batch of one copy.
         num_chunks: Stages per rank, where the schedule takes them.
         parameters: Parameters of the schedule.
-        lists: The lists in JSON (`schedules.formats.schedule_json`), instead of all above.
-        recompute: Stages that keep only their input.
-        width: Copies of all that, kept equal (`schedules.transforms.replication`).
-        placement: The neighbours on the devices: the ranks of a copy, or the copies of a rank.
+        lists: The lists in JSON (`schedules.formats.schedule_json`), instead of all attributes above.
+        recompute: Stages that recompute.
+        width: Number of equal copies (`schedules.transforms.replication`).
+        placement: Ranks on neighbouring devices: the ranks of a copy, or the copies of a rank.
     """
 
     name: str = ""
@@ -47,19 +47,20 @@ class ScheduleSpec:
     placement: Placement = "pipeline"
 
     def takes(self, parameter: str) -> bool:
-        """Return whether the schedule has such a parameter; lists have none."""
+        """Return whether the schedule has this parameter; lists have no parameters."""
         return self.lists is None and parameter in (taken.name for taken in find(self.name).parameters)
 
     @property
     def traits(self) -> ScheduleTraits:
-        """The traits of the schedule, as its catalogue entry or its lists have them."""
+        """The traits of the schedule, from its catalogue entry or its lists."""
         return find(self.name).traits if self.lists is None else self._held().traits
 
     def run(self, num_steps: int) -> TrainingRun:
         """Return the schedule as a training run of `num_steps` steps.
 
         Raises:
-            ScheduleError: No such schedule or parameter, bad counts, above `MAX_TRAINING_RANKS` ranks, or bad lists.
+            ScheduleError: The schedule or a parameter is unknown, a count is invalid, the ranks are more than
+                `MAX_TRAINING_RANKS`, or the lists are invalid.
         """
         if self.width * self.num_ranks > MAX_TRAINING_RANKS:
             raise ScheduleError(

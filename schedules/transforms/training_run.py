@@ -1,9 +1,9 @@
-"""A training run: a schedule carried on for any number of steps, and how many micro-batches a step takes.
+"""A training run: a schedule for any number of steps, and the micro-batches of a step.
 
-A *step* is one optimizer step of the model: the fewest micro-batches after which every stage has stepped, each as
-often as the others, or, if replicas take turns (1F1B-RR), a whole number of times. Their number is derived from
-the lists, whatever the schedule is called: all m of a batch under GPipe, `accumulate` under PipeDream-2BW, one under
-PipeDream. So runs of different schedules can be given the same samples, step by step, each cut as its lists want it.
+A *step* is one optimizer step of the model. It has the fewest micro-batches after which every stage has stepped
+equally often, or a whole number of times, if replicas take turns (1F1B-RR). Their number is derived from the op
+lists: all m of a batch under GPipe, `accumulate` under PipeDream-2BW, one under PipeDream. So runs of different
+schedules can use the same samples in each step, each with its own micro-batches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class TrainingRun:
     Attributes:
         name: The schedule's name.
         microbatches_per_step: Number of micro-batches of a step.
-        lists: Makes the lists of a number of steps.
-        beginning: Makes lists of at least a number of steps, equal to the first steps of a longer run, also if a
-            parameter counts micro-batches of the whole run.
-        part: Makes the lists of some steps of the run after its first ones, given (steps before, steps).
-        pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
-        flush_steps: Steps of the repeated lists, after which nothing is in flight; None if something is in flight
-            until the end of the run.
-        counts_run: Whether a parameter counts micro-batches of the whole run, so that parts of the run differ.
+        lists: A function from a number of steps to their lists.
+        beginning: A function from a number of steps to lists of at least these steps, equal to the first steps of a
+            longer run, even if a parameter counts micro-batches of the whole run.
+        part: A function from (steps before, steps) to the lists of a later part of the run.
+        pipelines: Averaged copies of the model, each with its own batch in a step.
+        flush_steps: Steps of the repeated lists, which end with no micro-batch in flight, or None without repeated
+            lists.
+        counts_run: Whether a parameter counts micro-batches of the whole run, so that its parts differ.
     """
 
     name: str
@@ -51,7 +51,7 @@ class TrainingRun:
         return self.pipelines * batch_size // self.microbatches_per_step
 
     def changed(self, change: Callable[[Schedule], Schedule]) -> TrainingRun:
-        """Return the run with `change` made to its lists, however many steps they have."""
+        """Return the run with `change` applied to its lists of any length."""
         return replace(
             self,
             lists=lambda steps: change(self.lists(steps)),
@@ -73,14 +73,14 @@ def training_run(
     Args:
         name: Name of the schedule in the catalogue.
         num_ranks: Ranks of the pipeline.
-        num_microbatches: Micro-batches of a batch, where the schedule accumulates gradients over one; unless given,
-            also the parameter `accumulate`. Others step more often, and take fewer.
-        num_steps: Steps that the run will have: parameters that count over it (``pipelined``) are held against it.
+        num_microbatches: Micro-batches of a batch, for schedules that step after a batch; also the default of the
+            parameter `accumulate`. Other schedules step after fewer micro-batches.
+        num_steps: Steps of the whole run: an upper limit for parameters that count over it (``pipelined``).
         num_chunks: Stages per rank, where the schedule takes them.
         parameters: Parameters of the schedule.
 
     Raises:
-        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+        ScheduleError: The schedule or a parameter is unknown, or a count is invalid for it.
     """
     entry = find(name)
     if entry.build_generated is None:
@@ -120,10 +120,10 @@ def training_run(
 
 
 def repeated_run(schedule: Schedule) -> TrainingRun:
-    """Return the run that goes through the lists of `schedule` again and again.
+    """Return the run that repeats the lists of `schedule`.
 
     Raises:
-        ScheduleError: Some stage never steps, or not always after as many micro-batches.
+        ScheduleError: Some stage never steps, or its Steps follow different numbers of micro-batches.
     """
     per_step = microbatches_per_step(schedule)
     _require_even(schedule)
@@ -154,9 +154,9 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
 
 
 def with_steps(schedule: Schedule) -> Schedule:
-    """Return `schedule` with a Step of every stage at the end of its lists, if it has none at all.
+    """Return `schedule` with a Step of every stage at the end of its lists, if it has no Step.
 
-    PyTorch's files leave the optimizer to their caller. Replicas sum their gradients first.
+    PyTorch's files leave the optimizer to their caller. Before the Step, replicas sum their gradients.
     """
     if schedule.columns.counts[op_cells.STEP]:
         return schedule
@@ -187,7 +187,7 @@ def microbatches_per_step(schedule: Schedule) -> int:
 
 
 def _require_even(schedule: Schedule) -> None:
-    """Refuse lists in which some Step of a stage follows on more micro-batches, on its rank, than another."""
+    """Refuse lists with Steps of a stage that follow different numbers of micro-batches on a rank."""
     for rank in range(schedule.num_ranks):
         sizes: defaultdict[int, set[int]] = defaultdict(set)
         size: Counter[int] = Counter()
@@ -224,7 +224,7 @@ def _before_first_steps(schedule: Schedule, rank: int, stages: Iterable[int]) ->
 
 
 def _ends_and_steps(schedule: Schedule, rank: int) -> Iterator[tuple[int, bool]]:
-    """Yield the stage of each end of a micro-batch and of each Step on `rank`, in order, and whether it is a Step."""
+    """Yield (stage, whether it is a Step) for each end of a micro-batch and each Step on `rank`, in order."""
     if not schedule.is_held:
         for op in schedule.lists[rank]:
             yield from ((part.stage, False) for part in computes(op) if part.phase in ENDS_MICROBATCH)

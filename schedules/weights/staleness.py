@@ -1,4 +1,4 @@
-"""The staleness of a run: how old the weights are that each stage reads, whatever the length of the run."""
+"""The staleness of a run of any length: the age of the weights that each stage reads."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TELL_EVERY = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How one direction of a stage reads, over all its micro-batches.
+    """The weights that one direction of a stage reads, over all its micro-batches.
 
     Attributes:
-        staleness: The most steps that the weights read are behind the weights that the gradient changes.
-        lookahead: The most steps that are predicted.
-        lag: The most steps left after prediction; readings that cannot look ahead yet, before the stage's first
-            Step, do not count. None without other readings.
+        staleness: Most steps from the weights that an op reads to the weights that its gradient changes.
+        lookahead: Most predicted steps.
+        lag: Most steps left after prediction, or None without predictions. Before the stage's first Step, ops cannot
+            predict and do not count.
     """
 
     staleness: int
@@ -39,14 +39,15 @@ class StageStaleness:
 
     Attributes:
         ranks: The ranks that hold the stage.
-        forward: How `F` reads the weights.
-        backward: How all other phases read them.
+        forward: The weights that F reads.
+        backward: The weights that all other phases read.
         same: Micro-batches whose F and backward read the same weights.
-        predicted: Micro-batches whose F and backward read one version, at least one of them a prediction of it.
+        predicted: Micro-batches whose F and backward read one version, and at least one of them reads a prediction of
+            it.
         different: Micro-batches whose F and backward read different versions.
-        live_versions: Most versions held by a rank at once, the newest included.
-        live_copies: Most copies of the weights held by a rank at once: versions, and a predicted one.
-        predicts: Whether an op reads a predicted copy, which is held besides while the op runs.
+        live_versions: Most versions on a rank at once, with the newest.
+        live_copies: Most copies of the weights on a rank at once: versions, and a predicted copy.
+        predicts: Whether an op reads a predicted copy, which exists while the op runs.
         in_flight: Most micro-batches on a rank between F and the end of the backward.
     """
 
@@ -64,24 +65,25 @@ class StageStaleness:
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches of the run that came back to this stage."""
+        """Micro-batches of the run with a backward on this stage."""
         return self.same + self.predicted + self.different
 
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """A run: its stages, and the most (stage, micro-batch) pairs in flight at once on each rank."""
+    """The staleness of each stage, and the most (stage, micro-batch) pairs in flight at once on each rank."""
 
     stages: tuple[StageStaleness, ...]
     in_flight: tuple[int, ...]
 
     def stale_share(self, weights: Sequence[float]) -> float:
-        """Return the share of weights whose forward is ever stale, of `weights` in each stage.
+        """Return the share of weights that some forward reads stale, for `weights` in each stage.
 
-        Source: arXiv:1912.12675, section 4.1: the weights before the last pair of pipeline registers, over all.
+        Source: arXiv:1912.12675, section 4.1: the weights before the last pair of pipeline registers, over all
+            weights.
 
         Raises:
-            ScheduleError: Not one number for each stage, or none above 0.
+            ScheduleError: The numbers are not one for each stage, or none is above 0.
         """
         if len(weights) != len(self.stages) or min(weights) < 0 or sum(weights) <= 0:
             raise ScheduleError(
@@ -96,7 +98,7 @@ def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -
     """Return the staleness, versions and micro-batches in flight of the op lists of `schedule`.
 
     Args:
-        tell: Callback that receives now and then the share of the lists that has been read.
+        tell: Callback for progress, which receives the share of the lists that has been read.
 
     Raises:
         ScheduleError: No rank computes a stage, or an op reads a missing version.
@@ -117,7 +119,7 @@ def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -
 
 
 def rank_uses(schedule: Schedule, rank: int) -> Iterator[Use]:
-    """Yield every reading of weights on `rank`, without holding its list where that is generated."""
+    """Yield every reading of weights on `rank`; a generated list is read op by op."""
     return uses(schedule.lists[rank], in_order=not schedule.is_held)
 
 
@@ -142,13 +144,13 @@ def first_uses(schedule: Schedule, count: int) -> tuple[Uses, Uses]:
 
 
 def _num_on(schedule: Schedule, rank: int, count: int) -> int:
-    """Return how many (stage, micro-batch) of the first `count` come back to `rank`, or more."""
+    """Return the number of (stage, micro-batch) pairs of the first `count` micro-batches on `rank`, or more."""
     places = [(stage, i) for stage in range(schedule.num_stages) for i in range(count)]
     return sum(schedule.home(*place) == rank for place in places)
 
 
 class _Kind(NamedTuple):
-    """The common properties of uses of one kind: a run of any length has few kinds."""
+    """The common properties of similar uses: a run of any length has few kinds of uses."""
 
     stage: int
     is_forward: bool

@@ -1,9 +1,8 @@
-"""Weight versions: which version each op reads, how old it is, and how many are held at once.
+"""Weight versions: the version that each op reads, its age, and the versions in memory at once.
 
-A version is live from the Step that makes it to the Step that makes the next one, and beyond it (stashed) until its
-last reader is done. Whether a later op still reads a stashed version is known only when that op comes. `uses`
-therefore yields an op when all is known of it, a few ops late, and needs no more memory than that for a run of any
-length.
+A version is live from its Step to the next Step, and longer (stashed) if a later op reads it. This is known only when
+the later op is read. So `uses` yields an op a few ops late, once its values are known, and keeps only these ops in
+memory for a run of any length.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Op, Phase, Step, c
 
 
 class Agreement(StrEnum):
-    """Whether all ops of one (stage, micro-batch), its F and its backward, read the same weights.
+    """Whether F and the backward of one (stage, micro-batch) read the same weights.
 
-    PREDICTED: they read predictions of one version that are made at different times, or this version and a prediction
-        of it.
+    PREDICTED: they read predictions of one version made at different times, or this version and a prediction of it.
     """
 
     SAME = "same"
@@ -35,13 +33,13 @@ class Use:
 
     Attributes:
         op: The op, which names the version and the look-ahead.
-        current: Steps that the stage has done when the op runs.
-        update: Steps that the stage has done when the last backward of the op's micro-batch runs: the version that
-            its gradient changes, or None without backward.
-        held: The versions of the stage's weights that are held while the op runs, in ascending order.
-        in_flight: Micro-batches of the stage on this rank between F and the end of the backward, its own included.
+        current: Steps of the stage before the op.
+        update: Steps of the stage before the last backward of the op's micro-batch, which is the version that its
+            gradient changes, or None without a backward.
+        held: The versions of the stage's weights in memory while the op runs, in ascending order.
+        in_flight: Micro-batches of the stage on this rank between F and the end of the backward, with the op's own.
         on_rank: Micro-batches in flight on all stages of the rank together.
-        agreement: Whether all ops of its stage and micro-batch read the same weights, or None without backward.
+        agreement: Whether all ops of its stage and micro-batch read the same weights, or None without a backward.
     """
 
     op: Compute
@@ -59,22 +57,22 @@ class Use:
 
     @property
     def staleness(self) -> int | None:
-        """Steps that the weights read are behind the weights that the gradient changes."""
+        """Steps from the weights that the op reads to the weights that its gradient changes."""
         return None if self.update is None else self.update - self.op.version
 
     @property
     def lag(self) -> int | None:
-        """The staleness left after prediction; negative if it looks further ahead than to the gradient's Step."""
+        """The staleness left after prediction; negative if the prediction is for a step after the gradient's Step."""
         return None if self.update is None else self.update - target(self.op)
 
 
 def looks_ahead(op: Compute) -> bool:
-    """Whether `op` reads a predicted copy; before its first Step a stage has no state to predict from."""
+    """Whether `op` reads a predicted copy; before its first Step, a stage has no optimizer state for predictions."""
     return op.lookahead > 0 and op.version > 0
 
 
 def stashing_steps(ops: Sequence[Op]) -> frozenset[int]:
-    """Return the positions of the Steps that keep a copy of the weights they replace: a later op reads them."""
+    """Return the positions of the Steps that keep a copy of the replaced weights, because a later op reads them."""
     first = next((index for index, op in enumerate(ops) if isinstance(op, Step)), len(ops))
     later = enumerate(ops[first:], first)
     last_read = {(part.stage, part.version): index for index, op in later for part in computes(op)}
@@ -89,7 +87,7 @@ def stashing_steps(ops: Sequence[Op]) -> frozenset[int]:
 
 
 def target(op: Compute) -> int:
-    """Return the version that `op` reads, or whose prediction it reads."""
+    """Return the version that `op` reads or predicts."""
     return op.version + op.lookahead if looks_ahead(op) else op.version
 
 
@@ -98,11 +96,12 @@ def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
 
     Args:
         ops: The list; it is read once.
-        in_order: The versions that one phase of one stage reads never go down, so that a version is over when all
-            phases have read later ones; the list is read no further than needed. False: it is read to its end first.
+        in_order: Whether the versions that one phase of one stage reads never decrease. Then a version is over once
+            all phases have read later ones, and the list is read no further than needed. Otherwise it is read to its
+            end first.
 
     Raises:
-        ScheduleError: An op reads a version that does not exist yet, or, in order, one that is over.
+        ScheduleError: An op reads a version that does not exist yet, or with `in_order` a version that is over.
     """
     stages: defaultdict[int, _Stage] = defaultdict(_Stage)
     if not in_order:
@@ -129,7 +128,7 @@ def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
 
 @dataclass(slots=True)
 class _Read:
-    """A Use that is not complete yet; `place` counts the reads and Steps of its stage."""
+    """An incomplete Use; `place` counts the reads and Steps of its stage."""
 
     op: Compute
     place: int
@@ -147,11 +146,11 @@ class _Read:
 
 @dataclass(slots=True)
 class _Stage:
-    """One stage of one rank, as far as its list has been read.
+    """The state of one stage of one rank, up to the last op that has been read.
 
     Attributes:
-        old: The replaced versions that may still be read, with the place of the last read or of the replacement.
-        reads: The reads that are not yet yielded.
+        old: The replaced versions that later ops may read, with the place of the last read or of the replacement.
+        reads: The reads not yet yielded.
         open: The reads that wait for their micro-batch's backward.
         latest: The version that each phase read last.
         left: Remaining reads of each version, or None if unknown.
@@ -191,7 +190,7 @@ class _Stage:
         return read
 
     def _hold(self, op: Compute) -> None:
-        """Mark the version as held for `op` in all reads since it was last seen."""
+        """Add the version of `op` to the versions in memory of all reads since its last use."""
         if op.version not in self.old:
             when = "is not made yet" if op.version > self.steps else "is over: every phase of the stage has read later"
             raise ScheduleError(
@@ -204,7 +203,7 @@ class _Stage:
         self.old[op.version] = self.place
 
     def _forget(self) -> None:
-        """Drop the old versions that are over."""
+        """Drop the old versions that no later op reads."""
         if self.left is not None:
             for version in [version for version in self.old if not self.left[version]]:
                 del self.old[version]
@@ -216,13 +215,13 @@ class _Stage:
             del self.old[oldest]
 
     def _settle(self, mates: list[_Read]) -> None:
-        """The last backward of a micro-batch: now its reads can be compared."""
+        """At the last backward of a micro-batch, compare its reads."""
         agreement = _agreement([read.op for read in mates])
         for read in mates:
             read.update, read.agreement = self.steps, agreement
 
     def knows(self, read: _Read) -> bool:
-        """Whether no later op can change `read`, the first of `reads`."""
+        """Whether `read`, the first of `reads`, is complete."""
         return read.update is not None and (not self.old or min(self.old.values()) >= read.place)
 
 
@@ -242,12 +241,12 @@ def is_consistent(schedule: Schedule) -> bool:
 
 
 def live_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """Return, for each (rank, stage), how many versions are held at most at once, the newest included."""
+    """Return the most versions in memory at once, with the newest, by (rank, stage)."""
     return _most(schedule, lambda use: len(use.held))
 
 
 def live_copies(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """Return the most copies of weights held at once, by (rank, stage), a predicted copy while its op runs."""
+    """Return the most copies of weights in memory at once, with predicted copies, by (rank, stage)."""
     return _most(schedule, lambda use: use.copies)
 
 
