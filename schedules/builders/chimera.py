@@ -21,8 +21,7 @@ micro-batches, the outermost p / 2 + 1, each in one of the rank's two stages.
 from __future__ import annotations
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule
-from pipesched.schedules.builders._spelling import replica_letters, spelled
-from pipesched.schedules.builders._time_grid import cross
+from pipesched.schedules.builders._spelling import cross, replica_letters, spelled
 from pipesched.schedules.common import positive
 
 

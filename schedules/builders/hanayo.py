@@ -19,8 +19,7 @@ If B takes as long as F, a rank is idle for 2 (p - 1) chunk times, with any numb
 from __future__ import annotations
 
 from pipesched.schedules import Schedule, make_schedule
-from pipesched.schedules.builders._spelling import Letter, LetterKind, spelled
-from pipesched.schedules.builders._time_grid import cross
+from pipesched.schedules.builders._spelling import Letter, LetterKind, cross, spelled
 from pipesched.schedules.common import positive
 from pipesched.schedules.ops import Phase, Step
 

@@ -1,6 +1,6 @@
-from .backend import MessageBackend as MessageBackend
 from .checker import BACKENDS as BACKENDS
 from .checker import Judgement as Judgement
+from .checker import MessageBackend as MessageBackend
 from .checker import find_faults as find_faults
 from .checker import judge as judge
 from .checker import require_runnable as require_runnable

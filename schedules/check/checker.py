@@ -1,8 +1,8 @@
 """The checker: finds the faults of op lists that cannot run, with rank, op and place.
 
-Structure: `check.structure` and `check.gradient_flow`. Matching: `check.matching`. Progress: `progress` finds ranks
-    that wait forever, and `deadlock` explains them. This depends on the backend, which decides which Sends and Recvs
-    wait for one another.
+`check.structure` and `check.gradient_flow` look for missing and misplaced ops, and `check.matching` for messages that
+do not meet. `progress` finds ranks that wait forever, and `deadlock` explains them. These two depend on the backend,
+which decides which Sends and Recvs wait for one another.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from pipesched.schedules import NotRunnableError, Schedule, ScheduleError
-from pipesched.schedules.check.backend import MessageBackend
 from pipesched.schedules.check.completeness import is_complete
 from pipesched.schedules.check.finding import Finding
 from pipesched.schedules.check.gradient_flow import updates
@@ -21,6 +21,18 @@ from pipesched.schedules.check.matching import matching
 from pipesched.schedules.check.structure import structure, unreached_versions
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, Deadlock, deadlocks
+
+
+class MessageBackend(StrEnum):
+    """A backend, by its way to send and queue messages."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+    NCCL_PAIR = "nccl-pair"
+    NCCL_RANK = "nccl-rank"
+    NCCL_BATCHED = "nccl-batched"
+    BUFFERED = "buffered"
+
 
 Lowering: TypeAlias = Callable[[Schedule], Schedule]
 

@@ -180,6 +180,26 @@ class OpColumns:
         others = [0] * self.num_cells if self.others is None else self.others.tolist()
         return (self.begins.tolist(), self.codes.tolist(), self.stages.tolist(), self.microbatches.tolist(), others)
 
+    def with_cells(
+        self, num_added: Sequence[int], places: npt.ArrayLike, cells: Sequence[npt.ArrayLike | None]
+    ) -> OpColumns:
+        """Return columns with k more cells.
+
+        Args:
+            num_added: Number of new cells of each rank.
+            places: k ascending indices of the cells that they come before. A cell at the end of a rank's list has the
+                index of the next rank's first cell, or the number of cells.
+            cells: Columns of the k cells: codes, stages, micro-batches, others and look-aheads; the latter two are
+                ignored if `self` lacks them.
+        """
+        at = np.asarray(places, np.int64)
+        columns = (self.codes, self.stages, self.microbatches, self.others, self.lookaheads)
+        inserted: list[Any] = [
+            None if column is None else np.insert(column, at, np.asarray(more, column.dtype))
+            for column, more in zip(columns, cells, strict=True)
+        ]
+        return OpColumns(self.begins + np.cumsum([0, *num_added], dtype=np.int32), *inserted)
+
     def rows(self) -> OpRows:
         """Return the list of each rank."""
         return OpRows(self)

@@ -1,14 +1,14 @@
-from .collector import paused_collector as paused_collector
-from .counts import integer as integer
-from .counts import positive as positive
 from .limits import LONGEST_S as LONGEST_S
 from .limits import MAX_CELLS as MAX_CELLS
 from .limits import MAX_NUMBER as MAX_NUMBER
 from .limits import MOST_RANKS as MOST_RANKS
+from .limits import integer as integer
+from .limits import positive as positive
 from .limits import require_cells as require_cells
 from .memory_room import address_space_bytes as address_space_bytes
 from .memory_room import has_room_for_numba as has_room_for_numba
 from .memory_room import is_out_of_memory as is_out_of_memory
+from .memory_room import paused_collector as paused_collector
 from .memory_room import require_room_for_torch as require_room_for_torch
 from .memory_room import room_bytes as room_bytes
 from .memory_room import too_many_objects as too_many_objects

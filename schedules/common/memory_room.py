@@ -1,12 +1,13 @@
-"""Free memory, so that objects too large for it are refused before they are made."""
+"""Memory: the free room, so that too large objects are refused before they are made, and a pause of the collector."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipesched.schedules.common.quoting import OneLineError
@@ -136,3 +137,19 @@ def too_many_objects(count: int, num_microbatches: int, op_bytes: int = 150) -> 
         f"got {count} ops, expected at most {most} to be looked at one by one, for which there is memory; try "
         f"{max(1, num_microbatches * most // count)} micro-batches"
     )
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Pause the garbage collector until the end of the block.
+
+    While the number of objects grows, the collector scans all of them repeatedly. In a simulation this took a third
+    to a half of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

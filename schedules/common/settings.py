@@ -17,7 +17,7 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from pipesched.schedules.common.counts import integer
+from pipesched.schedules.common.limits import integer
 from pipesched.schedules.common.quoting import said, shown
 
 Counts: TypeAlias = int | Sequence[int]

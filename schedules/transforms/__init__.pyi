@@ -3,10 +3,10 @@ from .delayed_reduce import delay_reduces as delay_reduces
 from .longer_run import Continuation as Continuation
 from .longer_run import continuation as continuation
 from .longer_run import runs_without_flush as runs_without_flush
-from .placement import Placement as Placement
-from .placement import place_copies as place_copies
 from .recomputation import recompute as recompute
 from .replication import MAX_REPLICATED_RANKS as MAX_REPLICATED_RANKS
+from .replication import Placement as Placement
+from .replication import place_copies as place_copies
 from .replication import replicate as replicate
 from .schedule_spec import ScheduleSpec as ScheduleSpec
 from .training_run import TrainingRun as TrainingRun

@@ -27,7 +27,6 @@ import numpy as np
 from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.columns import OpColumns, cell_code, op_cells
 from pipesched.schedules.ops import Op, Phase, computes
-from pipesched.schedules.transforms.inserted_cells import with_cells
 
 _REBUILT_FOR = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
 """The phases that read the rebuilt activations."""
@@ -68,7 +67,7 @@ def _with_all(columns: OpColumns, stages: Collection[int]) -> OpColumns:
     others = columns.stages, columns.microbatches, columns.others, columns.lookaheads
     added = [None if column is None else column[cells] for column in others]
     num_added = np.diff(np.searchsorted(cells, begins)).tolist()
-    return with_cells(columns, num_added, places, [[op_cells.R] * len(cells), *added])
+    return columns.with_cells(num_added, places, [[op_cells.R] * len(cells), *added])
 
 
 def _recomputed(ops: Iterable[Op], stages: Collection[int]) -> Iterator[Op]:

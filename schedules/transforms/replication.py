@@ -11,6 +11,12 @@ Rank r of copy j is rank j p + r. Every batch has w m micro-batches; copy j gets
 Before each Step of a stage, right after the last backward of that Step, the copies of the stage sum their gradients
 (Reduce), so that they stay equal. A step of w copies equals a step of the original schedule with w times larger
 micro-batches. A stage that already has replicas is reduced over the replicas of all copies.
+
+A layout has a depth and a width; its *placement* gives each rank a device. Devices are numbered node by node. With
+p = 4 and w = 2 on two nodes of four devices, written copy.rank:
+
+    pipeline   0.0 0.1 0.2 0.3 | 1.0 1.1 1.2 1.3      activations stay inside the node, gradients are summed across
+    data       0.0 1.0 0.1 1.1 | 0.2 1.2 0.3 1.3      gradients are summed inside the node, activations go across
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import lcm
 from operator import itemgetter
-from typing import TypeVar, final
+from typing import Literal, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +37,13 @@ from pipesched.schedules.columns import OpColumns, cell_code, op_cells
 from pipesched.schedules.common import positive
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.schedules.ops import ENDS_MICROBATCH, Average, Compute, Op, Recv, Reduce, Send, Step, computes, rewritten
-from pipesched.schedules.transforms.inserted_cells import with_cells
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
 MAX_REPLICATED_RANKS = MAX_DEVICES
 """Most ranks of all copies together: the most devices of a cluster."""
+
+Placement: TypeAlias = Literal["pipeline", "data"]
+"""Ranks on neighbouring devices: the ranks of a copy, or the copies of a rank."""
 
 _ENDS = frozenset(map(cell_code, ENDS_MICROBATCH))
 _READ = {
@@ -86,6 +94,15 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         width=width * schedule.width,
         layout=layout,
     )
+
+
+def place_copies(schedule: Schedule, placement: Placement, width: int) -> Schedule:
+    """Return the `width` copies that `replicate` made, on the devices of `placement`."""
+    if placement == "pipeline":
+        return schedule
+    depth = (max(schedule.rank_to_device) + 1) // width
+    devices = tuple(device % depth * width + device // depth for device in schedule.rank_to_device)
+    return replace(schedule, rank_to_device=devices)
 
 
 def copied_name(name: str, width: int) -> str:
@@ -241,7 +258,7 @@ def _with_reduces(columns: OpColumns) -> OpColumns:
         places += sorted(added, key=itemgetter(0))
     nothing = [0] * len(places)
     cells = [[op_cells.REDUCE] * len(places), [stage for _, stage in places], nothing, nothing, nothing]
-    return with_cells(columns, num_added, [place for place, _ in places], cells)
+    return columns.with_cells(num_added, [place for place, _ in places], cells)
 
 
 def _all_copies(columns: OpColumns, copies: Sequence[_Copy]) -> OpColumns:

@@ -11,9 +11,8 @@ from typing import Literal
 
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, build, find, require_known
-from pipesched.schedules.transforms.placement import Placement, place_copies
 from pipesched.schedules.transforms.recomputation import recompute
-from pipesched.schedules.transforms.replication import copied_name, replicate, require_equal
+from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_TRAINING_RANKS = 4096

@@ -12,7 +12,7 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.reduce_clocks import ReduceClocks
+from pipesched.schedules.lowering.streamed_insertion import ReduceClocks
 from pipesched.schedules.ops import Compute, Op, Recv, Reduce, Send, Step, backward, computes, forward
 from pipesched.schedules.transforms import compute_only
 from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
