@@ -17,7 +17,7 @@ DRAWS = 200
 def makespan_range(runs: Sequence[Timeline], name: str) -> MakespanRange:
     """Return the range of the makespan under the schedule that `runs` followed."""
     costs, schedule = pipesched.costs_from_runs(runs).costs, schedule_of_name(name)
-    machines = costs.cluster(pipesched.flat(schedule.num_devices).devices)
+    machines = costs.on_machines(pipesched.flat(schedule.num_devices))
     result = pipesched.simulate(schedule, pipesched.Setup(costs, machines), spread=DRAWS)
     assert result.spread is not None, "it is asked for"
     return result.spread

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import LayerCosts, Profile, StageCosts
+from pipesched.profiles.costs import CostSource, Profile
 from pipesched.profiles.partitioning import MAX_PREFIXES, has_too_many_prefixes
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Schedule, Timeline, Yardstick
@@ -131,20 +131,19 @@ def other_speed(
     ]
 
 
-def other_device(profile: Profile, machine: str | None) -> list[str]:
+def other_device(costs: CostSource, machine: str | None) -> list[str]:
     """Return a note if seconds from a CPU are used for the GPUs of a machine known by name."""
-    provenance = profile.provenance
-    if machine is None or provenance.kind != "cpu" or not provenance.repeats:
+    if machine is None or not costs.measured_cpu:
         return []
     return [
-        f"the seconds were measured on a CPU ({provenance.device}), not on the GPUs of {machine}: shares may hold, "
+        f"the seconds were measured on a CPU ({costs.measured_cpu}), not on the GPUs of {machine}: shares may hold, "
         "seconds do not; estimate a profile for the GPU"
     ]
 
 
-def gpus_in_all(profile: Profile, num_devices: int) -> list[str]:
-    """Return a note if each device of a profile is several GPUs."""
-    size = profile.provenance.execution.tensor_parallel
+def gpus_in_all(costs: CostSource, num_devices: int) -> list[str]:
+    """Return a note if each device is several GPUs."""
+    size = costs.gpus_per_device
     if size == 1:
         return []
     return [f"a device is {size} GPUs that share its layers: {num_devices} devices are {num_devices * size} GPUs"]
@@ -161,14 +160,14 @@ def whole_attention(profile: Profile) -> list[str]:
     ]
 
 
-def given_stages(costs: object, num_stages: int | None = None) -> list[str]:
+def given_stages(costs: CostSource, num_stages: int | None = None) -> list[str]:
     """Return notes on the graph of a profile: its file gives other stages, or it is too large to cut it anywhere.
 
     Args:
         costs: Costs of any kind; only a profile has a graph.
         num_stages: Default number of stages of its layers; None for several schedules.
     """
-    if not isinstance(costs, Profile) or costs.graph is None:
+    if costs.graph is None:
         return []
     notes, counts = [], costs.graph.given_counts
     if has_too_many_prefixes(costs):
@@ -224,7 +223,7 @@ def serial_overlaps(schedule: Schedule, overlap: float) -> list[str]:
     ]
 
 
-def unitless_times(costs: LayerCosts | StageCosts) -> list[str]:
+def unitless_times(costs: CostSource) -> list[str]:
     """Return a note if a table of layers or stages has times without a unit, which are taken as seconds."""
     if not costs.unitless:
         return []

@@ -21,7 +21,6 @@ from .layer_profile import Provenance as Provenance
 from .layer_profile import costs_of_stages as costs_of_stages
 from .layer_profile import layer_seconds as layer_seconds
 from .layer_profile import stage_cost as stage_cost
-from .layer_stages import stages_of_layers as stages_of_layers
 from .measurement import LayerMeasurement as LayerMeasurement
 from .measurement import LayerSplit as LayerSplit
 from .median_profile import median_profile as median_profile
@@ -42,13 +41,15 @@ from .run_samples import samples_of as samples_of
 from .sharing_price import SharingPrice as SharingPrice
 from .sharing_price import price_among as price_among
 from .sharing_price import sharing_price_of as sharing_price_of
+from .single_stage import StageCost as StageCost
+from .single_stage import with_input_share as with_input_share
 from .spread import Spread as Spread
 from .spread import spread_of as spread_of
-from .stage_costs import StageCost as StageCost
+from .stage_costs import CostSource as CostSource
 from .stage_costs import StageCosts as StageCosts
 from .stage_costs import WorkPiece as WorkPiece
 from .stage_costs import shared_slowdown as shared_slowdown
+from .stage_costs import stages_of_layers as stages_of_layers
 from .stage_costs import uniform as uniform
-from .stage_costs import with_input_share as with_input_share
 from .variation import Variation as Variation
 from .variation import variation_of as variation_of

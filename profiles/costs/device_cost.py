@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.profiles.costs.single_stage import StageCost
+from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
 from pipesched.schedules import Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceCost:
+class DeviceCost(CostSource):
     """The cost of one device's part of a model for one micro-batch; the stages of a device share it equally.
 
     So two schedules that cut one model into different numbers of stages can be compared. The fields are as in
@@ -34,8 +36,22 @@ class DeviceCost:
     optimizer_bytes: int = 0
     overlap: float = 0.0
 
-    def stage_costs(self, schedule: Schedule) -> StageCosts:
-        """Return the costs of the stages of `schedule`."""
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The cost of the device."""
+        return {"stages": (self,)}
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """The given seconds of F, B, I and W."""
+        seconds = {"F": self.forward_s, "B": self.backward_s, "I": self.backward_input_s, "W": self.backward_weight_s}
+        return {phase: phase_s for phase, phase_s in seconds.items() if phase_s is not None}
+
+    def stage_costs(
+        self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
+    ) -> StageCosts:
+        """Return the costs of the stages of `schedule`: equal shares of the device."""
+        del bounds, microbatch_size
         share = float(schedule.stage_share)
 
         def seconds(device_s: float | None) -> float | None:

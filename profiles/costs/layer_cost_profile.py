@@ -9,7 +9,8 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.layer_costs import LayerCosts
 from pipesched.profiles.costs.layer_profile import UNSAID, LayerCost, LayerWork, Profile
 from pipesched.profiles.costs.measurement import HAS_PARAMETERS, LayerMeasurement, LayerSplit
-from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.profiles.costs.single_stage import StageCost
+from pipesched.profiles.costs.stage_costs import StageCosts
 
 
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:

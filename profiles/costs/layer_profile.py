@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
+from typing import ClassVar
 
-from pipesched.profiles import DeviceKind, ProfileError
+from pipesched.profiles import DeviceKind, ProfileError, element_bytes
 from pipesched.profiles.costs.layer_execution import LayerExecution
 from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.measurement import LayerMeasurement
 from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
-from pipesched.profiles.costs.stage_costs import StageCost, StageCosts, working_bytes
+from pipesched.profiles.costs.single_stage import StageCost, working_bytes
+from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
 from pipesched.profiles.costs.variation import Variation
 from pipesched.schedules import Yardstick
 
@@ -118,7 +120,7 @@ UNSAID = Provenance(
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(CostSource):
     """A profile: the costs of the layers of a model, measured or estimated.
 
     Attributes:
@@ -142,6 +144,58 @@ class Profile:
     def microbatch_sizes(self) -> tuple[int, ...]:
         """The measured sizes, rising."""
         return tuple(measurement.microbatch_size for measurement in self.layers[0].measurements)
+
+    is_measured: ClassVar[bool] = True
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers."""
+        return len(self.layers)
+
+    @property
+    def weights_of_layers(self) -> tuple[int, ...]:
+        """Bytes of the weights of every layer."""
+        return tuple(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model."""
+        return self.model
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of an activation."""
+        return element_bytes(self.provenance.dtype)
+
+    @property
+    def gpus_per_device(self) -> int:
+        """The number of GPUs that share every layer, and are one device."""
+        return self.provenance.execution.tensor_parallel
+
+    @property
+    def measured_cpu(self) -> str:
+        """Name of the CPU that was measured; empty for a GPU and for estimates."""
+        return self.provenance.device if self.provenance.kind == "cpu" and self.provenance.repeats else ""
+
+    @property
+    def yardstick(self) -> Yardstick | None:
+        """The speed of the machine during the measurement, or None if unknown."""
+        return self.provenance.yardstick
+
+    def seconds_of_layers(self, microbatch_size: int | None = None) -> tuple[float, ...]:
+        """Return forward plus backward of every layer [s]."""
+        return layer_seconds(self, microbatch_size or self.microbatch_sizes[0])
+
+    def cost_of_layers(self, first: int, last: int, microbatch_size: int | None, num_sharing: int) -> StageCost:
+        """Return the cost of layers `first` to `last` (exclusive) as one stage, slowed by ranks of its device."""
+        cost = stage_cost(self, first, last, microbatch_size or self.microbatch_sizes[0])
+        return cost.slowed(price_among(self.sharing, num_sharing))
+
+    def costs_of_layers(
+        self, bounds: Sequence[tuple[int, int]], microbatch_size: int | None = None, num_sharing: int = 1
+    ) -> StageCosts:
+        """Return the costs of stages, as `costs_of_stages` does."""
+        return costs_of_stages(self, bounds, microbatch_size or self.microbatch_sizes[0], num_sharing)
 
     def covers(self, microbatch_size: int) -> bool:
         """Return whether a micro-batch size is covered: it was measured, or a smaller and a larger size were."""

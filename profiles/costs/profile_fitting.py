@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pipesched.profiles.costs.layer_profile import LayerCost, Profile, stage_cost
 from pipesched.profiles.costs.measurement import LayerMeasurement
-from pipesched.profiles.costs.stage_costs import StageCost
+from pipesched.profiles.costs.single_stage import StageCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ means, because a makespan is a sum that includes the slow ops. A run has no byte
 optional profile gives the bytes, and the shares of B for I and W; without a profile they are unknown.
 
 A rank also spends time on posting and taking messages, and between ops. This overhead belongs to the machines
-(`RunCosts.cluster`), not to stages.
+(`RunCosts.on_machines`), not to stages.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
+from pipesched.profiles.costs.single_stage import ADDED_UP, StageCost, added_up, with_input_share
 from pipesched.profiles.costs.spread import Spread, spread_of
-from pipesched.profiles.costs.stage_costs import ADDED_UP, StageCost, StageCosts, added_up, with_input_share
+from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
 from pipesched.profiles.costs.variation import Variation, variation_of
 from pipesched.schedules import Schedule, Yardstick
 
@@ -42,7 +43,7 @@ class RunStage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunCosts:
+class RunCosts(CostSource):
     """The measured costs of every stage of a model.
 
     Attributes:
@@ -70,6 +71,10 @@ class RunCosts:
     splits_stages: bool = False
     yardstick: Yardstick | None = None
 
+    is_measured: ClassVar[bool] = True
+    has_machines: ClassVar[bool] = True
+    way_to_profile: ClassVar[str] = "make one of runs and a profile of their model, with pipesched.profile_from_runs"
+
     @property
     def origin(self) -> str:
         """Where the numbers come from, in a few words."""
@@ -90,12 +95,15 @@ class RunCosts:
         """The costs of the stages as cut in the runs."""
         return tuple(map(_measured_cost, self.stages))
 
-    def stage_costs(self, schedule: Schedule) -> StageCosts:
+    def stage_costs(
+        self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
+    ) -> StageCosts:
         """Return the costs of the stages of `schedule`; neighbouring stages are summed if it has fewer.
 
         Raises:
             ProfileError: The number of stages does not fit the runs.
         """
+        del bounds, microbatch_size
         return self.as_costs(self._cut(schedule))
 
     def as_costs(self, stages: Sequence[StageCost]) -> StageCosts:
@@ -105,14 +113,11 @@ class RunCosts:
         advice = "add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the runs"
         return StageCosts(tuple(stages), self.microbatch_size, self.origin, advice=advice)
 
-    def cluster(self, devices: Sequence[Device]) -> Cluster:
-        """Return a cluster with the overheads of the runs, equal links and unlimited bandwidth.
+    def on_machines(self, cluster: Cluster) -> Cluster:
+        """Return the devices of `cluster` with the overheads of the runs, equal links and unlimited bandwidth.
 
         The travel time of a message is all latency: from one message size its share that is due to bytes is unknown.
         Overheads are trimmed means, because the longest posts were mostly interrupted by the system.
-
-        Args:
-            devices: The devices of the cluster; the overhead between two ops is added.
         """
         seconds = {kind: spread.trimmed_s for kind, spread in self.hand_over.items()}
         take_s = seconds.get("Take", 0.0)
@@ -122,7 +127,7 @@ class RunCosts:
             post_s=seconds.get("Recv", 0.0),
             receive_s=take_s,
         )
-        own = tuple(replace(device, op_s=seconds.get("Op", 0.0)) for device in devices)
+        own = tuple(replace(device, op_s=seconds.get("Op", 0.0)) for device in cluster.devices)
         return Cluster(own, link, loopback=link, origin=f"of {', '.join(self.runs)}")
 
     def _cut(self, schedule: Schedule) -> Sequence[StageCost]:

@@ -1,149 +1,168 @@
-"""Stage costs: the seconds and bytes of every op of a stage, for one micro-batch size."""
+"""Costs of any kind, which answer the same questions, and costs of stages, which evaluators read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, assert_never
+from functools import cache
+from typing import ClassVar, NamedTuple, Self, assert_never
 
-from pipesched.profiles import ProfileError, require_count
+from pipesched.profiles import FLOAT32_BYTES, ProfileError, require_count
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs.layer_graph import LayerGraph
 from pipesched.profiles.costs.message_sizes import Compression
+from pipesched.profiles.costs.single_stage import StageCost, times
+from pipesched.profiles.costs.variation import Variation
+from pipesched.schedules import Schedule, Yardstick
 from pipesched.schedules.ops import Average, Compute, Message, Overlap, Phase, Step, WorkOp
 from pipesched.schedules.weights import looks_ahead
 
-_SECONDS = (
-    "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "step_s", "copy_s", "predict_s",
-    "average_s",
-)  # fmt: skip
-"""The fields with seconds of a stage."""
-ADDED_UP = (*_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
-"""The fields that are summed over neighbouring stages or layers of one stage."""
 _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W, or `input_share=0.5`"
 
 
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    """The cost of one stage on one micro-batch.
+class CostSource:
+    """Costs of stages, of layers, of a device, of a profile, or of runs.
+
+    Each kind overrides the answers that differ from the ones here. A field of a dataclass may have the name of a
+    property here only if it has a default: a field without one would take the property as its default.
 
     Attributes:
-        forward_s: Seconds of F.
-        backward_s: Seconds of B (default: the sum of the two below).
-        backward_input_s: Seconds of I, or None if unknown.
-        backward_weight_s: Seconds of W, or None if unknown.
-        step_s: Seconds of one optimizer step.
-        output_bytes: Bytes of the activation sent to the next stage, and of its gradient.
-        saved_bytes: Bytes held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
-            arXiv:2401.10241).
-        weight_bytes: Bytes of one version of the weights; the gradients take the same again.
-        optimizer_bytes: Bytes of the optimizer's state.
-        utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
-        saved_for_weight_bytes: Bytes held from the end of I to the end of W (M_W of arXiv:2401.10241); None for
-            `saved_bytes`, if only W frees the bytes that F saved.
-        copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
-        average_s: Seconds of one elastic averaging with the reference model.
-        predict_s: Seconds of one copy of the weights that is predicted for an op (default: `copy_s`).
-        output_is_saved: Whether `saved_bytes` includes the output, so that sending it takes no more memory.
-        recompute_s: Seconds of R (default: `forward_s`).
-        working_bytes: Peak memory of B or I while it runs, besides its inputs.
+        is_measured: Whether a measurement gave the seconds, so that their variation may be known.
+        has_machines: Whether the costs come with the overheads of their machines.
+        way_to_profile: Advice to make a profile of such costs, or empty if there is no way.
     """
 
-    forward_s: float
-    backward_s: float | None = None
-    backward_input_s: float | None = None
-    backward_weight_s: float | None = None
-    step_s: float = 0.0
-    output_bytes: int = 0
-    saved_bytes: int = 0
-    weight_bytes: int = 0
-    optimizer_bytes: int = 0
-    utilisation: float = 1.0
-    saved_for_weight_bytes: int | None = None
-    copy_s: float = 0.0
-    average_s: float = 0.0
-    predict_s: float | None = None
-    output_is_saved: bool = False
-    recompute_s: float | None = None
-    working_bytes: int = 0
+    __slots__ = ()
+
+    is_measured: ClassVar[bool] = False
+    has_machines: ClassVar[bool] = False
+    way_to_profile: ClassVar[str] = ""
+
+    def stage_costs(
+        self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
+    ) -> StageCosts:
+        """Return the costs of the stages of `schedule`.
+
+        Args:
+            schedule: Gives the number of stages.
+            bounds: (first, last) layers of each stage, last exclusive, for costs of layers.
+            microbatch_size: Samples of a micro-batch, for a profile (default: the smallest measured size).
+
+        Raises:
+            ProfileError: The costs do not fit the stages, or a profile does not cover the size.
+        """
+        return self.costs_of_layers(bounds, microbatch_size, schedule.ranks_per_device)
 
     @property
-    def whole_backward_s(self) -> float | None:
-        """Seconds of B, in one pass or as I and W, or None if unknown."""
-        if self.backward_s is None and self.backward_input_s is not None and self.backward_weight_s is not None:
-            return self.backward_input_s + self.backward_weight_s
-        return self.backward_s
+    def origin(self) -> str:
+        """Where the numbers come from, in a few words, or empty."""
+        return ""
 
-    def said(self, name: str) -> Any:
-        """Return a field with its default in place of None, or None if it is unknown."""
-        value = getattr(self, name)
-        if value is not None:
-            return value
-        match name:
-            case "backward_s":
-                return self.whole_backward_s
-            case "recompute_s":
-                return self.forward_s
-            case "predict_s":
-                return self.copy_s
-            case "saved_for_weight_bytes":
-                return self.saved_bytes
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The costs that a user wrote, by field, to be checked; empty for costs of a checked file or a measurement."""
+        return {}
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """Seconds of each phase on a whole device that its stages share equally; empty for other costs."""
+        return {}
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers that can be cut into stages; 0 for costs of stages."""
+        return 0
+
+    def costs_of_layers(
+        self, bounds: Sequence[tuple[int, int]], microbatch_size: int | None = None, num_sharing: int = 1
+    ) -> StageCosts:
+        """Return the costs of the stages with these layers; only for costs of layers.
+
+        Args:
+            bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
+            microbatch_size: Samples of a micro-batch, for a profile (default: the smallest measured size).
+            num_sharing: Ranks on each device, for a profile.
+
+        Raises:
+            ProfileError: The bounds do not cover the layers, or a profile does not cover the size.
+        """
+        raise NotImplementedError
+
+    def cost_of_layers(self, first: int, last: int, microbatch_size: int | None, num_sharing: int) -> StageCost:
+        """Return the cost of layers `first` to `last` (exclusive) as one stage, as in `costs_of_layers`."""
+        raise NotImplementedError
+
+    def seconds_of_layers(self, microbatch_size: int | None = None) -> tuple[float, ...]:
+        """Return forward plus backward of every layer [s], for `balanced_partition`; empty for costs of stages.
+
+        Raises:
+            ProfileError: A profile does not cover the size.
+        """
+        del microbatch_size
+        return ()
+
+    @property
+    def weights_of_layers(self) -> tuple[int, ...]:
+        """Bytes of the weights of every layer; empty for costs of stages."""
+        return ()
+
+    @property
+    def graph(self) -> LayerGraph | None:
+        """The edges between the layers of a profile if they are nodes of a graph, or None."""
+        return None
+
+    def in_order(self, order: Sequence[int], arranged_for: int | None = None) -> Self:
+        """Return the costs with the layers of their graph in another order; only for costs with a graph.
+
+        Args:
+            order: All layers, each after the layers that it reads.
+            arranged_for: Number of stages for which the order was chosen, or None.
+        """
+        raise NotImplementedError
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model of a profile, or None for other costs."""
         return None
 
     @property
-    def both_s(self) -> float:
-        """Forward and whole backward [s]; an unknown backward counts as 0."""
-        return self.forward_s + (self.whole_backward_s or 0.0)
+    def microbatch_sizes(self) -> tuple[int, ...]:
+        """The measured sizes of a profile [samples], rising; empty for costs of one micro-batch."""
+        return ()
 
-    def slowed(self, factor: float) -> StageCost:
-        """Return the stage with the seconds of all its work times `factor`."""
-        seconds: dict[str, Any] = {name: _times(getattr(self, name), factor) for name in _SECONDS}
-        return replace(self, **seconds)
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of a message."""
+        return FLOAT32_BYTES
 
+    @property
+    def gpus_per_device(self) -> int:
+        """The number of GPUs that share every layer, and are one device."""
+        return 1
 
-def added_up(costs: Sequence[StageCost]) -> StageCost:
-    """Return neighbouring stages, or layers, as one stage, with the output of the last of them."""
-    if len(costs) == 1:
-        return costs[0]
-    sums: dict[str, Any] = {}
-    for name in ADDED_UP:
-        values = [cost.said(name) for cost in costs]
-        is_said = any(getattr(cost, name) is not None for cost in costs)
-        sums[name] = sum(values) if is_said and None not in values else None
-    sums["working_bytes"] = working_bytes([cost.working_bytes for cost in costs], [cost.saved_bytes for cost in costs])
-    return replace(costs[-1], **sums)
+    @property
+    def measured_cpu(self) -> str:
+        """Name of the CPU on which a profile was measured; empty for other costs."""
+        return ""
 
+    @property
+    def variation(self) -> Variation | None:
+        """The variation of the seconds, or None if unknown."""
+        return None
 
-def working_bytes(workings: Sequence[int], saved: Sequence[int]) -> int:
-    """Return the working memory of the backward of neighbouring stages, or layers, as one, besides its inputs.
+    @property
+    def yardstick(self) -> Yardstick | None:
+        """The speed of the machine that measured the costs, or None if unknown."""
+        return None
 
-    The backward runs from the last to the first; each frees its saved bytes before the next one runs.
+    @property
+    def unitless(self) -> tuple[str, ...]:
+        """Columns of seconds without a unit in the table that was read, or empty."""
+        return ()
 
-    Args:
-        workings: Working memory of the backward of each.
-        saved: Saved bytes of each.
-    """
-    most = gone = 0
-    for working, kept in zip(reversed(workings), reversed(saved), strict=True):
-        most = max(most, working - gone)
-        gone += kept
-    return most
-
-
-def with_input_share(stages: Sequence[StageCost], input_share: float) -> list[StageCost]:
-    """Return all stages, with an assumed I and W where unknown; the first stage has no I, so its W is all of B.
-
-    Args:
-        stages: The stages, in order.
-        input_share: Share of B spent on I, from 0 to 1.
-    """
-    shares = [0.0, *[input_share] * (len(stages) - 1)]
-    return [_split(cost, share) for cost, share in zip(stages, shares, strict=True)]
-
-
-def _split(cost: StageCost, input_share: float) -> StageCost:
-    if cost.backward_s is None or cost.backward_input_s is not None or cost.backward_weight_s is not None:
-        return cost
-    input_s = input_share * cost.backward_s
-    return replace(cost, backward_input_s=input_s, backward_weight_s=cost.backward_s - input_s)
+    def on_machines(self, cluster: Cluster) -> Cluster:
+        """Return the devices of `cluster`, with the overheads of runs for costs of runs."""
+        return cluster
 
 
 class WorkPiece(NamedTuple):
@@ -159,7 +178,7 @@ class WorkPiece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StageCosts:
+class StageCosts(CostSource):
     """The costs of every stage of a model.
 
     Attributes:
@@ -188,6 +207,18 @@ class StageCosts:
         return len(self.stages)
 
     @property
+    def given(self) -> Mapping[str, object]:
+        """The costs of the stages."""
+        return {"stages": self.stages}
+
+    def stage_costs(
+        self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
+    ) -> StageCosts:
+        """Return these costs, for any schedule."""
+        del schedule, bounds, microbatch_size
+        return self
+
+    @property
     def has_bytes(self) -> bool:
         """Whether the sizes of messages or memory are known for any stage."""
         return any(
@@ -201,10 +232,10 @@ class StageCosts:
             replace(
                 cost,
                 forward_s=cost.forward_s * share,
-                backward_s=_times(cost.backward_s, share),
-                backward_input_s=_times(cost.backward_input_s, share),
-                backward_weight_s=_times(cost.backward_weight_s, share),
-                recompute_s=_times(cost.recompute_s, share),
+                backward_s=times(cost.backward_s, share),
+                backward_input_s=times(cost.backward_input_s, share),
+                backward_weight_s=times(cost.backward_weight_s, share),
+                recompute_s=times(cost.recompute_s, share),
                 output_bytes=round(cost.output_bytes * share),
                 working_bytes=round(cost.working_bytes * share),
                 saved_bytes=round(cost.saved_bytes * share),
@@ -310,10 +341,6 @@ def shared_slowdown(num_pipelines: int, utilisation: float) -> float:
     return max(1.0, num_pipelines * utilisation)
 
 
-def _times(seconds: float | None, share: float) -> float | None:
-    return None if seconds is None else seconds * share
-
-
 def uniform(
     num_stages: int,
     forward_s: float,
@@ -329,3 +356,25 @@ def uniform(
     """
     cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
     return StageCosts((cost,) * require_count("num_stages", num_stages), origin="uniform", overlap=overlap)
+
+
+def stages_of_layers(
+    layers: CostSource, microbatch_size: int | None = None, num_sharing: int = 1
+) -> Callable[[Sequence[tuple[int, int]]], StageCosts]:
+    """Return a function of the bounds of stages that returns their costs; each stage is added up once.
+
+    Args:
+        layers: Costs of all layers.
+        microbatch_size: Samples of a micro-batch, with a profile (default: the smallest measured size).
+        num_sharing: Ranks on each device, with a profile.
+
+    Raises:
+        ProfileError: The profile does not cover the size.
+    """
+    costs = layers.costs_of_layers(((0, layers.num_layers),), microbatch_size, num_sharing)
+
+    @cache
+    def stage_of(first: int, last: int) -> StageCost:
+        return layers.cost_of_layers(first, last, microbatch_size, num_sharing)
+
+    return lambda bounds: replace(costs, stages=tuple([stage_of(first, last) for first, last in bounds]))

@@ -1,7 +1,7 @@
 from .antichains import MAX_PREFIXES as MAX_PREFIXES
 from .antichains import arranged as arranged
 from .antichains import arranged_order as arranged_order
-from .antichains import cut_profile as cut_profile
+from .antichains import cut_layers as cut_layers
 from .antichains import has_too_many_prefixes as has_too_many_prefixes
 from .antichains import is_searched as is_searched
 from .device_memory import flushed_bytes as flushed_bytes

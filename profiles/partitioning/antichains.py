@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
-from pipesched.profiles.costs import LayerGraph, Profile, layer_seconds
+from pipesched.profiles.costs import CostSource, LayerGraph
 from pipesched.profiles.partitioning.minimax import parse_partition
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NumberT = TypeVar("NumberT", int, float)
+CostsT = TypeVar("CostsT", bound=CostSource)
 
 MAX_PREFIXES = 20_000
 """Limit of enumerated prefixes of a graph; with more, it is cut along one chain."""
@@ -70,68 +71,68 @@ class Prefixes:
         return tuple(layer for before, after in pairwise(masks) for layer in _bits(after & ~before))
 
 
-def prefixes_of(profile: Profile) -> Prefixes | None:
+def prefixes_of(costs: CostSource) -> Prefixes | None:
     """Return the prefixes of a profile's graph, or None if they all lie along the chain of its layers."""
-    if profile.graph is None:
+    if costs.graph is None:
         return None
-    antichains = _prefixes(profile.graph, _counting(profile))
-    return None if len(antichains.masks) == len(profile.layers) + 1 else antichains
+    antichains = _prefixes(costs.graph, _counting(costs))
+    return None if len(antichains.masks) == costs.num_layers + 1 else antichains
 
 
-def has_too_many_prefixes(profile: Profile) -> bool:
+def has_too_many_prefixes(costs: CostSource) -> bool:
     """Return whether a profile's graph has too many prefixes, so that it is cut along one chain."""
-    return profile.graph is not None and not _prefixes(profile.graph, _counting(profile)).are_all
+    return costs.graph is not None and not _prefixes(costs.graph, _counting(costs)).are_all
 
 
-def arranged(profile: Profile, num_stages: int, speeds: Sequence[float] | None = None) -> Profile:
-    """Return a profile with its layers in the order of the graph's best cut: the cut with the fastest slowest stage.
+def arranged(costs: CostsT, num_stages: int, speeds: Sequence[float] | None = None) -> CostsT:
+    """Return costs with their layers in the order of the graph's best cut: the cut with the fastest slowest stage.
 
     Args:
-        profile: Profile of a chain, which is returned unchanged, or of a graph.
+        costs: Costs of a chain, which are returned unchanged, or of a graph.
         num_stages: At least 1.
         speeds: Speed of the device of each stage (default: all 1).
     """
-    order = arranged_order(profile, num_stages, speeds)
-    return profile if order == (*range(len(profile.layers)),) else profile.in_order(order, num_stages)
+    order = arranged_order(costs, num_stages, speeds)
+    return costs if order == (*range(costs.num_layers),) else costs.in_order(order, num_stages)
 
 
-def arranged_order(profile: Profile, num_stages: int, speeds: Sequence[float] | None = None) -> tuple[int, ...]:
-    """Return the layers of a profile in the order that `arranged` gives them."""
-    prefixes = prefixes_of(profile)
-    is_arranged = profile.graph is not None and profile.graph.arranged_for == num_stages
-    if prefixes is None or is_arranged or num_stages > len(profile.layers):
-        return tuple(range(len(profile.layers)))
-    seconds = layer_seconds(profile, profile.microbatch_sizes[0])
+def arranged_order(costs: CostSource, num_stages: int, speeds: Sequence[float] | None = None) -> tuple[int, ...]:
+    """Return the layers of costs in the order that `arranged` gives them."""
+    prefixes = prefixes_of(costs)
+    is_arranged = costs.graph is not None and costs.graph.arranged_for == num_stages
+    if prefixes is None or is_arranged or num_stages > costs.num_layers:
+        return tuple(range(costs.num_layers))
+    seconds = costs.seconds_of_layers()
     rates = (1.0,) * num_stages if speeds is None else tuple(speeds)
     return _fastest_order(prefixes, seconds, rates)
 
 
-def cut_profile(
-    profile: Profile, partition: str | None, microbatch_size: int, num_stages: int
-) -> tuple[Profile, tuple[tuple[int, int], ...]]:
-    """Return a profile with its layers in the order of the stages, and the first layer and the end of each stage.
+def cut_layers(
+    costs: CostsT, partition: str | None, microbatch_size: int | None, num_stages: int
+) -> tuple[CostsT, tuple[tuple[int, int], ...]]:
+    """Return costs with their layers in the order of the stages, and the first layer and the end of each stage.
 
     Args:
-        profile: Profile of a chain or a graph.
+        costs: Costs of a chain of layers, or of a graph.
         partition: Partition as `parse_partition` takes it (default: the stages in the graph's file if their number is
             `num_stages`, else balanced).
-        microbatch_size: Samples.
+        microbatch_size: Samples, for a profile (default: the smallest measured size).
         num_stages: At least 1.
 
     Raises:
         ProfileError: The partition does not fit the layers or the stages.
     """
-    graph = profile.graph
+    graph = costs.graph
     if partition is None and graph is not None and len(graph.given_counts) == num_stages:
-        order = sorted(range(len(profile.layers)), key=graph.stages.__getitem__)
-        return profile.in_order(order, num_stages), tuple(pairwise(accumulate(graph.given_counts, initial=0)))
-    best = arranged(profile, num_stages)
-    return best, parse_partition(partition or "balanced", layer_seconds(best, microbatch_size), num_stages)
+        order = sorted(range(costs.num_layers), key=graph.stages.__getitem__)
+        return costs.in_order(order, num_stages), tuple(pairwise(accumulate(graph.given_counts, initial=0)))
+    best = arranged(costs, num_stages)
+    return best, parse_partition(partition or "balanced", best.seconds_of_layers(microbatch_size), num_stages)
 
 
-def is_searched(profile: Profile, partition: str | None, num_stages: int) -> bool:
-    """Return whether the fastest cut is searched: no other is requested, and the graph's file has none."""
-    is_given = profile.graph is not None and len(profile.graph.given_counts) == num_stages
+def is_searched(costs: CostSource, partition: str | None, num_stages: int) -> bool:
+    """Return whether the fastest cut is searched: no other is requested, and the file of a graph has none."""
+    is_given = costs.graph is not None and len(costs.graph.given_counts) == num_stages
     return partition == "balanced" or (partition is None and not is_given)
 
 
@@ -158,10 +159,9 @@ def _fastest_order(prefixes: Prefixes, seconds: Sequence[float], rates: Sequence
     return prefixes.order(ends[-2::-1])
 
 
-def _counting(profile: Profile) -> tuple[bool, ...]:
+def _counting(costs: CostSource) -> tuple[bool, ...]:
     """Return whether each layer has time or weights."""
-    seconds = layer_seconds(profile, profile.microbatch_sizes[0])
-    return tuple(bool(own_s or layer.weight_bytes) for own_s, layer in zip(seconds, profile.layers, strict=True))
+    return tuple(map(bool, map(max, costs.seconds_of_layers(), costs.weights_of_layers)))
 
 
 @lru_cache(maxsize=16)

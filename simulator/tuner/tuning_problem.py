@@ -11,7 +11,7 @@ from typing import TypeVar
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, stages_of_layers
-from pipesched.profiles.partitioning import arranged, cut_profile, is_searched
+from pipesched.profiles.partitioning import arranged, cut_layers, is_searched
 from pipesched.schedules import Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
@@ -44,7 +44,7 @@ class Problem:
         profile: Profile of the model.
         batch_size: Samples in the batch of one pipeline.
         cluster: Cluster with memory and one device per device of the pipeline.
-        partition: How layers are cut into stages, as in `cut_profile`; the default is the fastest for each setting.
+        partition: How layers are cut into stages, as in `cut_layers`; the default is the fastest for each setting.
         network: How messages go.
     """
 
@@ -85,9 +85,7 @@ class Problem:
         """Return the profile with its layers in the order of the stages, and the bounds of these."""
         size, lists = self.microbatch_size(setting.num_microbatches), self.lists(setting)
         if setting.num_pipelines > 1 or not is_searched(self.profile, self.partition, lists.num_stages):
-            return cut_profile(
-                self.profile, self.partition, size, lists.num_stages
-            )  # several drift: the busiest counts
+            return cut_layers(self.profile, self.partition, size, lists.num_stages)  # several drift: the busiest counts
         profile = arranged(self.profile, lists.num_stages)
 
         def make() -> tuple[tuple[int, int], ...]:

@@ -13,14 +13,13 @@ from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.sweep_options import link_values, parameter_values, sweep_setup
-from pipesched.cli.output.doubts import doubts_of_costs
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.sweep_output import SWEEP, write_sweep
 from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
 from pipesched.questions import Jitter, JitterSeed, SweepSettings
 from pipesched.schedules.common import values_of
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import given_stages
+from pipesched.workflows import given_stages, other_device
 
 
 @grouped
@@ -72,7 +71,7 @@ def sweep(
             say=in_flags,
             progress=tick,
         )
-    notes = doubts_of_costs(setup.loaded_costs, costs.machines)
+    notes = other_device(setup.loaded_costs, costs.machines.machine)
     notes += given_stages(setup.loaded_costs) if setup.partition is None else []
     limit = costs.machines.limit_text()
     limits = [] if limit is None else [f"memory limit {limit} of every device"]

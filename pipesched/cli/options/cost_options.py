@@ -17,10 +17,10 @@ from pipesched.schedules.formats import suffix_of
 if TYPE_CHECKING:
     from pipesched.cli.options.simulation_options import SimulationOptions
     from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import StageCosts
+    from pipesched.profiles.costs import CostSource, StageCosts
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
-    from pipesched.workflows.arguments import AnyCosts, ScheduleSource
+    from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.simulating import Setup
 
 
@@ -88,7 +88,7 @@ class CostOptions(CostSettings):
             input_share=self.input_share,
         )
 
-    def source(self, schedule: Schedule | None, plan: Plan | None = None) -> AnyCosts:
+    def source(self, schedule: Schedule | None, plan: Plan | None = None) -> CostSource:
         """Return the costs as the options give them.
 
         Args:
@@ -140,13 +140,12 @@ class CostOptions(CostSettings):
                 and no bytes to compare with it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        from pipesched.workflows.arguments import machines_of
         from pipesched.workflows.simulating import Setup
 
         costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule, source.plan)
         setup = Setup(
             costs,
-            simulation.on(cluster if self.machines.are_given else machines_of(costs, cluster)),
+            simulation.on(cluster if self.machines.are_given else costs.on_machines(cluster)),
             simulation.network,
             **values_of(self),
             **values_of(simulation),

@@ -13,20 +13,12 @@ if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
     from pipesched.executor import RunSettings
     from pipesched.profiles.processes import LoadMeter
-    from pipesched.workflows.arguments import AnyCosts
     from pipesched.workflows.simulating import Prediction
 
 
 def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
     """Return the notes on a prediction, and on the device of its profile."""
-    return [*map(in_flags, prediction.notes), *doubts_of_costs(prediction.setup.loaded_costs, machines)]
-
-
-def doubts_of_costs(costs: AnyCosts, machines: MachineOptions) -> list[str]:
-    """Return the note on a profile of another device than the machines."""
-    from pipesched.profiles.costs import Profile
-
-    return other_device(costs, machines.machine) if isinstance(costs, Profile) else []
+    return [*map(in_flags, prediction.notes), *other_device(prediction.setup.loaded_costs, machines.machine)]
 
 
 def doubts_of_table(file: str | Path | None) -> list[str]:

@@ -1,15 +1,14 @@
 from .cluster_arguments import ClusterArgument as ClusterArgument
-from .cluster_arguments import machines_of as machines_of
 from .cluster_arguments import read_cluster_argument as read_cluster_argument
 from .cluster_arguments import read_devices_argument as read_devices_argument
 from .cluster_arguments import require_network as require_network
 from .cluster_arguments import with_enough_devices as with_enough_devices
-from .cost_arguments import AnyCosts as AnyCosts
 from .cost_arguments import CostsArgument as CostsArgument
 from .cost_arguments import PartitionArgument as PartitionArgument
 from .cost_arguments import ProfileArgument as ProfileArgument
 from .cost_arguments import layer_bounds as layer_bounds
 from .cost_arguments import load_costs as load_costs
+from .cost_arguments import naming_costs as naming_costs
 from .cost_arguments import partition_text as partition_text
 from .cost_arguments import read_costs_argument as read_costs_argument
 from .cost_arguments import read_microbatch_size as read_microbatch_size

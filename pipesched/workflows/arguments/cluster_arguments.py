@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles.clusters import Cluster, Device, Link, first_devices, flat
-from pipesched.profiles.costs import RunCosts
 from pipesched.profiles.io import load_cluster, machine_names
 from pipesched.schedules.common import faults
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
-from pipesched.workflows.arguments.cost_arguments import AnyCosts
 
 ClusterArgument: TypeAlias = Cluster | str | Path | None
-
-
-def machines_of(costs: AnyCosts, cluster: Cluster) -> Cluster:
-    """Return the devices of `cluster`, with the hand-over of the runs if the costs are of runs."""
-    return costs.cluster(cluster.devices) if isinstance(costs, RunCosts) else cluster
 
 
 def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> Cluster:

@@ -6,25 +6,24 @@ from runs (.json), or a table of stages or layers (.csv).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import (
+    CostSource,
     DeviceCost,
-    LayerCosts,
     Profile,
-    RunCosts,
     StageCost,
     StageCosts,
-    costs_of_stages,
     profile_with_input_share,
     with_input_share,
 )
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
-from pipesched.profiles.partitioning import cut_profile, parse_partition
+from pipesched.profiles.partitioning import cut_layers
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import format_of, suffix_of
 from pipesched.workflows import (
@@ -36,8 +35,7 @@ from pipesched.workflows import (
     require_share,
 )
 
-AnyCosts: TypeAlias = StageCosts | LayerCosts | DeviceCost | Profile | RunCosts
-CostsArgument: TypeAlias = AnyCosts | str | Path
+CostsArgument: TypeAlias = CostSource | str | Path
 ProfileArgument: TypeAlias = Profile | str | Path
 PartitionArgument: TypeAlias = str | Sequence[int]
 
@@ -85,7 +83,7 @@ def read_costs_argument(
     stage_costs = _stage_costs(loaded, schedule, microbatch_size, partition)
     if input_share is not None:
         return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, input_share)))
-    if isinstance(loaded, StageCosts | LayerCosts):
+    if not loaded.is_measured and not loaded.device_seconds:
         _require_split(stage_costs, schedule)
     return stage_costs
 
@@ -105,29 +103,18 @@ def _require_split(costs: StageCosts, schedule: Schedule) -> None:
 
 
 def _stage_costs(
-    loaded: AnyCosts, schedule: Schedule, microbatch_size: int | None, partition: str | None
+    loaded: CostSource, schedule: Schedule, microbatch_size: int | None, partition: str | None
 ) -> StageCosts:
-    if isinstance(loaded, Profile):
-        size = read_microbatch_size(microbatch_size, loaded)
-        return costs_of_stages(
-            *cut_profile(loaded, partition, size, schedule.num_stages), size, schedule.ranks_per_device
-        )
-    bounds = layer_bounds(loaded, schedule, microbatch_size, partition)
-    if microbatch_size is not None:
+    in_order, bounds = _cut(loaded, schedule, microbatch_size, partition)
+    if microbatch_size is not None and not loaded.microbatch_sizes:
         raise ArgumentError(
             f"microbatch_size: got {microbatch_size}, expected it with costs of a profile alone; leave it out"
         )
-    if isinstance(loaded, Profile):
-        assert bounds is not None, "a profile has layers"
-        return costs_of_stages(loaded, bounds, read_microbatch_size(microbatch_size, loaded), schedule.ranks_per_device)
-    if isinstance(loaded, LayerCosts):
-        assert bounds is not None, "it has layers"
-        return loaded.stage_costs(bounds)
-    if partition is not None:
+    if partition is not None and not loaded.num_layers:
         raise ArgumentError(
             f"partition: got {partition}, expected it with costs of layers or a profile alone; leave it out"
         )
-    stage_costs = loaded if isinstance(loaded, StageCosts) else loaded.stage_costs(schedule)
+    stage_costs = in_order.stage_costs(schedule, bounds, microbatch_size)
     if stage_costs.num_stages != schedule.num_stages:
         what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
         raise ArgumentError(
@@ -137,27 +124,42 @@ def _stage_costs(
     return stage_costs
 
 
+def _cut(
+    costs: CostSource, schedule: Schedule, microbatch_size: int | None, partition: str | None
+) -> tuple[CostSource, tuple[tuple[int, int], ...]]:
+    """Return the costs in the order of the stages, and the bounds of these; without bounds if costs have no layers."""
+    if not costs.num_layers:
+        return costs, ()
+    if costs.microbatch_sizes and microbatch_size is not None:
+        require_at_least("microbatch_size", microbatch_size, 1)
+    with naming_costs(costs, schedule):
+        return cut_layers(costs, partition, microbatch_size, schedule.num_stages)
+
+
+@contextmanager
+def naming_costs(costs: CostSource, schedule: Schedule) -> Iterator[None]:
+    """Name the costs and the schedule in an error about the cut of layers; the error of a profile names it already."""
+    try:
+        yield
+    except ProfileError as error:
+        if costs.model_name is not None:
+            raise
+        raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
+
+
 def layer_bounds(
-    costs: AnyCosts, schedule: Schedule, microbatch_size: int | None, partition: str | None
-) -> list[tuple[int, int]] | None:
+    costs: CostSource, schedule: Schedule, microbatch_size: int | None, partition: str | None
+) -> tuple[tuple[int, int], ...] | None:
     """Return (first, last) layers of each stage, last exclusive, or None for costs that are not of layers.
 
     Raises:
         ArgumentError: The size of micro-batches is below 1.
         ProfileError: The partition does not fit.
     """
-    if isinstance(costs, Profile):
-        size = read_microbatch_size(microbatch_size, costs)
-        return [*cut_profile(costs, partition, size, schedule.num_stages)[1]]
-    if not isinstance(costs, LayerCosts):
-        return None
-    try:
-        return [*parse_partition(partition or "balanced", costs.seconds, schedule.num_stages)]
-    except ProfileError as error:
-        raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
+    return _cut(costs, schedule, microbatch_size, partition)[1] or None
 
 
-def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
+def read_microbatch_size(microbatch_size: int | None, profile: CostSource) -> int:
     """Return the samples of a micro-batch; None: the smallest measured size.
 
     Raises:
@@ -188,7 +190,7 @@ _COSTS = (
 )
 
 
-def load_costs(costs: CostsArgument) -> AnyCosts:
+def load_costs(costs: CostsArgument) -> CostSource:
     """Return costs, read from a file if a file is given.
 
     Raises:
@@ -196,17 +198,17 @@ def load_costs(costs: CostsArgument) -> AnyCosts:
         ProfileError: The file has no costs.
     """
     require_kind("costs", costs, CostsArgument, _COSTS)
-    if isinstance(costs, Profile | RunCosts):
-        return costs
     if not isinstance(costs, str | Path):
-        name = "layers" if isinstance(costs, LayerCosts) else "stages"
-        parts = (costs,) if isinstance(costs, DeviceCost) else require_names(f"costs: {name}", getattr(costs, name))
-        if not parts:
-            raise ArgumentError(f"costs: {name}: got none, expected at least one StageCost; add it")
-        for part in {id(part): part for part in parts}.values():
-            expected = "StageCosts; try pipesched.uniform(4, 1.0)" if name == "stages" else "a StageCost of each layer"
-            require_kind(f"costs: {name}", part, DeviceCost | StageCost, expected)
-            require_numbers("costs", part)
+        for name, given in costs.given.items():
+            parts = require_names(f"costs: {name}", given)
+            if not parts:
+                raise ArgumentError(f"costs: {name}: got none, expected at least one StageCost; add it")
+            for part in {id(part): part for part in parts}.values():
+                expected = (
+                    "StageCosts; try pipesched.uniform(4, 1.0)" if name == "stages" else "a StageCost of each layer"
+                )
+                require_kind(f"costs: {name}", part, DeviceCost | StageCost, expected)
+                require_numbers("costs", part)
         return costs
     if suffix_of(costs) == ".csv":
         return load_cost_table(costs)

@@ -17,7 +17,7 @@ from pipesched.profiles.costs import (
     samples_of,
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
-from pipesched.profiles.partitioning import cut_profile
+from pipesched.profiles.partitioning import cut_layers
 from pipesched.questions import MessageFacts, RunFacts
 from pipesched.schedules import Schedule, Timeline, schedule_of
 from pipesched.schedules.common import integer
@@ -240,7 +240,7 @@ def cut_of_runs(
     size = read_microbatch_size(facts.microbatch_size, loaded)
     setup = Setup(costs=loaded, microbatch_size=size, partition=facts.run_partition)
     cut = setup.cut(ScheduleSource(lists))
-    return *cut_profile(loaded, cut.partition_text, size, lists.num_stages), size
+    return *cut_layers(loaded, cut.partition_text, size, lists.num_stages), size
 
 
 def lists_of_runs(runs: RunsArgument) -> Schedule:

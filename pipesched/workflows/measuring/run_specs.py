@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.executor import EmulationSettings, ExecutionError, FaultSettings, Repetitions, RunSettings
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.costs import CostSource, StageCosts
 from pipesched.questions import CutSettings, MeasureSettings
 from pipesched.schedules import Schedule
 from pipesched.schedules.check import require_runnable
@@ -19,7 +19,6 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import simulate_arrays
 from pipesched.workflows import ArgumentError, require_callable, require_settings
 from pipesched.workflows.arguments import (
-    AnyCosts,
     ListsArgument,
     ModelArgument,
     ProfileArgument,
@@ -43,7 +42,7 @@ class RunQuestion(MeasureSettings, EmulationSettings, FaultSettings, CutSettings
     """The question of `run`; its fields are the arguments of that function."""
 
     schedule: ListsArgument
-    model: ModelArgument | Setup | AnyCosts
+    model: ModelArgument | Setup | CostSource
     profile: ProfileArgument | None = field(default=None, kw_only=True)
     progress: Callable[[float], None] = field(default=lambda fraction: None, kw_only=True)  # noqa: ARG005
 
@@ -56,7 +55,7 @@ class RunQuestion(MeasureSettings, EmulationSettings, FaultSettings, CutSettings
     @property
     def emulated(self) -> Setup | None:
         """The setup whose stages are emulated, or None for a model."""
-        return read_setup_argument(self.model) if isinstance(self.model, Setup | AnyCosts) else None
+        return read_setup_argument(self.model) if isinstance(self.model, Setup | CostSource) else None
 
 
 def spec_of(question: RunQuestion, source: ScheduleSource) -> RunSpec:
@@ -81,7 +80,7 @@ def spec_of(question: RunQuestion, source: ScheduleSource) -> RunSpec:
 def _spec_of_model(question: RunQuestion, source: ScheduleSource) -> RunSpec:
     """Return the run of a model, with the partition and messages of its plan, if there is one."""
     lists, model = source.schedule, question.model
-    assert not isinstance(model, Setup | AnyCosts), "costs are emulated"
+    assert not isinstance(model, Setup | CostSource), "costs are emulated"
     require_epsilon([lists.traits], question)
     built = read_model_argument(model)
     if source.plan is not None:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, LayerCosts, Profile, StageCosts, stages_of_layers, with_input_share
+from pipesched.profiles.costs import Compression, CostSource, StageCosts, stages_of_layers, with_input_share
 from pipesched.profiles.partitioning import Layers, arranged, uniform_partition
 from pipesched.schedules import Schedule
 from pipesched.simulator import USUAL_NETWORK, Buffers, NetworkOptions
 from pipesched.simulator.search import CutTask, fastest_cut
-from pipesched.workflows.arguments import ScheduleSource, read_microbatch_size
+from pipesched.workflows.arguments import ScheduleSource, naming_costs
 
 _KEPT = 16
 """Cuts that are cached, because several parts of an answer need the same cut."""
@@ -24,7 +23,7 @@ _known: OrderedDict[tuple[object, ...], tuple[tuple[object, ...], Layers]] = Ord
 
 
 def balanced_layers(
-    given: Profile | LayerCosts,
+    given: CostSource,
     source: ScheduleSource,
     cluster: Cluster,
     *,
@@ -63,7 +62,7 @@ def balanced_layers(
                 return costs
             return replace(costs, stages=tuple(with_input_share(costs.stages, input_share)))
 
-        task = CutTask(schedule, len(given.layers), costs_of, cluster, network, source.longer, buffers)
+        task = CutTask(schedule, given.num_layers, costs_of, cluster, network, source.longer, buffers)
         layers = fastest_cut(task)
         while len(_known) >= _KEPT:
             _known.popitem(last=False)
@@ -71,23 +70,15 @@ def balanced_layers(
     return _known[key][1]
 
 
-def _stages_of_schedule(given: Profile | LayerCosts, schedule: Schedule, microbatch_size: int | None) -> _StagesOf:
+def _stages_of_schedule(given: CostSource, schedule: Schedule, microbatch_size: int | None) -> _StagesOf:
     """Return the function from bounds to the costs of stages, after a check that there are enough layers."""
-    try:
-        uniform_partition(len(given.layers), schedule.num_stages)
-    except ProfileError as error:
-        if isinstance(given, Profile):
-            raise
-        raise ProfileError(f"{given.origin or 'costs'}: schedule {schedule.name}: {error}") from error
-    if isinstance(given, Profile):
-        given = arranged(given, schedule.num_stages)
-    return _stages(given, microbatch_size, schedule.ranks_per_device)
+    with naming_costs(given, schedule):
+        uniform_partition(given.num_layers, schedule.num_stages)
+    return _stages(arranged(given, schedule.num_stages), microbatch_size, schedule.ranks_per_device)
 
 
-def _stages(given: Profile | LayerCosts, size: int | None, num_sharing: int) -> _StagesOf:
+def _stages(given: CostSource, size: int | None, num_sharing: int) -> _StagesOf:
     """Return the function from bounds to the costs of stages; the latest functions are cached."""
-    if isinstance(given, Profile):
-        size = read_microbatch_size(size, given)
     key = id(given), size, num_sharing
     if key not in _stages_of:
         while len(_stages_of) >= _KEPT:

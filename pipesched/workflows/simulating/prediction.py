@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipesched.profiles.clusters import Cluster, Link
-from pipesched.profiles.costs import DeviceCost, LayerCosts, Profile, RunCosts, StageCosts
-from pipesched.schedules import Schedule, Timeline, Yardstick
+from pipesched.profiles.costs import CostSource, StageCosts
+from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower, require_lowerable
 from pipesched.simulator import Inexact, NetworkOptions, Scenario, SteadyPace, engine
@@ -25,10 +25,7 @@ from pipesched.workflows import (
     unitless_times,
     unjudged_limit,
 )
-from pipesched.workflows.arguments import (
-    AnyCosts,
-    ScheduleSource,
-)
+from pipesched.workflows.arguments import ScheduleSource
 from pipesched.workflows.simulating.setup import Setup
 
 if TYPE_CHECKING:
@@ -101,7 +98,7 @@ class Prediction:
         unusual = _unusual(self.setup, ("costs", "cluster", "network", "engine")) | _unusual(self.setup.network)
         costs = self.setup.loaded_costs
         known = {
-            "model": costs.model if isinstance(costs, Profile) else None,
+            "model": costs.model_name,
             "costs": _origin(costs, self.costs),
             "machines": self.cluster.origin or None,
         }
@@ -139,8 +136,8 @@ class Prediction:
         """Cautions about the numbers, a line each."""
         costs, devices = self.setup.loaded_costs, self.schedule.rank_to_device
         return [
-            *(unitless_times(costs) if isinstance(costs, LayerCosts | StageCosts) else []),
-            *(gpus_in_all(costs, len(set(devices))) if isinstance(costs, Profile) else []),
+            *unitless_times(costs),
+            *gpus_in_all(costs, len(set(devices))),
             *(given_stages(costs, self.schedule.num_stages) if self._cuts_alone else []),
             *unjudged_limit(self.cluster, devices, self.costs.has_bytes),
             *self._machines_of_plan(),
@@ -157,7 +154,7 @@ class Prediction:
     def _machines_of_plan(self) -> list[str]:
         """Return a note if the machines of a plan are used, or if the plan does not keep its machines."""
         plan, cluster = self.source.plan, self.cluster
-        if plan is None or isinstance(self.setup.loaded_costs, RunCosts):
+        if plan is None or self.setup.loaded_costs.has_machines:
             return []
         if plan.cluster is not None:
             if cluster.intra is not plan.cluster.intra:  # others are given
@@ -181,7 +178,7 @@ class Prediction:
     @property
     def stage_share(self) -> float | None:
         """The share of each stage in a `DeviceCost`, or None with other costs."""
-        return float(self.schedule.stage_share) if isinstance(self.setup.loaded_costs, DeviceCost) else None
+        return float(self.schedule.stage_share) if self.setup.loaded_costs.device_seconds else None
 
 
 def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:
@@ -203,12 +200,10 @@ def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:
     return ", ".join(parts)
 
 
-def _origin(given: AnyCosts, costs: StageCosts) -> str | None:
-    """Return the origin of costs in a few words, or the numbers of a `DeviceCost`."""
-    if not isinstance(given, DeviceCost):
-        return costs.origin or None
-    parts = {"F": given.forward_s, "B": given.backward_s, "I": given.backward_input_s, "W": given.backward_weight_s}
-    return ", ".join(f"{name} {readable_s(part_s)}" for name, part_s in parts.items() if part_s is not None)
+def _origin(given: CostSource, costs: StageCosts) -> str | None:
+    """Return the origin of costs in a few words, or the seconds of a `DeviceCost`."""
+    numbers = ", ".join(f"{phase} {readable_s(phase_s)}" for phase, phase_s in given.device_seconds.items())
+    return numbers or costs.origin or None
 
 
 def _unusual(options: Setup | NetworkOptions, without: Collection[str] = ()) -> dict[str, object]:
@@ -234,12 +229,5 @@ def predict_source(source: ScheduleSource, setup: Setup) -> Prediction:
     timeline = simulate_with(
         lower(schedule), costs, cluster, network=setup.network, jitter=setup.jitter, seed=setup.seed
     )
-    timeline = replace(timeline, yardstick=_yardstick_of(setup.loaded_costs))
+    timeline = replace(timeline, yardstick=setup.loaded_costs.yardstick)
     return Prediction(source, setup, costs, cluster, timeline)
-
-
-def _yardstick_of(costs: AnyCosts) -> Yardstick | None:
-    """Return the speed of the machine that measured the costs, or None without a measurement of it."""
-    if isinstance(costs, Profile):
-        return costs.provenance.yardstick
-    return costs.yardstick if isinstance(costs, RunCosts) else None

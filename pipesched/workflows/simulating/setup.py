@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pipesched.profiles import FLOAT32_BYTES, ProfileError, element_bytes
+from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, LayerCosts, Profile, RunCosts, StageCosts
+from pipesched.profiles.costs import Compression, CostSource, Profile, StageCosts
 from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
@@ -17,14 +17,12 @@ from pipesched.schedules.common import Description, declared
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, documented, plain_signature, require_kind, require_settings
 from pipesched.workflows.arguments import (
-    AnyCosts,
     ClusterArgument,
     CostsArgument,
     ScheduleSource,
     is_same_model,
     layer_bounds,
     load_costs,
-    machines_of,
     partition_text,
     read_cluster_argument,
     read_costs_argument,
@@ -66,7 +64,7 @@ class Setup(PredictionSettings, CostSettings):
         require_settings(self)
 
     @property
-    def loaded_costs(self) -> AnyCosts:
+    def loaded_costs(self) -> CostSource:
         """The costs, read from their file if a file was given."""
         assert not isinstance(self.costs, str | Path), "they were read"
         return self.costs
@@ -79,12 +77,10 @@ class Setup(PredictionSettings, CostSettings):
             ArgumentError, ProfileError: The costs are no profile.
         """
         costs = self.loaded_costs
-        if isinstance(costs, RunCosts | LayerCosts):
-            way = "runs and a profile of their model" if isinstance(costs, RunCosts) else "a table of layers"
-            maker = "profile_from_runs" if isinstance(costs, RunCosts) else "profile_of_layers"
+        if costs.way_to_profile:
             raise ProfileError(
                 f"costs {costs.origin}: got {type(costs).__name__}, expected a profile, which has sizes of "
-                f"micro-batches; make one of {way}, with pipesched.{maker}"
+                f"micro-batches; {costs.way_to_profile}"
             )
         require_kind("profile", costs, Profile, "a Profile, or a file of one")
         assert isinstance(costs, Profile), "its kind"
@@ -112,14 +108,7 @@ class Setup(PredictionSettings, CostSettings):
     @property
     def message_compression(self) -> Compression | None:
         """The compression of messages, or None without compression."""
-        if self.compression is None:
-            return None
-        size = (
-            element_bytes(self.loaded_costs.provenance.dtype)
-            if isinstance(self.loaded_costs, Profile)
-            else FLOAT32_BYTES
-        )
-        return Compression(size, self.convert_bytes_per_s)
+        return self.compression and Compression(self.loaded_costs.element_bytes, self.convert_bytes_per_s)
 
     def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
         """Return the number of layers of each stage, or None if costs are not of layers."""
@@ -129,20 +118,18 @@ class Setup(PredictionSettings, CostSettings):
     def bounds_of(self, source: ScheduleSource) -> tuple[tuple[int, int], ...] | None:
         """Return the half-open range of layers of each stage, or None if costs are not of layers."""
         cut = self.cut(source)
-        bounds = layer_bounds(cut.loaded_costs, source.schedule, cut.microbatch_size, cut.partition_text)
-        return None if bounds is None else tuple(bounds)
+        return layer_bounds(cut.loaded_costs, source.schedule, cut.microbatch_size, cut.partition_text)
 
     @property
     def cuts_layers(self) -> bool:
         """Whether layers are cut for the fastest run of each schedule."""
-        return isinstance(self.loaded_costs, Profile | LayerCosts) and self.partition in (None, "balanced")
+        return self.loaded_costs.num_layers > 0 and self.partition in (None, "balanced")
 
     def cut(self, source: ScheduleSource) -> Setup:
         """Return this setup with the layers of each stage (if costs are of layers) and the choices of a plan."""
         known = self if source.plan is None else self._as_planned(source.plan)
         costs, num_stages = known.loaded_costs, source.schedule.num_stages
-        is_given = isinstance(costs, Profile) and not is_searched(costs, known.partition_text, num_stages)
-        if is_given or not known.cuts_layers or not isinstance(costs, Profile | LayerCosts):
+        if not known.cuts_layers or not is_searched(costs, known.partition_text, num_stages):
             return known
         layers = balanced_layers(
             costs,
@@ -165,13 +152,13 @@ class Setup(PredictionSettings, CostSettings):
             microbatch_size=self.microbatch_size,
         )
         planned, costs = replace(self, compression=plan.compression), self.loaded_costs
-        if isinstance(costs, LayerCosts):
-            return replace(planned, partition=partition_text(plan.partition))
-        if not isinstance(costs, Profile):
+        if not costs.num_layers:
             return planned
-        if not is_same_model(costs.model, plan.model):
+        if costs.model_name is None:
+            return replace(planned, partition=partition_text(plan.partition))
+        if not is_same_model(costs.model_name, plan.model):
             raise ArgumentError(
-                f"costs: got a profile of {costs.model}, expected one of {plan.model}, as the plan says; give the "
+                f"costs: got a profile of {costs.model_name}, expected one of {plan.model}, as the plan says; give the "
                 "profile that the plan was made from"
             )
         return replace(planned, partition=partition_text(plan.partition), microbatch_size=plan.microbatch_size)
@@ -186,7 +173,7 @@ class Setup(PredictionSettings, CostSettings):
         what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
         planned = None if plan is None else plan.cluster
         cluster = read_cluster_argument(planned if self.cluster is None else self.cluster, num_devices, what)
-        return self.limited(machines_of(self.loaded_costs, cluster) if self.cluster is None else cluster)
+        return self.limited(self.loaded_costs.on_machines(cluster) if self.cluster is None else cluster)
 
     def limited(self, cluster: Cluster) -> Cluster:
         """Return machines whose devices have the memory limit, if there is one."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipesched.profiles.costs import Profile, RunCosts, Variation
+from pipesched.profiles.costs import Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.questions import SimulateSettings
 from pipesched.schedules.lowering import lower
@@ -109,14 +109,14 @@ def _variation(setup: Setup) -> Variation:
     if setup.jitter:
         raise ArgumentError("spread: got `jitter` too, expected one of them; leave one out")
     costs = setup.loaded_costs
-    if not isinstance(costs, Profile | RunCosts):
+    if not costs.is_measured:
         raise ArgumentError(
             "spread: got costs of neither profile nor runs, expected one of them, which says how seconds vary"
         )
     if costs.variation is None:
         what, advice = "runs", "give two runs or more of one schedule"
-        if isinstance(costs, Profile):
-            what, advice = f"a profile of {costs.model}", "profile the model again, with 2 `repeats` or more"
+        if costs.model_name is not None:
+            what, advice = f"a profile of {costs.model_name}", "profile the model again, with 2 `repeats` or more"
         raise ArgumentError(f"spread: got {what} without how seconds vary, expected costs that say it; {advice}")
     return costs.variation
 

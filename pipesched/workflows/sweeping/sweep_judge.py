@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Any
 
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import DeviceCost, LayerCosts, Profile, StageCosts
+from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, ScheduleError, Timeline
 from pipesched.schedules.builders import find
 from pipesched.schedules.check import require_runnable
@@ -156,18 +156,10 @@ class SweepJudge:
             known = self._cut(source, setting)
         elif size != known.microbatch_size:
             known = replace(known, microbatch_size=size)
-        if isinstance(known.costs, DeviceCost):
-            key: object = (size, schedule.num_stages, schedule.stage_share)
-        elif isinstance(known.costs, Profile | LayerCosts):
-            key = (
-                size,
-                known.partition,
-                schedule.num_stages,
-                schedule.ranks_per_device,
-                schedule.columns.splits_backward,
-            )
-        else:
-            return known.costs_of(source)
+        key = (
+            *(size, known.partition, schedule.num_stages, schedule.stage_share),
+            *(schedule.ranks_per_device, schedule.columns.splits_backward),
+        )
         if key not in self._known_costs:
             self._known_costs[key] = known.costs_of(source)
         return self._known_costs[key]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles.clusters import Link
-from pipesched.profiles.costs import Profile
 from pipesched.profiles.processes import num_cores, rare_collections
 from pipesched.questions import RECOMPUTES, SweepSettings
 from pipesched.schedules.common import Counts, tuple_of
@@ -174,14 +173,15 @@ def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:
 
 
 def _sizes(sizes: Counts | None, setup: Setup) -> tuple[int | None, ...]:
-    if not isinstance(setup.loaded_costs, Profile):
+    costs = setup.loaded_costs
+    if not costs.microbatch_sizes:
         if sizes is not None:
             raise ArgumentError(
                 "microbatch_sizes: got them with other costs than a profile, expected none; leave them out"
             )
         return (None,)
     if sizes is None:
-        return (read_microbatch_size(setup.microbatch_size, setup.loaded_costs),)
+        return (read_microbatch_size(setup.microbatch_size, costs),)
     if setup.microbatch_size is not None:
         raise ArgumentError("microbatch_sizes: got `microbatch_size` too, expected one of them; leave one out")
     return tuple_of(sizes)

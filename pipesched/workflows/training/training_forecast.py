@@ -9,11 +9,8 @@ from pipesched.profiles import element_bytes
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import (
     Compression,
-    DeviceCost,
-    LayerCosts,
-    Profile,
+    CostSource,
     StageCosts,
-    costs_of_stages,
     with_input_share,
 )
 from pipesched.schedules import Schedule
@@ -23,7 +20,6 @@ from pipesched.schedules.weights import staleness
 from pipesched.simulator import Inexact, Scenario, SimulationError
 from pipesched.simulator.fast import RunTime, run_time, simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
-from pipesched.workflows.arguments import AnyCosts
 
 _SHOWN_STEPS = 64
 """Simulated steps for the staleness, beside the term for stages: enough for every measurement to settle."""
@@ -113,7 +109,7 @@ def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCa
 
 
 def costs_of_training(
-    costs: AnyCosts,
+    costs: CostSource,
     run: TrainingRun,
     lists: Schedule,
     bounds: tuple[tuple[int, int], ...],
@@ -135,14 +131,10 @@ def costs_of_training(
     Raises:
         ProfileError: The profile does not cover these micro-batches.
     """
-    if isinstance(costs, Profile):
-        stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size), lists.ranks_per_device)
-    elif isinstance(costs, DeviceCost):
-        stage_costs = costs.stage_costs(lists).of_share(run.pipelines / run.microbatches_per_step)
-    elif isinstance(costs, LayerCosts):
-        stage_costs = costs.stage_costs(bounds)
-    else:
-        stage_costs = costs if isinstance(costs, StageCosts) else costs.stage_costs(lists)
+    size = run.microbatch_size(batch_size) if costs.microbatch_sizes else None
+    stage_costs = costs.stage_costs(lists, bounds, size)
+    if costs.device_seconds:
+        stage_costs = stage_costs.of_share(run.pipelines / run.microbatches_per_step)
     if input_share is not None:
         stage_costs = replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, input_share)))
     if settings.compression is None:

@@ -249,7 +249,7 @@ class Question:
         if self.machines is not None:
             return self.machines
         ranks = (*self.before.rank_to_device, *self.after.rank_to_device)
-        return costs.cluster(flat(max(ranks) + 1).devices)
+        return costs.on_machines(flat(max(ranks) + 1))
 
 
 def _slowed(cluster: Cluster, slow: Mapping[int, float]) -> Cluster:

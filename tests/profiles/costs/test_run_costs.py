@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Device, Link
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import backward, backward_input, backward_weight, forward
@@ -42,7 +42,7 @@ def test_a_recompute_takes_what_it_took_or_else_a_forward():
 
 def test_machines_hand_over_as_the_runs_did():
     costs = runs(WORK, hand_over=spreads(Op=0.1, Send=0.2, Recv=0.3, Take=0.4), message=spread_of([1.0]))
-    cluster = costs.cluster((Device(memory_bytes=8), Device()))
+    cluster = costs.on_machines(Cluster((Device(memory_bytes=8), Device()), Link()))
 
     assert cluster.devices == (Device(memory_bytes=8, op_s=0.1), Device(op_s=0.1))
     assert cluster.link(0, 1) == Link(latency_s=0.6, send_s=0.2, post_s=0.3, receive_s=0.4)
@@ -51,14 +51,14 @@ def test_machines_hand_over_as_the_runs_did():
 
 def test_posts_that_were_interrupted_do_not_count_but_those_that_take_long_as_a_rule_do():
     interrupted = runs(WORK, hand_over={"Send": spread_of([0.1] * 9 + [9.0] * 2)})
-    assert interrupted.cluster((Device(),) * 2).link(0, 1) == Link(send_s=pytest.approx(0.1))
+    assert interrupted.on_machines(flat(2)).link(0, 1) == Link(send_s=pytest.approx(0.1))
 
     slow_now_and_then = runs(WORK, hand_over={"Send": spread_of([0.1] * 6 + [0.4] * 5)})
-    assert slow_now_and_then.cluster((Device(),) * 2).link(0, 1).send_s == pytest.approx(0.1 + 0.3 * 2.5 / 6)
+    assert slow_now_and_then.on_machines(flat(2)).link(0, 1).send_s == pytest.approx(0.1 + 0.3 * 2.5 / 6)
 
 
 def test_runs_that_say_nothing_of_messages_hand_over_in_no_time():
-    assert runs(WORK).cluster((Device(),) * 2).link(0, 1) == Link()
+    assert runs(WORK).on_machines(flat(2)).link(0, 1) == Link()
 
 
 def test_neighbours_are_added_up_for_fewer_stages():

@@ -3,7 +3,7 @@
 import pytest
 
 from pipesched.profiles.costs import StageCost
-from pipesched.profiles.costs.stage_costs import added_up, working_bytes
+from pipesched.profiles.costs.single_stage import added_up, working_bytes
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pipesched.profiles.costs import costs_of_stages, layer_seconds
 from pipesched.profiles.io import load_profile
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 from pipesched.profiles.io.profile_json import profile_text, read_profile
-from pipesched.profiles.partitioning import balanced_partition, by_replicas, cut_profile
+from pipesched.profiles.partitioning import balanced_partition, by_replicas, cut_layers
 from tests.properties import examples
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
@@ -193,7 +193,7 @@ def test_the_usual_cut_of_a_published_graph_is_at_antichains(name, slowest_ms):
         least_s[num_stages] = best[closed[-1]]
     for num_stages, expected_ms in slowest_ms.items():
         assert least_s[num_stages] == pytest.approx(expected_ms / 1e3)
-        profile, bounds = cut_profile(load_profile(PUBLISHED / f"{name}.graph.txt"), None, 1, num_stages)
+        profile, bounds = cut_layers(load_profile(PUBLISHED / f"{name}.graph.txt"), None, 1, num_stages)
         seconds = layer_seconds(profile, 1)
         assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(expected_ms / 1e3)
 

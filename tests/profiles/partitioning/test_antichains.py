@@ -14,7 +14,7 @@ from pipesched.profiles.partitioning import (
     balanced_partition,
     by_memory,
     by_replicas,
-    cut_profile,
+    cut_layers,
     has_too_many_prefixes,
 )
 from tests.properties import examples
@@ -67,7 +67,7 @@ def test_no_cut_at_antichains_has_a_faster_slowest_stage(graph, data):
     needs, times, sizes, text = graph
     num_stages = data.draw(st.integers(1, len(needs)))
     least_ms = min(max(sum(times[n] for n in b - a) for a, b in pairwise(chain)) for chain in chains(needs, num_stages))
-    profile, bounds = cut_profile(read_pipedream_graph(text, "F"), None, 1, num_stages)
+    profile, bounds = cut_layers(read_pipedream_graph(text, "F"), None, 1, num_stages)
     seconds = layer_seconds(profile, 1)
     assert max(sum(seconds[a:b]) for a, b in bounds) == pytest.approx(least_ms / 1e3)
     order = [int(layer.name.split()[0][1:]) for layer in profile.layers]
@@ -83,7 +83,7 @@ def test_a_short_branch_goes_to_the_first_stage_where_that_is_better():
     profile = read_pipedream_graph(text_of(needs, [1, 3, 5, 2, 1]), "F")
     seconds = layer_seconds(profile, 1)
     assert max(sum(seconds[a:b]) for a, b in balanced_partition(seconds, 2)) == pytest.approx(0.008)
-    best, bounds = cut_profile(profile, None, 1, 2)
+    best, bounds = cut_layers(profile, None, 1, 2)
     assert [sum(layer_seconds(best, 1)[a:b]) for a, b in bounds] == pytest.approx([0.006, 0.006])
 
 
@@ -98,17 +98,17 @@ def test_a_graph_of_too_many_antichains_is_cut_along_one_chain():
     profile = read_pipedream_graph(text_of([set(), *[{0}] * 16, set(range(1, 17))], [1] * 18), "F")
     assert has_too_many_prefixes(profile)
     assert arranged(profile, 3) == profile
-    assert len(cut_profile(profile, None, 1, 3)[1]) == 3
+    assert len(cut_layers(profile, None, 1, 3)[1]) == 3
 
 
 def test_stages_of_the_file_are_taken_where_they_are_as_many():
     needs = [set(), {0}, {0}, {1, 2}]
     profile = read_pipedream_graph(text_of(needs, [1, 2, 3, 4], stages=[0, 4, 0, 4]), "F")
-    given, bounds = cut_profile(profile, None, 1, 2)
+    given, bounds = cut_layers(profile, None, 1, 2)
     assert bounds == ((0, 2), (2, 4))
     assert [layer.name for layer in given.layers] == ["n0 L", "n2 L", "n1 L", "n3 L"]
     assert [sum(layer_seconds(given, 1)[a:b]) for a, b in bounds] == pytest.approx([0.004, 0.006])
-    anew, bounds = cut_profile(profile, "balanced", 1, 3)
+    anew, bounds = cut_layers(profile, "balanced", 1, 3)
     assert max(sum(layer_seconds(anew, 1)[a:b]) for a, b in bounds) == pytest.approx(0.004)
 
 
@@ -177,6 +177,6 @@ def test_a_graph_with_its_stages_written_is_read_as_cut():
     needs = [set(), {0}, {1}, {0}, {2, 3}]
     text = text_of(needs, [1, 3, 5, 2, 1], stages=[0, 0, 0, 0, 0])
     staged = staged_graph(text, "F", [0, 0, 1, 0, 1])
-    given, bounds = cut_profile(read_pipedream_graph(staged, "F"), None, 1, 2)
+    given, bounds = cut_layers(read_pipedream_graph(staged, "F"), None, 1, 2)
     assert bounds == ((0, 3), (3, 5))
     assert {layer.name for layer in given.layers[:3]} == {"n0 L", "n1 L", "n3 L"}

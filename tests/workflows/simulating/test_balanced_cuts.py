@@ -98,9 +98,8 @@ def test_the_cut_is_within_half_a_percent_of_the_best_of_all_cuts(name):
             forward_s, input_s, weight_s = (draw.uniform(0.5, 3) for _ in range(3))
             layers.append(StageCost(forward_s, input_s + weight_s, input_s, weight_s))
         costs = LayerCosts(tuple(layers))
-        best_s = min(
-            makespan_s(schedule, costs.stage_costs(cut).stages) for cut in all_cuts(len(layers), schedule.num_stages)
-        )
+        cuts = all_cuts(len(layers), schedule.num_stages)
+        best_s = min(makespan_s(schedule, costs.costs_of_layers(cut).stages) for cut in cuts)
         result = pipesched.simulate(schedule, costs)
         uniform = pipesched.simulate(schedule, pipesched.Setup(costs, partition="uniform"))
         assert best_s * (1 - 1e-9) <= result.makespan_s <= best_s * 1.005
@@ -152,7 +151,7 @@ def test_the_cut_is_the_best_of_all_where_messages_take_up_to_ten_times_as_long_
             layers.append(StageCost(forward_s, input_s + weight_s, input_s, weight_s, output_bytes=size))
         costs, bandwidth = LayerCosts(tuple(layers)), 3000 / (slowness * 3.0)
         best_s = min(
-            makespan_s(schedule, costs.stage_costs(cut).stages, bandwidth)
+            makespan_s(schedule, costs.costs_of_layers(cut).stages, bandwidth)
             for cut in all_cuts(len(layers), schedule.num_stages)
         )
         result = pipesched.simulate(schedule, pipesched.Setup(costs, pipesched.flat(counts[0], Link(0.0, bandwidth))))
