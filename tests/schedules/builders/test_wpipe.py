@@ -1,25 +1,15 @@
 import pytest
 from hypothesis import given
 
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders.wpipe import wpipe
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Send
 from pipesched.schedules.weights import staleness
 from pipesched.schedules.weights.versions import is_consistent
 from tests.properties import examples
-from tests.schedules.asynchronous_rules import assert_runs, reads_of
-from tests.schedules.builder_rules import assert_one_line, most_in_flight
+from tests.schedules.asynchronous_rules import reads_of
+from tests.schedules.builder_rules import most_in_flight
 from tests.schedules.builders.test_pipedream import periods
-
-
-@examples(40)
-@given(periods())
-def test_it_runs_and_steps_both_groups_once_a_period(counts):
-    p, accumulate, number = counts
-    schedule = wpipe(p, accumulate * number, accumulate)
-    assert_runs(schedule, 2 * p, accumulate * number, accumulate)
-    assert [{op.stage for op in row} for row in schedule.ops] == [{k, p + k} for k in range(p)]
 
 
 @examples(40)
@@ -68,23 +58,5 @@ def test_a_microbatch_makes_2_times_2_n_minus_1_transfers(p):
     assert sends == m * 2 * (2 * p - 1)
 
 
-def test_one_period_reads_the_first_weights_only():
-    assert set(reads_of(wpipe(3, 5, 5)).values()) == {(0, 0)}
-
-
 def test_without_a_count_a_period_is_as_long_as_there_are_ranks():
     assert wpipe(4, 8) == wpipe(4, 8, 4)
-
-
-@pytest.mark.parametrize(
-    ("counts", "parts"),
-    [
-        ((4, 12, 3), ("wpipe: got accumulate 3 on 4 ranks", "at least 4", "try accumulate=4")),
-        ((2, 7, 3), ("wpipe: got 7 micro-batches", "multiple of the 3", "try 6 or 9")),
-        ((0, 0, 2), ("num_ranks is 0", "num_microbatches is 0")),
-    ],
-)
-def test_a_period_that_cannot_be_is_refused_with_the_reason(counts, parts):
-    with pytest.raises(ScheduleError) as error:
-        wpipe(*counts)
-    assert_one_line(str(error.value), *parts)

@@ -1,17 +1,15 @@
-import math
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules import Schedule
 from pipesched.schedules.builders import zero_bubble_auto as module
 from pipesched.schedules.builders.zero_bubble import zb_h1
 from pipesched.schedules.builders.zero_bubble_auto import zb_auto
 from pipesched.schedules.ops import Compute
 from tests.properties import examples
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
+from tests.schedules.builder_rules import MICROBATCHES, RANKS
 from tests.schedules.drawings import cells, drawn
 
 COSTS = st.integers(0, 9).map(float)
@@ -28,14 +26,6 @@ def most_held(schedule: Schedule, kept: float) -> list[float]:
             peak = max(peak, held)
         peaks.append(peak)
     return peaks
-
-
-@examples(80)
-@given(RANKS, MICROBATCHES, COSTS, COSTS, COSTS, COSTS, st.integers(1, 20))
-def test_it_is_sound_and_within_its_limit_whatever_the_costs(p, m, f, i, w, c, limit):
-    schedule = zb_auto(p, m, f, i, w, c, limit)
-    assert_sound(schedule, p, m)
-    assert max(most_in_flight(schedule)) <= min(m, limit)
 
 
 @examples(60)
@@ -71,10 +61,6 @@ def test_a_limit_of_1_is_one_microbatch_at_a_time():
     )
 
 
-def test_the_limit_is_1f1bs_memory_unless_said():
-    assert zb_auto(4, 9, f=2.0, c=0.5) == zb_auto(4, 9, f=2.0, c=0.5, limit=4)
-
-
 def test_with_the_memory_of_1f1b_and_equal_costs_it_is_as_fast_as_h1():
     for p, m in [(2, 3), (4, 9), (8, 20)]:
         assert len(drawn(zb_auto(p, m))[0]) == len(drawn(zb_h1(p, m))[0])
@@ -99,21 +85,3 @@ def test_the_list_with_the_shortest_longest_span_of_all_eight_is_taken(monkeypat
     assert len(spans) == 8
     assert len(set(spans)) > 1
     assert max(len(" ".join(row).strip(". ").split()) for row in rows) == min(spans)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("f", -1.0, "at least 0"),
-        ("i", math.nan, "at least 0"),
-        ("w", math.inf, "at least 0"),
-        ("c", "1", "at least 0"),
-        ("limit", 0.5, "at least 1"),
-        ("limit", True, "at least 1"),
-        ("kept", 1.5, "at least 0 and at most 1"),
-    ],
-)
-def test_a_bad_parameter_is_one_line(name, value, expected):
-    with pytest.raises(ScheduleError) as error:
-        zb_auto(2, 4, **{name: value})
-    assert_one_line(str(error.value), f"zb_auto: {name} is {value!r}", expected)

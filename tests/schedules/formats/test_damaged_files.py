@@ -1,4 +1,4 @@
-"""2,000 damaged schedule files: accepted where they are valid all the same, else refused in one line with the place."""
+"""1,000 damaged schedule files: accepted where they are valid all the same, else refused in one line with the place."""
 
 import random
 import re
@@ -39,7 +39,7 @@ def test_a_damaged_file_is_accepted_if_it_is_valid_and_else_refused_in_one_line(
     chance, path = random.Random(name), tmp_path / name
     is_valid = is_valid_csv if name.endswith(".csv") else is_valid_json
     accepted = 0
-    for _ in range(400):
+    for _ in range(200):
         data = damaged_bytes(FILES[name], chance) if chance.random() < 0.3 else damaged(FILES[name], chance).encode()
         path.write_bytes(data)
         schedule = refusal = None
@@ -53,7 +53,7 @@ def test_a_damaged_file_is_accepted_if_it_is_valid_and_else_refused_in_one_line(
         else:
             assert_reads_back(schedule, path)
             accepted += 1
-    assert 10 < accepted < 390
+    assert 5 < accepted < 195
 
 
 def assert_says_where(message, path):

@@ -1,12 +1,10 @@
 import random
 import tracemalloc
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from pipesched.schedules import Schedule, ScheduleError, make_schedule
-from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
@@ -15,7 +13,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import ReduceClocks
 from pipesched.schedules.ops import Compute, Op, Recv, Reduce, Send, Step, backward, computes, forward
 from pipesched.schedules.transforms import compute_only
-from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
+from tests.schedules.brute_force import Thing, carried, delivers, finishes, made, wanted
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
 SAMPLES = [
@@ -31,14 +29,6 @@ SAMPLES = [
 ]
 NAMES = [f"{s.name}-{s.num_stages}-{s.num_microbatches}" for s in SAMPLES]
 samples = pytest.mark.parametrize("schedule", SAMPLES, ids=NAMES)
-
-
-@samples
-def test_every_message_between_ranks_is_sent_once_and_received_once(schedule):
-    lowered = lower(schedule)
-    sends = Counter((r, op.peer, carried(op)) for r, row in enumerate(lowered.ops) for op in row if type(op) is Send)
-    recvs = Counter((op.peer, r, carried(op)) for r, row in enumerate(lowered.ops) for op in row if type(op) is Recv)
-    assert sends == recvs == Counter(crossings(schedule))
 
 
 @samples
@@ -210,11 +200,6 @@ def test_lists_that_cannot_finish_are_refused_with_rank_and_op(rows, place):
     assert place in str(error.value)
     assert "stuck" in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_every_schedule_of_the_catalogue_can_be_lowered():
-    for entry in CATALOGUE.values():
-        assert delivers(lower(entry.build(4, 8)))
 
 
 @pytest.mark.slow

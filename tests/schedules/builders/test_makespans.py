@@ -1,0 +1,72 @@
+"""Closed forms of the makespan where every computation of a chunk takes one slot and messages take none."""
+
+import pytest
+
+from pipesched.schedules.builders import build
+from tests.schedules.builder_rules import finish_times, parts
+
+ROUNDS = (1, 2, 3)
+FORMS = [
+    ("1f1b", {}, lambda p, m: 2 * m + 2 * (p - 1), [(p, p * r) for p in (1, 2, 5, 16) for r in ROUNDS]),
+    ("zb_h1", {}, lambda p, m: 3 * m + p - 1, [(p, 2 * p * r) for p in (1, 2, 5, 16) for r in ROUNDS]),
+    ("chimera", {}, lambda p, m: 2 * m + p - 2, [(p, p * r) for p in range(2, 17, 2) for r in (*ROUNDS, 64 // p)]),
+    ("gems", {}, lambda p, m: (m - 1) * (p + 1) + 2 * p, [(p, m) for p in range(2, 17) for m in (2, 3, 8)]),
+    *(
+        (
+            "hanayo",
+            {"waves": waves},
+            lambda p, m, waves=waves: 4 * waves * m + 2 * (p - 1),
+            [(p, p * r) for p in (1, 2, 3, 7, 16) for r in ROUNDS],
+        )
+        for waves in (1, 2, 4)
+    ),
+    *(
+        (name, {"num_chunks": v}, lambda p, m, v=v, work=work: work * (m * v) + (4 - work) * (p - 1), sizes)
+        for name, work, sizes in [
+            ("interleaved", 2, [(2, 4), (3, 3), (4, 12), (8, 16)]),
+            ("looped_bfs", 2, [(2, 2), (4, 8), (3, 7), (5, 9)]),
+            ("interleaved_zb", 3, [(2, 4), (3, 3), (4, 12), (8, 16)]),
+        ]
+        for v in (2, 3, 4)
+    ),
+]
+"""Name, settings, slots by (p, m), and the (p, m) that are tried."""
+
+
+@pytest.mark.parametrize(("name", "settings", "slots", "sizes"), FORMS)
+def test_the_makespan_is_that_of_the_paper(name, settings, slots, sizes):
+    for p, m in sizes:
+        schedule = build(name, p, m, **settings)
+        over = finish_times(schedule)
+        assert max(over.values()) == slots(p, m), (p, m)
+        assert len(over) == sum(len(parts(row)) for row in schedule.ops)
+
+
+def test_a_backward_of_twice_the_time_makes_chimeras_other_bubble_with_one_unit():
+    for p in (2, 4, 6, 16):
+        makespan = max(finish_times(build("chimera", p, p), {"F": 1.0, "B": 2.0}).values())
+        assert (makespan - 3 * p) / makespan == pytest.approx((p - 2) / (1.5 * p + p - 2), rel=1e-12)
+
+
+def greedy_makespan(p: int, m: int, waves: int) -> int:
+    """A slot per op, at most p micro-batches let in: each rank takes a backward that is ready, else a forward."""
+    num_stages = 2 * waves * p
+    home = [[*range(p), *range(p - 1, -1, -1)][stage % (2 * p)] for stage in range(num_stages)]
+    at = dict.fromkeys(range(m), 0)  # 0 to 2 num_stages: how many of its ops a micro-batch has behind it
+    slot = 0
+    while any(done < 2 * num_stages for done in at.values()):
+        let_in = [i for i in at if at[i] < 2 * num_stages][:p]
+        for rank in range(p):
+            here = [i for i in let_in if home[min(at[i], 2 * num_stages - 1 - at[i])] == rank]
+            if here:
+                chosen = min(here, key=lambda i: (at[i] < num_stages, i))
+                let_in.remove(chosen)
+                at[chosen] += 1
+        slot += 1
+    return slot
+
+
+@pytest.mark.parametrize(("p", "waves"), [(1, 2), (2, 1), (3, 2), (4, 1), (6, 1)])
+def test_a_greedy_rank_that_prefers_backwards_takes_as_long_as_hanayo(p, waves):
+    for m in (p, 2 * p, 4 * p):
+        assert greedy_makespan(p, m, waves) == max(finish_times(build("hanayo", p, m, waves=waves)).values())
