@@ -23,7 +23,7 @@ from gpu_rows.card import Card, error_line, file_of, free_memory, provenance
 from gpu_rows.row import Row
 from report import show
 
-from pipesched.executor.runs.rank_streams import prepare_cuda
+from pipesched.executor.runs.local_runner import prepare_cuda
 from pipesched.workflows import session
 
 ROOT = Path(__file__).parents[1]

@@ -1,13 +1,15 @@
-"""Names of the ways in which ranks run together, and the limits of a run."""
+"""The settings of a run, for any schedule: type, default and meaning of each; names and limits."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.schedules import PredictionRule
-from pipesched.schedules.common import shown
+from pipesched.schedules.common import LONGEST_S, Description, shown
 
 How: TypeAlias = Literal["sleep", "busy"]
 """A sleeping emulated stage leaves its core to others; a busy one keeps it."""
@@ -97,3 +99,134 @@ def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None
         f"got float16 with {adam}, whose epsilon of 1e-08 is 0 in it, expected bfloat16, float32 or float64; "
         f"try bfloat16, or {other}"
     )
+
+
+_MOST = 2**31 - 1
+"""Most repetitions of a list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberSettings:
+    """The settings of the numbers of a model."""
+
+    optimizer: Annotated[OptimizerName, Description("Optimizer from torch.optim.")] = "adamw"
+    dtype: Annotated[Dtype, Description("Type of weights and activations, by its name in torch.")] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSettings(NumberSettings):
+    """The settings of the computations of a model."""
+
+    device: Annotated[DeviceKind, Description("Device of every rank.")] = "cpu"
+    threads: Annotated[int, Description("CPU threads per rank.", least=1, most=1024)] = 1
+    seed: Annotated[int, Description("Seed for weights, data and dropout.", least=0, most=2**63 - 1)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings(LayerSettings):
+    """The settings of a run."""
+
+    lr: Annotated[float, Description("Learning rate.", least=0.0, most=1e308)] = 1e-3
+    prediction: Annotated[
+        PredictionRule | None,
+        Description("Rule for predicting weights where a schedule looks ahead; none: the schedule's own."),
+    ] = None
+    transport: Annotated[
+        TransportKind,
+        Description("A process per rank, or one process with a CUDA stream per rank; auto: streams on GPUs."),
+    ] = "auto"
+    has_green_contexts: Annotated[
+        bool, Description("Give each rank on streams of a GPU multiprocessors of its own.")
+    ] = False
+    backend: Annotated[
+        Backend, Description("Backend of the messages; auto: nccl if every rank has a GPU, else gloo.")
+    ] = "auto"
+    compression: Annotated[
+        MessagePrecision | None, Description("Send activations and gradients in half precision if their values fit.")
+    ] = None
+    averaging: Annotated[
+        Averaging, Description("Elastic averaging: against the last iteration's reference, or wait for this one's.")
+    ] = "asynchronous"
+    timeout_s: Annotated[
+        float, Description("Longest wait of a rank for one message [s].", least=0.1, most=LONGEST_S)
+    ] = 60.0
+    is_pinned: Annotated[
+        bool,
+        Description(
+            "Whether every rank on CPUs gets cores of its own, if there are enough.",
+            option="--no-pin",
+            turned_off="Let the operating system choose the cores of every rank.",
+        ),
+    ] = True
+    save: Annotated[
+        str | None,
+        Description(
+            "Folder for the parameters of every stage after the last run; none: nothing is saved.", has_option=False
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class Repetitions:
+    """The runs of a measured list."""
+
+    iterations: Annotated[int, Description("Measured runs of the lists; the median counts.", least=1, most=_MOST)] = 5
+    warmup: Annotated[int, Description("Runs before the measured ones.", least=0, most=_MOST)] = 1
+    is_checked: Annotated[
+        bool,
+        Description(
+            "Whether lists that cannot finish are refused before they run.",
+            option="--no-check",
+            turned_off="Run a list that the checker refuses.",
+        ),
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class EmulationSettings:
+    """The behaviour of emulated stages."""
+
+    panel: ClassVar[str] = "Run"
+
+    how: Annotated[How, Description("Behaviour of emulated stages: they sleep, or are busy.")] = "sleep"
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, as settings are joined
+class FaultSettings:
+    """Injected faults and numerical checks of a run."""
+
+    panel: ClassVar[str] = "Run"
+
+    inject: Annotated[
+        Sequence[str],
+        Description(
+            "Fault to inject: kill, stop, raise, exit or nan, as kill:rank=2,op=2B3, in a training "
+            "kill:rank=2,op=2B3,step=5; slow:rank=1,factor=3, drop-link:0-1,after=10, disk-full; repeatable."
+        ),
+    ] = ()
+    is_finite_checked: Annotated[
+        bool,
+        Description("End at the first op that gives NaN or infinity, and name it.", option="--check-finite"),
+    ] = False
+
+
+def uses_streams(settings: RunSettings) -> bool:
+    """Return whether one process runs all ranks of a model, each on a stream of its device."""
+    if settings.transport != "auto":
+        return settings.transport == "streams"
+    return settings.device == "cuda" and settings.compression is None and settings.backend == "auto"
+
+
+def stream_fault(settings: RunSettings) -> str | None:
+    """Return the first setting that contradicts streams, or None; arguments to change stand in backticks."""
+    is_streamed = uses_streams(settings)
+    if settings.has_green_contexts and not (is_streamed and settings.device == "cuda"):
+        return "has_green_contexts: got True without streams of a GPU, expected `device=cuda` with it; leave it out"
+    if is_streamed and settings.backend == "nccl":
+        return "backend: got nccl with transport streams, expected processes; try `transport=processes`"
+    if is_streamed and settings.device == "cuda" and settings.compression is not None:
+        return (
+            f"compression: got {settings.compression} on streams of a GPU, expected processes, as the size of a "
+            "compressed message is known only when the device is done; try `transport=processes`"
+        )
+    return None

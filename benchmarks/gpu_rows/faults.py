@@ -15,7 +15,7 @@ from gpu_rows.card import Card
 from gpu_rows.row import Row
 from pipesched.executor import RankFailed
 from pipesched.executor.launch import RunSpec
-from pipesched.executor.launch.interference import FAULT_TIMES
+from pipesched.executor.launch.injected_faults import FAULT_TIMES
 from pipesched.executor.runs import launch
 from pipesched.profiles import DeviceKind
 from pipesched.questions import MeasureSettings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.executor.launch.interference import note_time
+from pipesched.executor.launch.injected_faults import note_time
 
 LAYER, CALL, WIDTH = 1, 2, 8
 """The layer that hangs, and at which of its forwards."""

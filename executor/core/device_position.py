@@ -11,7 +11,7 @@ from typing import final
 
 import torch
 
-from pipesched.executor.core.device_events import CudaEvent, Event, EventPool
+from pipesched.executor.core.clock import CudaEvent, Event, EventPool
 from pipesched.schedules.ops import Op
 
 _POLL_S = 0.05

@@ -1,7 +1,8 @@
-"""The interpreter: executes the op list of one rank on tensors."""
+"""The interpreter: executes the op list of one rank on tensors, over a transport."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,10 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from pipesched.executor import ExecutionError, RunEnded, failed
-from pipesched.executor.core.gradient_buckets import Bucket
+from pipesched.executor.core.gradients import Bucket
 from pipesched.executor.core.recorder import Recorder
-from pipesched.executor.core.stage import Stage
+from pipesched.executor.core.stage import ModuleStage, Stage
 from pipesched.executor.core.streams import HostStreams, RankStreams
-from pipesched.executor.core.transport_interface import PendingReduction, Transport
 from pipesched.schedules.ops import (
     Average,
     Compute,
@@ -35,6 +35,49 @@ from pipesched.schedules.ops import (
     gives,
     needs_from_others,
 )
+
+PendingReduction: TypeAlias = Callable[[], Tensor | None]
+"""Returns the sum of a posted reduction, or None if the caller must give up its turn and ask again."""
+
+
+class Transport(ABC):
+    """One rank's end of its channels; a channel is a directed pair of ranks, in order."""
+
+    @abstractmethod
+    def send(self, op: Send, tensor: Tensor) -> None:
+        """Post `tensor` for ``op.peer``; do not wait."""
+
+    @abstractmethod
+    def post(self, op: Recv) -> None:
+        """Get ready for ``op.message`` from ``op.peer``; do not wait."""
+
+    @abstractmethod
+    def take(self, message: Message) -> Tensor | None:
+        """Return the tensor of `message`, or None if the caller must give up its turn and ask again."""
+
+    @abstractmethod
+    def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
+        """Post `tensor`, to be summed over all ranks that reduce the stage; do not wait.
+
+        The sum is the same to the last bit on each rank. Until it has arrived, `tensor` must not change.
+        """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Wait until everything sent has left."""
+
+
+def require_expected(recv: Recv, sent: Message) -> None:
+    """Refuse a Recv that stands at the place of another message in its channel.
+
+    Raises:
+        ExecutionError: The sender's message at this place is another one.
+    """
+    if sent != recv.message:
+        raise ExecutionError(
+            f"{recv}: rank {recv.peer} sends {Send(sent, 0)} at this place of the channel, expected "
+            f"{Send(recv.message, 0)}; put the receives in the order of the sends"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,3 +347,41 @@ _SILENT = _Silent()
 def _profiled(op: Op) -> record_function | _Silent:
     """Name `op` as PyTorch's runtime does, while a profiler runs (a name costs 6 us)."""
     return record_function(f"PP:{op}") if torch._C._autograd._profiler_enabled() else _SILENT  # noqa: SLF001 -- there is no public one
+
+
+def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
+    """Return a `Probe` that refuses NaN and infinity in the results of `op`.
+
+    Every op is checked, so the first refused op is the origin. The host waits for a GPU once after each op.
+
+    Raises:
+        ExecutionError: By the returned function; names the tensor and the invalid value.
+    """
+
+    def check(result: Tensor | None) -> None:
+        made = [*_made(op, stage, result)]
+        are_finite = torch.stack([torch.isfinite(tensor).all() for _, tensor in made]).tolist() if made else []
+        for (name, tensor), is_finite in zip(made, are_finite, strict=True):
+            if not is_finite:
+                what = "NaN" if bool(torch.isnan(tensor).any()) else "infinity"
+                raise ExecutionError(
+                    f"got {what} in {name} of stage {op.stage}, the first of this run, expected finite numbers; try a "
+                    "smaller lr, or another dtype"
+                )
+
+    return check
+
+
+def _made(op: Compute, stage: Stage, result: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield the results of `op` with their names."""
+    is_forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    if result is not None and result.is_floating_point():
+        yield ("the output" if is_forward else "the gradient of the input"), result.detach()
+    if not isinstance(stage, ModuleStage):
+        return
+    if op.phase is Phase.FORWARD and stage.last_loss is not None:
+        yield "the loss", stage.last_loss
+    if not is_forward:
+        for name, parameter in stage.module.named_parameters():
+            if parameter.grad is not None:
+                yield f"the gradient of {name}", parameter.grad

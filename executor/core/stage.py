@@ -6,21 +6,96 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core.averager import Averager
-from pipesched.executor.core.forward_states import ForwardStates, States
-from pipesched.executor.core.gradient_buckets import Bucket, buckets
-from pipesched.executor.core.gradient_mean import GradientMean
+from pipesched.executor.core.gradients import Bucket, GradientMean, buckets
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
-from pipesched.profiles.models import in_states
+from pipesched.profiles.models import ModuleState, in_states, module_states
 from pipesched.schedules.ops import Average, Compute, Phase, Step
+
+
+class Averager(ABC):
+    """Moves the weights of one stage on one rank towards the weights of other pipelines.
+
+    If an answer is False, the caller gives up its turn and asks again.
+    """
+
+    @abstractmethod
+    def may_step(self) -> bool:
+        """Return whether the stage may step."""
+
+    @abstractmethod
+    def remember(self) -> None:
+        """Keep the weights before a Step, the first since the last Average."""
+
+    @abstractmethod
+    def may_average(self) -> bool:
+        """Return whether all inputs of an Average are available.
+
+        Raises:
+            ExecutionError: There was no Step since the last Average.
+        """
+
+    @abstractmethod
+    def average(self) -> None:
+        """Change the weights as an Average does."""
+
+    @abstractmethod
+    def settle(self) -> bool:
+        """Set the weights to the final weights of the run; return whether that is done."""
+
+    @abstractmethod
+    def resident_bytes(self) -> int:
+        """Return the bytes held on the device of the weights."""
+
+    @abstractmethod
+    def held_reference(self) -> Sequence[Tensor]:
+        """Return the reference by parameter, with the updates of all pipelines; call it between two runs.
+
+        The reference is empty on all ranks but the first that averages the stage.
+
+        Raises:
+            ExecutionError: Some update is missing.
+        """
+
+
+States: TypeAlias = Sequence[ModuleState]
+"""The states of some modules at one moment."""
+
+
+@final
+class ForwardStates:
+    """The states of a stage's modules before forwards, for the forwards that are run again (R).
+
+    A forward may change a module: batch normalisation counts batches, spectral normalisation takes a step of its
+    iteration. R begins in the state in which F began, and leaves no trace, so a stage changes as it would without R.
+    Only modules that forwards change are copied; the first forward shows which modules these are.
+
+    Args:
+        module: The stage's layers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._changing = [*module.modules()]
+        self._is_known = False
+
+    def now(self) -> States:
+        """Return the present states."""
+        return module_states(self._changing, has_parameters=False)
+
+    def after(self, before: States) -> States:
+        """Return the states, before a finished forward, of the modules that forwards change."""
+        if not self._is_known:
+            before = [state for state in before if state.is_changed]
+            self._changing, self._is_known = [state.module for state in before], True
+        return before
+
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring import Rest

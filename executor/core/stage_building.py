@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipesched.executor import ExecutionError, cut_fault, epsilon_fault
-from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
+from pipesched.executor.core.gradients import GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.schedule_queries import is_flushed, stage_ops

@@ -1,9 +1,10 @@
-"""The early drain of a training run without a flush: a run that is asked to leave ends before its next checkpoint.
+"""The early end of a training run that a signal asks to leave.
 
-The op lists then end before a micro-batch that no reader of the lists has reached. The readers of a list are its rank,
-which reads ahead, and the ranks that it sends to. In one process the farthest micro-batch is known. Otherwise the
-launcher, or under torchrun the first rank's watch, proposes an end. It decides on that end if no rank has reached the
-end by the time that all ranks have seen the proposal::
+A run whose lists have a flush ends after its next pass. Without a flush it ends before its next checkpoint: the op
+lists end before a micro-batch that no reader of the lists has reached. The readers of a list are its rank, which reads
+ahead, and the ranks that it sends to. In one process the farthest micro-batch is known. Otherwise the launcher, or
+under torchrun the first rank's watch, proposes an end. It decides on that end if no rank has reached the end by the
+time that all ranks have seen the proposal::
 
     launcher   proposes 12 ......... all are behind it: decides
     rank 0     8  9  10  11  waits ............................ ends as lists of 12 micro-batches do
@@ -12,18 +13,63 @@ end by the time that all ranks have seen the proposal::
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, final
 
-from pipesched.executor.launch.shared_page import SharedPage
+from pipesched.executor import PAUSE_SIGNALS
+from pipesched.executor.launch.progress_page import SharedPage
 from pipesched.schedules import GeneratedOps, Schedule
 from pipesched.schedules.ops import Op, computes
+
+_open: list[list[int]] = []
+"""The signals received, one list per listener; nested listeners share the outermost list."""
+
+
+@contextmanager
+def pause_requests(
+    *, has_checkpoints: bool, signals: tuple[signal.Signals, ...] = PAUSE_SIGNALS
+) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether one of `signals` has arrived, here or at an outer `pause_requests`.
+
+    A second signal has its earlier effect and ends the run at once, without the checkpoint. The function always returns
+    False if the run has no checkpoints, or outside the main thread.
+    """
+    if not has_checkpoints or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    if _open:
+        heard = _open[0]
+        yield lambda: bool(heard)
+        return
+    asked: list[int] = []
+    before = {told: signal.getsignal(told) or signal.SIG_DFL for told in signals}
+
+    def restore() -> None:
+        for told, handler in before.items():
+            signal.signal(told, handler)
+
+    def note(told: int, frame: object) -> None:  # noqa: ARG001 -- as the system calls it
+        asked.append(told)
+        restore()
+
+    for told in signals:
+        signal.signal(told, note)
+    _open.append(asked)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        _open.clear()
+        restore()
+
 
 GRACE_S = 10.0
 """Time that a run which is asked to leave waits for its next regular checkpoint [s]."""

@@ -8,12 +8,34 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple, Self, final
 
 from pipesched.executor import NOBODY, listen_to_waits
-from pipesched.executor.launch.shared_page import SharedPage
 from pipesched.schedules.formats import parse_op
 from pipesched.schedules.ops import Op
+
+
+class SharedPage:
+    """Memory that processes share by a file.
+
+    Args:
+        memory: The memory.
+    """
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._map = memory
+        self._cells = memoryview(memory).cast("q")
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Return the page that a process has created in a file."""
+        with path.open("r+b") as file:
+            return cls(mmap.mmap(file.fileno(), 0))
+
+    @classmethod
+    def _in_file(cls, path: Path, content: bytes) -> Self:
+        path.write_bytes(content)
+        return cls.open(path)
 
 
 class Whereabouts(NamedTuple):

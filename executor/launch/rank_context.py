@@ -30,12 +30,15 @@ from pipesched.executor.core import (
     execute_rank,
     lists_of,
 )
-from pipesched.executor.launch.affinity import ranks_of_processes
-from pipesched.executor.launch.agreement import digests_of, require_agreement
-from pipesched.executor.launch.default_group import abort_failed, among_ourselves, default_group
-from pipesched.executor.launch.injected_fault import read_fault
-from pipesched.executor.launch.interference import Interference
-from pipesched.executor.launch.rank_device import Neighbours, placed
+from pipesched.executor.launch.injected_faults import Interference, read_fault
+from pipesched.executor.launch.meeting import (
+    abort_failed,
+    among_ourselves,
+    default_group,
+    digests_of,
+    require_agreement,
+)
+from pipesched.executor.launch.rank_device import Neighbours, placed, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec, Train
 from pipesched.executor.transport import (
     Groups,

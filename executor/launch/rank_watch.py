@@ -29,10 +29,8 @@ from pipesched.executor import STOP_SIGNALS, failed
 from pipesched.executor.launch.early_drain import DrainPage, LeaveRequest
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.run_board import EndingCause, RunBoard
-from pipesched.executor.launch.sibling import ENDED, ProcessFiles, Sibling
-from pipesched.executor.launch.sighting import Heard, Sighting
-from pipesched.executor.launch.standstill import RankState, Stillness, state_of
-from pipesched.executor.launch.standstill_report import reported_standstill, stacks_in
+from pipesched.executor.launch.sighting import ENDED, Heard, ProcessFiles, Sibling, Sighting
+from pipesched.executor.launch.standstill import RankState, Stillness, reported_standstill, stacks_in, state_of
 from pipesched.schedules.common import printable
 from pipesched.schedules.ops import Op
 

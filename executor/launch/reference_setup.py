@@ -23,7 +23,7 @@ from pipesched.executor.averaging import (
     stage_tensors,
 )
 from pipesched.executor.core import ModuleStage, Stage, averagers
-from pipesched.executor.launch.control import gather_texts
+from pipesched.executor.launch.meeting import gather_texts
 from pipesched.executor.launch.rank_context import RankContext
 from pipesched.schedules import Schedule
 

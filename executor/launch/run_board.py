@@ -12,8 +12,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from pipesched.executor import START_S
 from pipesched.executor.launch.early_drain import DrainAgreement, LeaveRequest
-from pipesched.executor.launch.sibling import ProcessFiles
-from pipesched.executor.launch.sighting import Sighting
+from pipesched.executor.launch.sighting import ProcessFiles, Sighting
 
 _PATIENCE = timedelta(seconds=5)
 """Longest time of one answer of the store."""

@@ -19,7 +19,7 @@ from pipesched.executor import (
     stream_fault,
     uses_streams,
 )
-from pipesched.executor.launch.injected_fault import read_fault
+from pipesched.executor.launch.injected_faults import read_fault
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record, record_schema

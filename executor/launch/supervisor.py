@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,23 +18,24 @@ from pathlib import Path
 from typing import final
 
 from pipesched.executor import EVERYBODY, STOP_SIGNALS, ExecutionError, RankFailed, failed
-from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork, forks
-from pipesched.executor.launch.network_interfaces import require_interface
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
+from pipesched.executor.launch.rank_device import ranks_of_processes
 from pipesched.executor.launch.standstill import (
     SLACK_S,
     RankState,
+    StackFile,
     Stillness,
     is_stopped_at,
     longest_wait_s,
     num_begun,
+    reported_standstill,
+    stacks_in,
     state_of,
 )
-from pipesched.executor.launch.standstill_report import StackFile, reported_standstill, stacks_in
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import environment, num_cores
-from pipesched.schedules.common import shortened
+from pipesched.schedules.common import shortened, shown
 from pipesched.schedules.ops import Op
 
 _GRACE_S = 5.0
@@ -266,3 +270,53 @@ def _require_few(num_processes: int) -> None:
             f"ranks: got {num_processes}, a process each, expected at most {_MOST_PER_CORE * cores} on this machine of "
             f"{cores} cores; use fewer ranks, or torchrun on several machines"
         )
+
+
+_GET_ADDRESS = 0x8915
+"""Linux: ``SIOCGIFADDR``."""
+
+
+def require_interface(names: str, has_address: Callable[[str], bool] | None = None) -> None:
+    """Refuse names without an address, before gloo searches for one for seconds in every rank.
+
+    Args:
+        names: As in ``GLOO_SOCKET_IFNAME``: one interface, or several separated by commas.
+        has_address: Returns whether an interface has an address (default: asks the system on Linux, accepts all names
+            elsewhere).
+
+    Raises:
+        ExecutionError: An interface is missing or has no address; names the usable interfaces.
+    """
+    if has_address is None:
+        if sys.platform != "linux":
+            return
+        has_address = _has_address
+    missing = [name for name in names.split(",") if not has_address(name)]
+    if missing:
+        usable = [name for _, name in socket.if_nameindex() if has_address(name)]
+        expected = f"one of {', '.join(usable)}" if usable else "one that is up"
+        advice = f"try GLOO_SOCKET_IFNAME={usable[0]}" if usable else "bring one up, as with 'ip link set lo up'"
+        raise ExecutionError(
+            f"GLOO_SOCKET_IFNAME: got {shown(missing[0])}, which is no network interface with an address, "
+            f"expected {expected}; {advice}"
+        )
+
+
+def _has_address(name: str) -> bool:
+    """Return whether an interface has an address, of IPv4 or of IPv6."""
+    from fcntl import ioctl
+
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+    except OSError:
+        return _has_address_6(name)
+    return True
+
+
+def _has_address_6(name: str) -> bool:
+    try:
+        with Path("/proc/net/if_inet6").open() as lines:
+            return any(line.split()[-1] == name for line in lines)
+    except OSError:
+        return False

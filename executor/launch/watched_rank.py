@@ -19,8 +19,8 @@ from pipesched.executor.launch.early_drain import DrainPage, Gate
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_watch import FAILED, LOST_S, RankStatus, RankWatch, WatchedRun
 from pipesched.executor.launch.run_board import RunBoard
-from pipesched.executor.launch.sibling import ProcessFiles
-from pipesched.executor.launch.standstill_report import stacks_written_to
+from pipesched.executor.launch.sighting import ProcessFiles
+from pipesched.executor.launch.standstill import stacks_written_to
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shortened

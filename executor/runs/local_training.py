@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +25,7 @@ from pipesched.executor.core import (
     lists_of,
 )
 from pipesched.executor.launch import LocalGate, RunSpec, Train
-from pipesched.executor.runs.held_out_looks import HeldOutLooks
-from pipesched.executor.runs.local_runner import local_ranks, run_local
-from pipesched.executor.runs.rank_streams import devices_of, make_streams, synchronize
+from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local, synchronize
 from pipesched.executor.runs.training_parts import TrainingParts
 from pipesched.executor.training import (
     BackgroundWriter,
@@ -45,6 +44,39 @@ from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, draw_held_out, kept_random_state, kept_state, resolve_model, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
+
+
+class HeldOutLooks:
+    """The held-out scores of the model after given numbers of steps.
+
+    Without a flush, stages reach a number of Steps at different times. Each stage is copied when it reaches the
+    number, and the copies are scored together.
+
+    Args:
+        every: Steps between two scores; None for no scores.
+        num_stages: Number of stages of the model.
+        judge: Returns the scores of the model made of these stages, or None without held-out samples.
+    """
+
+    def __init__(
+        self, every: int | None, num_stages: int, judge: Callable[[Iterable[nn.Module]], Scores | None]
+    ) -> None:
+        self.scores: dict[int, Scores] = {}
+        self._every, self._num_stages, self._judge = every, num_stages, judge
+        self._copies: dict[int, dict[int, nn.Module]] = {}
+
+    def look(self, stage: int, num_steps: int, module: nn.Module) -> None:
+        """Record that a stage has stepped; score all stages once each has taken `num_steps`."""
+        if self._every is None or num_steps % self._every or num_steps in self.scores:
+            return
+        copies = self._copies.setdefault(num_steps, {})
+        copies[stage] = deepcopy(module)
+        if len(copies) < self._num_stages:
+            return
+        del self._copies[num_steps]
+        scores = self._judge(copies[index] for index in range(self._num_stages))
+        if scores is not None:
+            self.scores[num_steps] = scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import (
     Batch,
+    LayerGenerators,
     Recorder,
     Stage,
     averagers,
@@ -42,7 +43,7 @@ from pipesched.executor.transport import TensorShape, emulated_shapes, find_shap
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
-from pipesched.profiles.models import Model, resolve_model, torch_dtype
+from pipesched.profiles.models import Model, build_layers, kept_random_state, resolve_model, torch_dtype
 from pipesched.profiles.processes import owned_folder
 from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
@@ -278,3 +279,28 @@ def _clock_offset_ns(rank: int, rounds: int = 20) -> int:
                 if best_ns is None or got_ns - sent_ns < best_ns:
                     best_ns, offset_ns = got_ns - sent_ns, int(stamp) - (sent_ns + got_ns) // 2
     return offset_ns
+
+
+@kept_random_state()
+def whole_model_losses(spec: RunSpec, model: Model | None = None) -> tuple[float, ...]:
+    """Return the mean loss of every micro-batch of a measured run, from the initial weights, without a pipeline.
+
+    Args:
+        spec: Specification of the run.
+        model: The model of the run (default: looked up by name).
+    """
+    job = spec.job
+    assert isinstance(job, Measure), "of this kind"
+    assert spec.model is not None, "an emulated run has no losses"
+    model = model or resolve_model(spec.model)
+    dtype, device = torch_dtype(spec.dtype), torch.device(spec.device)
+    num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
+    batch = make_batch(model, num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=device)
+    module = build_layers(model, 0, len(model.layers), seed=spec.seed, dtype=dtype, device=device)
+    draws = LayerGenerators(module, 0, spec.seed, device)
+    draws.begin()
+    losses = []
+    for microbatch, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
+        with torch.no_grad(), draws.of(microbatch):
+            losses.append(model.loss(module(x), y).item())
+    return tuple(losses)

@@ -21,10 +21,9 @@ from pipesched.executor.core import (
     polled,
 )
 from pipesched.executor.launch import Interference, Measure, RunSpec, read_fault
-from pipesched.executor.runs.local_runner import local_ranks, run_local
+from pipesched.executor.runs.local_runner import devices_of, local_ranks, make_streams, run_local
 from pipesched.executor.runs.measuring_job import Measured, build_measured, make_measured, tensors_of
 from pipesched.executor.runs.rank_job import RankListener, with_position
-from pipesched.executor.runs.rank_streams import devices_of, make_streams
 from pipesched.profiles.measuring import SHORT_COUNT, computing, yardstick_s
 from pipesched.profiles.models import Model, kept_random_state, resolve_model
 from pipesched.schedules import Schedule, Yardstick

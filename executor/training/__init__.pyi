@@ -2,13 +2,15 @@ from .advance_policy import BATCHES as BATCHES
 from .advance_policy import AdvancePolicy as AdvancePolicy
 from .advance_policy import AdvanceTrials as AdvanceTrials
 from .advance_policy import Trial as Trial
-from .background_writer import BackgroundWriter as BackgroundWriter
 from .batches import make_feeds as make_feeds
 from .batches import step_seed as step_seed
+from .checkpoint_files import BackgroundWriter as BackgroundWriter
 from .checkpoint_files import StageStates as StageStates
 from .checkpoint_files import copy_states as copy_states
+from .checkpoint_files import export_weights as export_weights
 from .checkpoint_files import load_stages as load_stages
 from .checkpoint_files import read_scores as read_scores
+from .checkpoint_files import save_stages as save_stages
 from .checkpoint_files import write_scores as write_scores
 from .checkpoint_files import write_states as write_states
 from .checkpoint_index import CheckpointIndex as CheckpointIndex
@@ -35,9 +37,7 @@ from .loss_history import OnStep as OnStep
 from .loss_history import RunDiverged as RunDiverged
 from .loss_history import Trained as Trained
 from .loss_history import step_line as step_line
-from .saved_weights import export_weights as export_weights
-from .saved_weights import save_stages as save_stages
-from .score_reader import ScoreReader as ScoreReader
+from .scores import ScoreReader as ScoreReader
 from .scores import Scores as Scores
 from .scores import ScoreTable as ScoreTable
 from .scores import score_model as score_model

@@ -1,21 +1,23 @@
-"""The contents of a checkpoint's files: the states of a rank's stages, and the scores of all steps, as safetensors."""
+"""The files of a run: states of stages and scores of all steps in a checkpoint, and the final weights."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias
+from types import TracebackType
+from typing import TypeAlias, final
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save as save_arrays
-from safetensors.torch import load, save
-from torch import Tensor, float64
+from safetensors.torch import load, save, save_file, save_model
+from torch import Tensor, float64, nn
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import ModuleStage, Stage, StateError, load_stage_state, stage_state
+from pipesched.executor.core import ModuleStage, Stage, StateError, load_stage_state, shifted_name, stage_state
 from pipesched.executor.training.checkpoint_index import (
     INDEX,
     LOSSES,
@@ -25,7 +27,9 @@ from pipesched.executor.training.checkpoint_index import (
     write_lasting,
 )
 from pipesched.executor.training.scores import ScoreTable
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shown
+from pipesched.schedules.formats import whole_file
 
 _STAGE_FILE = re.compile(r"rank\d+-stage(\d+)\.safetensors")
 
@@ -152,3 +156,112 @@ def _loaded(checkpoint: Path, index: CheckpointIndex, name: str) -> dict[str, Te
         return load(read_file(checkpoint, index, name))
     except SafetensorError as error:
         raise ExecutionError(f"{checkpoint / name}: got {error}, expected safetensors; it is damaged") from error
+
+
+@final
+class BackgroundWriter:
+    """Writes checkpoints in a thread during training: one at a time, from the copy made at its step.
+
+    An error is raised when the run next checks: before the next write, after a pass of its lists, or at its end.
+    Leaving the block waits for the write, except after an interrupt.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def __enter__(self) -> BackgroundWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.wait()
+        elif not issubclass(kind, KeyboardInterrupt) and self._thread is not None:
+            self._thread.join()
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Begin to write, after the previous write has ended.
+
+        Raises:
+            ExecutionError: The previous write has failed.
+        """
+        self.wait()
+        # an interrupt does not wait for a daemon: an incomplete checkpoint does not count
+        self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error of the last write, if it has failed.
+
+        Raises:
+            ExecutionError: The last write has failed.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def wait(self) -> None:
+        """Wait for the end of the current write.
+
+        Raises:
+            ExecutionError: The last write has failed.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def _run(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 -- raised again where the run asks
+            self._error = error
+
+
+def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
+    """Write the newest weights of every stage to ``folder/stage<index>.safetensors``, each whole or not at all.
+
+    Raises:
+        ExecutionError: A stage has no weights, or the folder, or the one around it, cannot be written.
+    """
+    for index, stage in stages.items():
+        if not isinstance(stage, ModuleStage):
+            raise ExecutionError(f"save: got {folder}, expected none: stage {index} is emulated and has no weights")
+        try:
+            with whole_file(folder / f"stage{index}.safetensors", makes_folder=True) as temporary:
+                _write_weights(stage, temporary)
+        except ScheduleError as error:
+            raise ExecutionError(f"save: {error}") from error
+
+
+def _write_weights(stage: ModuleStage, path: Path) -> None:
+    try:
+        save_model(stage.module, str(path))
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def export_weights(path: Path | str, modules: Iterable[nn.Module], bounds: Sequence[tuple[int, int]]) -> None:
+    """Write the weights of the whole model as one file: the state dict of all its layers in a row.
+
+    A tensor is called as in ``torch.nn.Sequential(*layers).state_dict()``: ``3.weight`` is the weight of layer 3.
+
+    Args:
+        path: A ``.safetensors`` file.
+        modules: The stages, in order; each a row of layers.
+        bounds: Half-open range of layers of every stage.
+
+    Raises:
+        ExecutionError: The file cannot be written.
+    """
+    tensors = {}
+    for module, (first, _) in zip(modules, bounds, strict=True):
+        for name, tensor in module.state_dict().items():
+            tensors[shifted_name(name, first)] = tensor.detach().to("cpu", copy=True).contiguous()
+    try:
+        with whole_file(path) as temporary:
+            save_file(tensors, str(temporary))
+    except (ScheduleError, SafetensorError) as error:
+        raise ExecutionError(f"export: {error}") from error

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from pipesched.executor import RunEnded
 from pipesched.executor.training.advance_policy import AdvanceTrials
-from pipesched.executor.training.host_copy import HostCopy, copy_to_host
-from pipesched.executor.training.score_reader import ScoreReader
-from pipesched.executor.training.scores import Scores, ScoreTable, mean
+from pipesched.executor.training.scores import HostCopy, ScoreReader, Scores, ScoreTable, copy_to_host, mean
 
 DIVERGED = 10.0
 """Factor over the first loss above which the run counts as diverged."""

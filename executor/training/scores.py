@@ -1,9 +1,14 @@
-"""Scores: the loss and the accuracy of samples, of one micro-batch or of the steps of a run."""
+"""Scores: the loss and the accuracy of samples, of one micro-batch or of the steps of a run.
+
+On a GPU the scores of a micro-batch are copied to the host beside the ops, and read after they have arrived.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -110,3 +115,85 @@ def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores
         if accuracies
         else None,
     )
+
+
+class HostCopy(ABC):
+    """A copy of a tensor that is on its way to the host."""
+
+    @abstractmethod
+    def has_arrived(self) -> bool:
+        """Return whether the numbers can be read without waiting."""
+
+    @abstractmethod
+    def numbers(self) -> list[float]:
+        """Return the elements of the tensor; wait for them if need be."""
+
+
+@final
+class _OnHost(HostCopy):
+    """A tensor that is on the host already."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def has_arrived(self) -> bool:
+        return True
+
+    def numbers(self) -> list[float]:
+        numbers: list[float] = self._tensor.tolist()
+        return numbers
+
+
+@final
+class _FromGpu(HostCopy):
+    """A copy to pinned memory, behind the work that the current stream of the tensor's GPU has so far."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._pinned.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._event.record(torch.cuda.current_stream(tensor.device))
+
+    def has_arrived(self) -> bool:
+        has_arrived: bool = self._event.query()  # type: ignore[no-untyped-call]
+        return has_arrived
+
+    def numbers(self) -> list[float]:
+        self._event.synchronize()
+        numbers: list[float] = self._pinned.tolist()
+        return numbers
+
+
+def copy_to_host(tensor: Tensor) -> HostCopy:
+    """Begin to copy `tensor` to the host."""
+    return _FromGpu(tensor) if tensor.is_cuda else _OnHost(tensor)
+
+
+@final
+class ScoreReader:
+    """Scores on their way to the host, in the order of their forwards.
+
+    Args:
+        tell: Called with micro-batch and scores when they have arrived; may raise to end the run.
+        copy: Begins to copy a tensor to the host.
+    """
+
+    def __init__(self, tell: Callable[[int, Scores], None], copy: Callable[[Tensor], HostCopy] = copy_to_host) -> None:
+        self._tell = tell
+        self._copy = copy
+        self._under_way: deque[tuple[int, HostCopy]] = deque()
+
+    def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
+        """Begin to copy the scores of one forward of the last stage; report all scores that have arrived."""
+        self._under_way.append((microbatch, self._copy(score(output, target, loss))))
+        while self._under_way and self._under_way[0][1].has_arrived():
+            self._tell_next()
+
+    def finish(self) -> None:
+        """Wait for all scores that are under way, and report them."""
+        while self._under_way:
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        microbatch, copy = self._under_way.popleft()
+        self._tell(microbatch, ScoreTable(copy.numbers())[0])

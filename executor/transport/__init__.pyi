@@ -1,11 +1,10 @@
+from .boundary_shapes import TensorShape as TensorShape
 from .boundary_shapes import emulated_shapes as emulated_shapes
 from .boundary_shapes import find_shapes as find_shapes
 from .channel_ends import RankChannels as RankChannels
 from .groups import Groups as Groups
 from .in_process import LocalTransport as LocalTransport
 from .in_process import Mailroom as Mailroom
-from .lossy_transport import LossyTransport as LossyTransport
-from .nccl import NcclTransport as NcclTransport
-from .nccl import nccl_environment as nccl_environment
+from .process_group import NcclTransport as NcclTransport
 from .process_group import ProcessGroupTransport as ProcessGroupTransport
-from .tensor_shape import TensorShape as TensorShape
+from .process_group import nccl_environment as nccl_environment

@@ -1,9 +1,11 @@
-"""Find the shape of every tensor that crosses a boundary between stages, by one forward on a sample."""
+"""The shape of every tensor that crosses a boundary between stages, found by one forward on a sample."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -12,7 +14,6 @@ from torch import Tensor, nn
 
 from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.core import ModuleStage, Stage
-from pipesched.executor.transport.tensor_shape import TensorShape
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.models import kept_state, torch_dtype
@@ -100,3 +101,33 @@ def _shape(header: Tensor) -> TensorShape:
     dtype, dimensions, *rest = header.tolist()
     strides = tuple(rest[_MAX_DIMENSIONS:][:dimensions])
     return TensorShape(tuple(rest[:dimensions]), _DTYPES[dtype], strides if any(strides) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorShape:
+    """The shape, type and memory layout of a tensor that crosses a boundary.
+
+    Attributes:
+        strides: Memory layout without gaps, at both ends (default: row by row).
+    """
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def num_elements(self) -> int:
+        """The number of elements of the tensor."""
+        return math.prod(self.size)
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return the elements of `tensor` in the order of `strides`, in one dimension; copy if the layout differs."""
+        if self.strides is None:
+            return tensor.contiguous().view(-1)
+        if tensor.stride() != self.strides:
+            tensor = tensor.new_empty_strided(self.size, self.strides).copy_(tensor)
+        return tensor.as_strided((self.num_elements,), (1,))
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return the tensor that `flat` holds, in the same memory."""
+        return flat.view(self.size) if self.strides is None else flat.as_strided(self.size, self.strides)

@@ -8,7 +8,7 @@ import torch
 
 from pipesched.executor import ExecutionError, RunEnded
 from pipesched.executor.core import Batch, build_stages, make_batch
-from pipesched.executor.core.gradient_mean import loss_scales, step_sizes
+from pipesched.executor.core.gradients import loss_scales, step_sizes
 from pipesched.executor.core.schedule_queries import channels, lists_of
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.schedules import PredictionRule, repeat

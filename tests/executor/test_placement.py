@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor.launch import job_to_json
-from pipesched.executor.launch.affinity import ranks_of_processes
+from pipesched.executor.launch.rank_device import ranks_of_processes
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import read_timeline
 from pipesched.schedules.lowering import lower

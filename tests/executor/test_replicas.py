@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from pipesched.executor import ExecutionError, RankFailed
-from pipesched.executor.core import gradient_buckets as buckets
-from pipesched.executor.core.gradient_mean import loss_scales
+from pipesched.executor.core import gradients as buckets
+from pipesched.executor.core.gradients import loss_scales
 from pipesched.executor.emulation import emulated_stages
 from pipesched.executor.runs import launch
 from pipesched.executor.transport import LocalTransport, Mailroom

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from pipesched.executor.core import Bucket, buckets
-from pipesched.executor.core import gradient_buckets as module_under_test
+from pipesched.executor.core import gradients as module_under_test
 
 
 def parameters(*sizes, dtype=torch.float64):

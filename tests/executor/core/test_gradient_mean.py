@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
+from pipesched.executor.core.gradients import GradientMean, loss_scales, step_sizes
 from pipesched.schedules import make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Compute, Phase, Step

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.launch.affinity import GpuView, gpu_places, local_device
+from pipesched.executor.launch.rank_device import GpuView, gpu_places, local_device
 from pipesched.profiles.processes import pin
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.launch import fork_client, started
-from pipesched.executor.launch.network_interfaces import require_interface
+from pipesched.executor.launch.supervisor import require_interface
 
 
 def test_an_interface_with_an_address_will_do():

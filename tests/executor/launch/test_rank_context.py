@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
-from pipesched.executor.launch import default_group, rank_context
+from pipesched.executor.launch import meeting, rank_context
 from pipesched.executor.launch.rank_device import RankDevice
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -49,9 +49,9 @@ def told(monkeypatch):
     monkeypatch.setattr(dist, "barrier", lambda group=None: told.append(f"barrier {group}"))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: told.append("destroy"))
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: told.append("give up"))
-    monkeypatch.setattr(default_group.atexit, "register", lambda function: told.append("at exit"))
+    monkeypatch.setattr(meeting.atexit, "register", lambda function: told.append("at exit"))
     yield told
-    default_group._failed.clear()
+    meeting._failed.clear()
 
 
 def connected(monkeypatch, told, backend):
@@ -81,8 +81,8 @@ def test_communicators_of_a_failed_run_are_aborted_when_its_error_is_told(told, 
         raise ZeroDivisionError
     assert told == ["init gloo", "at exit"]
     told.append("error")
-    default_group.abort_failed()
-    default_group.abort_failed()
+    meeting.abort_failed()
+    meeting.abort_failed()
     assert told == ["init gloo", "at exit", "error", "abort"]
 
 

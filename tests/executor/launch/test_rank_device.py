@@ -10,7 +10,7 @@ from torch.distributed import HashStore
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.launch import rank_device
-from pipesched.executor.launch.agreement import everyones
+from pipesched.executor.launch.meeting import everyones
 from pipesched.executor.launch.rank_device import Neighbours, placed
 
 HERE = threading.local()

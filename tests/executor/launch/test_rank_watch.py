@@ -16,7 +16,7 @@ from pipesched.executor.launch import DrainPage, LeaveRequest, sighting, stacks_
 from pipesched.executor.launch.progress_page import ProgressPage
 from pipesched.executor.launch.rank_watch import RankStatus, RankWatch, WatchedRun
 from pipesched.executor.launch.run_board import EndingCause, RunBoard
-from pipesched.executor.launch.sibling import ProcessFiles
+from pipesched.executor.launch.sighting import ProcessFiles
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import forward

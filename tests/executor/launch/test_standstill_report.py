@@ -5,7 +5,7 @@ import pytest
 from pipesched.executor import NOBODY
 from pipesched.executor.launch import RankState
 from pipesched.executor.launch.progress_page import Whereabouts
-from pipesched.executor.launch.standstill_report import reported_standstill
+from pipesched.executor.launch.standstill import reported_standstill
 
 
 def gone(error):

@@ -9,8 +9,8 @@ import torch
 
 from pipesched.executor.core import Batch
 from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import local_training, rank_streams, train_locally, training_of
-from pipesched.executor.runs.rank_streams import devices_of, make_streams
+from pipesched.executor.runs import local_runner, local_training, train_locally, training_of
+from pipesched.executor.runs.local_runner import devices_of, make_streams
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import CPU, MLP, even_bounds
 from tests.executor.race_detector import RaceDetector, RacingStreams
@@ -43,7 +43,7 @@ def test_streams_have_queues_of_their_own_unless_the_user_says_how_many(monkeypa
         monkeypatch.setenv(name, given.get(name, ""))
         if not given:
             monkeypatch.delenv(name)
-    monkeypatch.setattr(rank_streams, "CudaStreams", lambda device, stream: device)
+    monkeypatch.setattr(local_runner, "CudaStreams", lambda device, stream: device)
     assert [*make_streams([torch.device("cuda", 0)] * 2)] == [0, 1]
     assert {name: os.environ[name] for name in expected} == expected
 

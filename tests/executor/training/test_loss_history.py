@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipesched.executor.training import LossHistory, RunDiverged, Scores, ScoreTable, Trained
-from pipesched.executor.training.host_copy import HostCopy
+from pipesched.executor.training.scores import HostCopy
 from pipesched.workflows.training import summarize_training
 
 TABLE = ScoreTable((0.1, 0.5, 0.2, math.nan, 0.3, 0.25))

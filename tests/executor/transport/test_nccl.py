@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pipesched.executor import PeerLost
 from pipesched.executor.transport import Groups, NcclTransport, RankChannels, TensorShape, groups, nccl_environment
-from pipesched.executor.transport.nccl import _ENVIRONMENT
+from pipesched.executor.transport.process_group import _ENVIRONMENT
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.lowering import lower

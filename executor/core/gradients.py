@@ -1,0 +1,150 @@
+"""The gradients of a stage: flat buckets that are summed over its replicas, and their mean over micro-batches.
+
+A Step uses the mean over the micro-batches whose backward ended since the last Step. `step_sizes` counts these
+micro-batches, over all replicas of the stage. The sum becomes their mean in one of two ways, with equal results up to
+rounding. Either the loss of a micro-batch is scaled by its share, which needs no extra op, or the Step divides. Scaling
+needs a share that is the same at every stage, and lists that are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from pipesched.executor.core.schedule_queries import stage_ops
+from pipesched.schedules import Schedule
+from pipesched.schedules.ops import ENDS_MICROBATCH, Compute, Step
+
+_BUCKET_BYTES = 25 * 2**20
+"""Most bytes of a bucket, as in PyTorch's DistributedDataParallel."""
+
+
+class Bucket:
+    """The gradients of some parameters of one dtype.
+
+    The flat tensor ends with a flag per parameter: 1 if it has a gradient. If no replica has a gradient of a parameter,
+    it has no gradient after the reduction either, and the optimizer skips it as without replicas. If only some replicas
+    have one, the missing gradients count as zero.
+
+    A replica with every gradient does not read the sums of the flags: all are positive. So the host waits for a GPU
+    only if this replica lacks a gradient.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._has_all = False
+
+    def flatten(self) -> Tensor:
+        """Take the gradients; return them and the flags, shape (elements of all parameters + number of parameters,).
+
+        The caller owns the tensor, which is new. Until `unflatten` the parameters have no gradients, so that they are
+        not held twice.
+        """
+        has = [p.grad is not None for p in self._parameters]
+        self._has_all = all(has)
+        first = self._parameters[0]
+        flags = first.new_ones(len(has)) if self._has_all else first.new_tensor(has)
+        gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
+        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
+        for parameter in self._parameters:
+            parameter.grad = None
+        return flat
+
+    def unflatten(self, summed: Tensor) -> None:
+        """Set the gradients to views of `summed`; from then on only the optimizer may write to it."""
+        sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
+        *gradients, flags = summed.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        has = [True] * len(self._parameters) if self._has_all else flags.tolist()
+        for parameter, gradient, flag in zip(self._parameters, gradients, has, strict=True):
+            parameter.grad = gradient.view_as(parameter) if flag else None
+
+
+def buckets(parameters: Sequence[Tensor]) -> Iterator[Bucket]:
+    """Yield `parameters` in buckets, in an order that is the same for every replica."""
+    for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
+        parameters_of_bucket: list[Tensor] = []
+        num_bytes = 0
+        for parameter in (parameter for parameter in parameters if parameter.dtype is dtype):
+            if parameters_of_bucket and num_bytes + parameter.nbytes > _BUCKET_BYTES:
+                yield Bucket(parameters_of_bucket)
+                parameters_of_bucket, num_bytes = [], 0
+            parameters_of_bucket.append(parameter)
+            num_bytes += parameter.nbytes
+        yield Bucket(parameters_of_bucket)
+
+
+def step_sizes(schedule: Schedule, rank: int, stage: int) -> Iterator[int]:
+    """Yield, for each Step of `stage`, the number of micro-batches, over all replicas, that ended since the last Step.
+
+    Micro-batches after the last Step count as one more Step.
+    """
+    replicas = schedule.reducers.get(stage, (rank,))
+    sizes = (_own_sizes(stage_ops(schedule, replica, stage)) for replica in replicas)
+    return map(sum, zip_longest(*sizes, fillvalue=0))
+
+
+def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
+    size = 0
+    for op in ops:
+        if isinstance(op, Step):
+            yield size
+            size = 0
+        elif op.phase in ENDS_MICROBATCH:
+            size += 1
+    if size:
+        yield size
+
+
+def loss_scales(schedule: Schedule) -> dict[int, float] | None:
+    """Return each micro-batch's share of the mean of its Step, or None if the share differs between stages.
+
+    It differs with replicas that step in rounds.
+    """
+    scales: dict[int, float] = {}
+    for rank in range(schedule.num_ranks):
+        for stage in schedule.stages_on(rank):
+            sizes = step_sizes(schedule, rank, stage)
+            size = next(sizes, 0)
+            for op in stage_ops(schedule, rank, stage):
+                if isinstance(op, Step):
+                    size = next(sizes, 0)
+                elif op.phase in ENDS_MICROBATCH and scales.setdefault(op.microbatch, 1 / size) != 1 / size:
+                    return None
+    return scales
+
+
+@final
+class GradientMean:
+    """Turns the gradient sums of one stage into means.
+
+    Args:
+        scales: Factor on the loss of each micro-batch, or None if every Step divides.
+        sizes: Returns the sizes of the stage's Steps, from the first; unused with `scales`.
+    """
+
+    def __init__(
+        self, scales: Mapping[int, float] | None, sizes: Callable[[], Iterator[int]] = lambda: iter(())
+    ) -> None:
+        self._scales = scales
+        self._sizes = sizes
+        self._left: Iterator[int] = iter(())
+
+    def begin(self) -> None:
+        """Begin the list anew."""
+        self._left = self._sizes()
+
+    def loss_scale(self, microbatch: int) -> float:
+        """Return the factor on a micro-batch's loss."""
+        return 1.0 if self._scales is None else self._scales[microbatch]
+
+    def divide(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Divide the gradients of the next Step, in place, unless the losses were scaled."""
+        size = 1 if self._scales is not None else next(self._left)
+        if size > 1:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(size)

@@ -1,0 +1,194 @@
+"""How the ranks of a run meet: the default group, messages between all ranks, and agreement on the run."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional
+from pydantic import TypeAdapter
+from torch import Tensor
+from torch._C._distributed_c10d import Store
+
+from pipesched.executor import ExecutionError, RankFailed, waiting_for
+from pipesched.executor.launch.run_spec import RunSpec
+from pipesched.executor.transport import Groups
+from pipesched.profiles.io import costs_file_of
+from pipesched.profiles.processes import open_sockets, strangers
+
+
+def group_beside() -> dist.ProcessGroup:
+    """Return a group of all ranks for a thread of each, beside the default group."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
+
+
+def all_gather(tensor: Tensor, group: dist.ProcessGroup | None = None) -> list[Tensor]:
+    """Return the tensor of each rank; tensors may differ in size, not in dtype or number of dimensions.
+
+    Args:
+        tensor: The tensor of this rank, on the CPU.
+        group: Group of all ranks; None for the default group.
+    """
+    size = torch.tensor(tensor.shape, dtype=torch.int64)
+    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
+    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
+        dist.all_gather(sizes, size, group=group)
+    counts = [int(size.prod()) for size in sizes]
+    padded = torch.zeros(max(counts), dtype=tensor.dtype)
+    padded[: tensor.numel()] = tensor.reshape(-1)
+    parts = [torch.empty_like(padded) for _ in counts]
+    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
+        dist.all_gather(parts, padded, group=group)
+    return [part[:count].reshape(size.tolist()) for part, count, size in zip(parts, counts, sizes, strict=True)]
+
+
+def share(text: str, source: int) -> str:
+    """Return the text of rank `source`; all ranks call this together. It is text: nothing that came is unpickled."""
+    data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    size = torch.tensor(data.shape)
+    with waiting_for(f"rank {source}", source):
+        dist.broadcast(size, source)
+        data = data if dist.get_rank() == source else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, source)
+    return data.numpy().tobytes().decode()
+
+
+def gather_texts(text: str, group: dist.ProcessGroup | None = None) -> list[str]:
+    """Return the text of each rank, as `all_gather` does."""
+    parts = all_gather(torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8), group)
+    return [bytes(part.tolist()).decode() for part in parts]
+
+
+@contextmanager
+def default_group(groups: Groups, rank: int, size: int, store: Store, patience: timedelta) -> Iterator[None]:
+    """Have the default group, which is gloo's, and in the end no group.
+
+    Communicators of a failed rank are left to `abort_failed`: to destroy one waits for its kernels, which may wait for
+    another rank for ever; and the rank is to tell its error first.
+    """
+    is_over = False
+    try:
+        with waiting_for(f"the other ranks of rank {rank}"), among_ourselves(rank):
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
+        yield
+        is_over = True
+    finally:
+        if groups.are_communicators and not is_over:
+            if not _failed:
+                atexit.register(abort_failed)
+            _failed.append(groups)
+        elif dist.is_initialized():
+            # the last reference ends gloo's threads: one that frees a tensor while Python shuts down aborts the process
+            dist.destroy_process_group()
+
+
+_failed: list[Groups] = []
+"""The groups of a failed run."""
+
+
+def abort_failed(*, gives_up: bool = False) -> None:
+    """Abort the communicators that a failed run has left; call it after the error is written.
+
+    Args:
+        gives_up: Whether the process continues, and may make other groups. It then waits for NCCL's threads.
+    """
+    for groups in _failed:
+        groups.abort()
+    if gives_up and _failed:
+        dist.distributed_c10d._abort_process_group()  # noqa: SLF001 -- to destroy them would wait for their kernels
+    _failed.clear()
+
+
+@contextmanager
+def among_ourselves(rank: int) -> Iterator[None]:
+    """Refuse connections that another user of this machine makes to this rank inside the block.
+
+    Raises:
+        RankFailed: Another user has connected; the message has the number of this user.
+    """
+    known = open_sockets()
+    yield
+    others = strangers(known)
+    if others:
+        raise RankFailed(
+            f"rank {rank}: user {others[0]} of this machine has connected in place of another rank; nothing that came "
+            "from there was used"
+        )
+
+
+_OWN = ("save", "threads", "timeout_s", "is_pinned")
+"""Fields that may differ between processes: no tensor depends on them."""
+
+
+def digests_of(spec: RunSpec) -> dict[str, str]:
+    """Return a digest of every field of a run, and of its job, that must be the same in all processes."""
+    values: dict[str, Any] = TypeAdapter(RunSpec).dump_python(spec, mode="json")
+    job = values.pop("job")
+    if spec.model is not None:
+        values["model"] = costs_file_of(spec.model) or spec.model  # a file may lie elsewhere
+    fields = {**job, **{name: value for name, value in values.items() if name not in _OWN}}
+    return {name: _digest(value) for name, value in fields.items()}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_agreement(digests: Mapping[str, str], store: Store, process: int, size: int) -> None:
+    """Refuse runs that differ between processes; all processes raise the same error.
+
+    Args:
+        digests: Digests of the fields that must be equal, by name.
+        store: Store that all processes share.
+        process: Number of this process.
+        size: Number of processes.
+
+    Raises:
+        ExecutionError: The digests differ; names the processes and the fields.
+        PeerLost: Another process did not come.
+    """
+    texts = everyones("digests", json.dumps(digests), store, process, size)
+    faults = "; ".join(_faults([json.loads(text) for text in texts]))
+    if faults:
+        raise ExecutionError(f"{faults}; expected the same in every process")
+
+
+def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
+    """Yield a message for each process whose fields differ from process 0, with the names of the fields."""
+    first = digests[0]
+    for number, other in enumerate(digests):
+        names = [name for name in sorted({**first, **other}) if first.get(name) != other.get(name)]
+        if names:
+            yield f"{', '.join(names)}: process {number} got something else than process 0"
+
+
+def everyones(name: str, text: str, store: Store, process: int, size: int) -> list[str]:
+    """Return the text of every process; all processes call this together.
+
+    Args:
+        name: Name of the text, unique in a store.
+        text: Text of this process.
+        store: Store that all processes share.
+        process: Number of this process.
+        size: Number of processes.
+
+    Raises:
+        PeerLost: Another process did not come.
+    """
+    with waiting_for(f"the other processes of process {process}"):
+        store.set(f"{name}{process}", text)
+        if process == 0:
+            store.set(name, json.dumps([store.get(f"{name}{number}").decode() for number in range(size)]))
+        texts: list[str] = json.loads(store.get(name))
+        store.set(f"heard-{name}{process}", "")
+        if process == 0:  # the store may end with this process
+            store.wait([f"heard-{name}{number}" for number in range(size)])
+    return texts
