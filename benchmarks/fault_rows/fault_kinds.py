@@ -107,7 +107,7 @@ AGENTS = (
     "SIGSTOP to a rank and SIGKILL to its agent",
 )
 EARLY = "SIGKILL to a rank before its first op"
-BESIDE = ("SIGKILL to what ranks are forked from", "SIGKILL to the reference process")
+BESIDE = ("SIGKILL to what ranks are forked from",)
 SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 130), "SIGKILL": (signal.SIGKILL, -9)}
 
 
@@ -167,12 +167,9 @@ def fault_of(kind: str, place: Place, chance: random.Random) -> Fault:
             number, code = SIGNALS[name]
             told = "stopped" if code > 0 else ""
             return Fault(going_on, told, lambda run: os.kill(run.launcher.pids[0], number), code)
-        case _, "from":
+        case _:
             told = "the process that all ranks are forked from was killed by signal 9"
             return Fault(going_on, told, lambda run: os.kill(run.below(1)[0], signal.SIGKILL))
-    averaged = going_on.replace("-s 1f1b", "-s avgpipe").replace(f"-p {NUM_RANKS} ", "-p 2 ")
-    told = r"reference process of device \d \(pid \d+\) was killed by signal 9"
-    return Fault(averaged, told, lambda run: os.kill(run.below(3)[0], signal.SIGKILL))
 
 
 def _of_agents(kind: str, going_on: str, rank: int) -> Fault:

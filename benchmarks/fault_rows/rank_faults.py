@@ -73,13 +73,12 @@ def outcome_of(kind: str, place: Place, chance: random.Random) -> Outcome:
     fault = fault_of(kind, place, chance)
     with starter(place) as starting:
         run = FaultyRun(starting(fault.options))
-        num_ranks = 2 if "avgpipe" in fault.options else NUM_RANKS
-        run.await_ranks(num_ranks * (not place.is_one_process))
+        run.await_ranks(NUM_RANKS * (not place.is_one_process))
         if fault.act:
             if fault.is_early:
-                run.await_watches(num_ranks)
+                run.await_watches(NUM_RANKS)
             else:
-                run.await_work(1 if place.is_one_process else num_ranks)
+                run.await_work(1 if place.is_one_process else NUM_RANKS)
             sleep(chance.uniform(0, 1))
             run.fault_s = monotonic()
             fault.act(run)

@@ -1,9 +1,6 @@
 from .elastic_averager import ElasticAverager as ElasticAverager
+from .elastic_averager import SharedPool as SharedPool
 from .elastic_averager import average_locally as average_locally
-from .reference_client import ReferenceProcess as ReferenceProcess
-from .reference_client import SharedPool as SharedPool
-from .reference_client import come_to as come_to
+from .elastic_averager import shared_bytes as shared_bytes
 from .reference_memory import Averaged as Averaged
 from .reference_memory import averaged as averaged
-from .reference_memory import memory_bytes as memory_bytes
-from .reference_memory import stage_tensors as stage_tensors

@@ -19,17 +19,34 @@ u_n is a difference of weights, so any optimizer works.
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor
 
-from pipesched.executor import EVERYBODY, Averaging, ExecutionError
-from pipesched.executor.averaging.reference_memory import Reference, Shared, averaged, memory_bytes
+from pipesched.executor import EVERYBODY, Averaging, ExecutionError, PeerLost, waiting_for
+from pipesched.executor.averaging.reference_memory import (
+    ALIGNED,
+    CELLS,
+    Averaged,
+    Reference,
+    Shared,
+    averaged,
+    memory_bytes,
+)
 from pipesched.executor.core import Averager, ModuleStage, RankStreams, Signal, Stage
+
+_POLL_S = 1e-4
+"""Time between two looks at the memory that processes share [s]."""
 
 
 class Pool(ABC):
@@ -44,7 +61,7 @@ class Pool(ABC):
         """Return whether the reference has seen `version` iterations; if False, the caller gives up its turn.
 
         Raises:
-            RankFailed: The process that holds the reference is gone.
+            PeerLost: A pool that waits has waited for too long.
         """
 
 
@@ -67,14 +84,12 @@ class LocalPool(Pool):
 
     Args:
         reference: The reference of one stage.
-        rank: The rank.
         streams: Streams of the rank.
         updates: The updates, which all ranks share.
     """
 
-    def __init__(self, reference: Reference, rank: int, streams: RankStreams, updates: _Updates) -> None:
+    def __init__(self, reference: Reference, streams: RankStreams, updates: _Updates) -> None:
         self._reference = reference
-        self._rank = rank
         self._streams = streams
         self._updates = updates
 
@@ -83,17 +98,93 @@ class LocalPool(Pool):
         is_last = len(updates.given) + 1 == len(self._reference.shared[stage].slots)
         for given in updates.given if is_last else ():
             self._streams.wait(given, EVERYBODY)
-        self._reference.give(stage, self._rank)
+        self._reference.give(stage)
         if is_last:
             updates.given, updates.added = [], self._streams.record()
         else:
             updates.given.append(self._streams.record())
 
     def has(self, stage: int, version: int) -> bool:
-        is_there = self._reference.versions[stage] >= version
+        is_there = self._reference.version(stage) >= version
         if is_there and self._updates.added is not None:
             self._streams.wait(self._updates.added, EVERYBODY)
         return is_there
+
+
+@final
+class SharedPool(Pool):
+    """The pool of a rank among the processes of a device: the last rank to give its update adds all of them.
+
+    Args:
+        path: A file of `shared_bytes` zeros for `stages`, which each process opens for itself.
+        stages: All averaged stages of the device.
+        timeout_s: Longest wait for the other pipelines [s].
+
+    Attributes:
+        shared: The tensors of each stage.
+    """
+
+    def __init__(self, path: Path, stages: Sequence[Averaged], timeout_s: float) -> None:
+        self._file = path.open("r+b")
+        whole = mmap.mmap(self._file.fileno(), 0)
+        begin = ALIGNED * len(stages)  # behind the cells
+        memory, cells = torch.frombuffer(whole, dtype=torch.uint8)[begin:], memoryview(whole)[:begin].cast("q")
+        self._reference = Reference(memory, stages, cells)
+        self._timeout_s = timeout_s
+        self.shared = self._reference.shared
+
+    def close(self) -> None:
+        """Close the file; the tensors stay valid, but nothing can be given any more."""
+        self._file.close()
+
+    def give(self, stage: int) -> None:
+        with self._alone(stage):
+            self._reference.give(stage)
+
+    def has(self, stage: int, version: int) -> bool:
+        """Wait until the reference has seen `version` iterations; always return True.
+
+        Raises:
+            PeerLost: The wait took longer than `timeout_s`.
+        """
+        if not self._is_there(stage, version):
+            self._wait(stage, partial(self._is_there, stage, version))
+        return True
+
+    def _is_there(self, stage: int, version: int) -> bool:
+        with self._alone(stage):  # what another process has written is seen behind its lock
+            return self._reference.version(stage) >= version
+
+    @contextmanager
+    def _alone(self, stage: int) -> Iterator[None]:
+        if not self._is_locked():
+            self._wait(stage, self._is_locked)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _is_locked(self) -> bool:
+        """Return whether no other process has the lock, so that this one has it now."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _wait(self, stage: int, is_over: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + self._timeout_s
+        what = f"the updates of the other pipelines of stage {stage}"
+        with waiting_for(what):
+            while not is_over():
+                if time.monotonic() > until_s:
+                    raise PeerLost(f"waited {self._timeout_s:g} s for {what}")
+                time.sleep(_POLL_S)
+
+
+def shared_bytes(stages: Sequence[Averaged]) -> int:
+    """Return the bytes of the file of a `SharedPool`."""
+    return ALIGNED * len(stages) + memory_bytes(stages)
 
 
 @final
@@ -238,9 +329,10 @@ def average_locally(
         parameters = modules[ranks[0]].parameters
         what, updates = [averaged(stage, ranks, parameters)], _Updates()
         device = parameters[0].device if parameters else None
-        reference = Reference(torch.empty(memory_bytes(what), dtype=torch.uint8, device=device), what)
+        memory = torch.empty(memory_bytes(what), dtype=torch.uint8, device=device)
+        reference = Reference(memory, what, [0] * CELLS * len(what))
         for rank, module in modules.items():
-            shared, pool = reference.shared[stage], LocalPool(reference, rank, streams[rank], updates)
+            shared, pool = reference.shared[stage], LocalPool(reference, streams[rank], updates)
             averager = ElasticAverager(stage, rank, module.parameters, shared, pool, averaging)
             module.averager = averager
             if averager.is_first:

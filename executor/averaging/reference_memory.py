@@ -1,30 +1,29 @@
 """The memory of a device's reference model: pipelines share it, with one slot for the update of each.
 
     memory     of each stage: the reference, then a slot per pipeline for its update of an iteration
+    cells      of each stage: the updates given, then the iterations that the reference has seen
 
-A pipeline fills its slot and reports that. When all slots are full, their mean is added to the reference, whose
-version then increases. No pipeline reads the reference during this sum: a pipeline reports a full slot only after it
-has read the reference, and does not touch the slot until its update has been added. So one reference and one slot
-each are enough, and nothing is copied.
+A pipeline fills its slot and reports that. The pipeline whose slot is the last adds the mean of all slots to the
+reference, whose version then increases. No pipeline reads the reference during this sum: a pipeline reports a full slot
+only after it has read the reference, and does not touch the slot until its update has been added. So one reference and
+one slot each are enough, and nothing is copied.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
-import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from pipesched.profiles.models import torch_dtype
 
-_ALIGNED = 64
+ALIGNED = 64
 """Alignment of each tensor [bytes]."""
+CELLS = 2
+"""Numbers in the cells of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class Shared:
 
 
 def memory_bytes(stages: Iterable[Averaged]) -> int:
-    """Return the bytes of the memory for `stages`; at least one, because an empty file cannot be mapped."""
-    return max(1, sum((1 + len(stage.ranks)) * stage.num_bytes for stage in stages))
+    """Return the bytes of the memory for `stages`."""
+    return sum((1 + len(stage.ranks)) * stage.num_bytes for stage in stages)
 
 
 def stage_tensors(memory: Tensor, stages: Iterable[Averaged]) -> dict[int, Shared]:
@@ -79,39 +78,44 @@ def averaged(stage: int, ranks: Sequence[int], parameters: Iterable[Tensor]) -> 
 
 @final
 class Reference:
-    """The reference model of some stages, and its received updates.
+    """The reference model of some stages, and the updates given to it.
 
     Args:
         memory: Memory for `stages`, uint8.
         stages: The stages that are averaged.
+        cells: `CELLS` numbers for each of `stages`, 0 at first.
 
     Attributes:
         shared: The tensors of each stage.
-        versions: Number of iterations that each stage's reference has seen.
     """
 
-    def __init__(self, memory: Tensor, stages: Iterable[Averaged]) -> None:
+    def __init__(
+        self, memory: Tensor, stages: Sequence[Averaged], cells: MutableSequence[int] | memoryview[int]
+    ) -> None:
         self.shared = stage_tensors(memory, stages)
-        self.versions: Counter[int] = Counter()
-        self._full: dict[int, set[int]] = {stage: set() for stage in self.shared}
+        self._cells = cells
+        self._first_cell = {stage.stage: CELLS * number for number, stage in enumerate(stages)}
 
-    def give(self, stage: int, rank: int) -> bool:
-        """Record that the slot of `rank` holds its update; return whether it was the last, and all are added now."""
-        shared, full = self.shared[stage], self._full[stage]
-        full.add(rank)
-        if len(full) < len(shared.slots):
+    def version(self, stage: int) -> int:
+        """Return the number of iterations that the reference of a stage has seen."""
+        return self._cells[self._first_cell[stage] + 1]
+
+    def give(self, stage: int) -> bool:
+        """Count an update that is in its slot; return whether it was the last, and all are added now."""
+        shared, first = self.shared[stage], self._first_cell[stage]
+        self._cells[first] += 1
+        if self._cells[first] % len(shared.slots):
             return False
-        full.clear()
         for slot in shared.slots.values():
             for reference, update in zip(shared.reference, slot, strict=True):
                 reference.add_(update, alpha=1 / len(shared.slots))
-        self.versions[stage] += 1
+        self._cells[first + 1] += 1
         return True
 
 
 def _room(name: str, count: int) -> int:
     """Return the bytes of a tensor, up to the start of the next one."""
-    return math.ceil(count * torch_dtype(name).itemsize / _ALIGNED) * _ALIGNED
+    return math.ceil(count * torch_dtype(name).itemsize / ALIGNED) * ALIGNED
 
 
 def _views(memory: Tensor, tensors: Iterable[tuple[str, int]]) -> tuple[Tensor, ...]:
@@ -120,9 +124,3 @@ def _views(memory: Tensor, tensors: Iterable[tuple[str, int]]) -> tuple[Tensor, 
         views.append(memory[begin : begin + count * torch_dtype(name).itemsize].view(torch_dtype(name)))
         begin += _room(name, count)
     return tuple(views)
-
-
-def map_memory(descriptor: int, num_bytes: int) -> Tensor:
-    """Return the memory behind a file descriptor, which is closed; shape (num_bytes,), uint8."""
-    with os.fdopen(descriptor, "r+b") as file:
-        return torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8)

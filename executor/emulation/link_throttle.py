@@ -79,14 +79,13 @@ class ThrottledRoutes:
 
     Attributes:
         by_meeting: The route of each message and reduction, by the meeting of its posts.
-        num_cells: Number of cells of a page for all routes.
     """
 
     def __init__(self, schedule: Schedule, cluster: Cluster, costs: StageCosts) -> None:
         self._devices = schedule.rank_to_device
         self._cluster = cluster
         self._cells: defaultdict[tuple[str, int, int], int] = defaultdict(self._next)
-        self.num_cells = 0
+        self._num_cells = 0
         self.by_meeting: dict[MeetingKey, ThrottledRoute] = {}
         meetings = Meetings()
         for rank, ops in enumerate(schedule.ops):
@@ -99,6 +98,11 @@ class ThrottledRoutes:
                     if key not in self.by_meeting:
                         ranks = schedule.reducers[op.stage]
                         self.by_meeting[key] = self._reduction(ranks, costs.stages[op.stage].weight_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a page for all routes."""
+        return 8 * max(1, self._num_cells)
 
     def _message(self, source: int, target: int, num_bytes: int) -> ThrottledRoute:
         hop = self._devices[source], self._devices[target]
@@ -139,8 +143,8 @@ class ThrottledRoutes:
             yield self._cells["in", into, 0]
 
     def _next(self) -> int:
-        self.num_cells += 1
-        return self.num_cells - 1
+        self._num_cells += 1
+        return self._num_cells - 1
 
 
 def require_emulable(schedule: Schedule, cluster: Cluster) -> None:
@@ -176,11 +180,6 @@ class Page:
         self._file = os.open(path, os.O_RDWR)
         self._map = mmap.mmap(self._file, 0)
         self._cells = memoryview(self._map).cast("q")
-
-    @staticmethod
-    def create(path: Path, num_cells: int) -> None:
-        """Write the file that the ranks map, with eight zero bytes per cell."""
-        path.write_bytes(bytes(8 * max(1, num_cells)))
 
     def post(self, route: ThrottledRoute) -> None:
         """Post one end; the last one to post sets the end of `route`."""

@@ -18,13 +18,14 @@ from .meeting import all_gather as all_gather
 from .meeting import gather_texts as gather_texts
 from .meeting import group_beside as group_beside
 from .meeting import share as share
+from .meeting import shared_file as shared_file
 from .progress_page import PageRow as PageRow
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as
+from .rank_context import references as references
 from .rank_device import ranks_of_processes as ranks_of_processes
 from .rank_watch import WatchedRun as WatchedRun
-from .reference_setup import references as references
 from .run_spec import CheckpointSettings as CheckpointSettings
 from .run_spec import Job as Job
 from .run_spec import Measure as Measure

@@ -5,14 +5,17 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import os
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional
+import torch.distributed.nn.functional  # loaded later, it would keep the default group as a default argument
 from pydantic import TypeAdapter
 from torch import Tensor
 from torch._C._distributed_c10d import Store
@@ -21,7 +24,7 @@ from pipesched.executor import ExecutionError, RankFailed, waiting_for
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import Groups
 from pipesched.profiles.io import costs_file_of
-from pipesched.profiles.processes import open_sockets, strangers
+from pipesched.profiles.processes import open_sockets, owned_folder, strangers
 
 
 def group_beside() -> dist.ProcessGroup:
@@ -65,6 +68,50 @@ def gather_texts(text: str, group: dist.ProcessGroup | None = None) -> list[str]
     """Return the text of each rank, as `all_gather` does."""
     parts = all_gather(torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8), group)
     return [bytes(part.tolist()).decode() for part in parts]
+
+
+@contextmanager
+def shared_file(num_bytes: int | None, source: int | None, what: str) -> Iterator[Path | None]:
+    """Yield the path of a file of zeros that rank `source` makes; all ranks call this together, and open it inside.
+
+    The file is in memory if the system can do that. Its path is valid on this machine, for this user, inside the block.
+
+    Args:
+        num_bytes: Size of the file that this rank makes, or None if it makes none.
+        source: The rank whose file this rank opens, or None if it opens none; then None is yielded.
+        what: The use of the file, for error messages.
+
+    Raises:
+        ExecutionError: Rank `source` is on another machine.
+    """
+    with nullcontext() if num_bytes is None else _file_of_zeros(num_bytes) as own:
+        told = [json.loads(text) for text in gather_texts(json.dumps([socket.gethostname(), str(own)]))]
+        if source is None:
+            yield None
+            return
+        host, path = told[source]
+        if host != socket.gethostname():
+            raise ExecutionError(
+                f"{what}: got its ranks {source} and {dist.get_rank()} on different machines, expected one: they share "
+                "its memory; order the hosts so that they are together"
+            )
+        yield Path(path)
+
+
+@contextmanager
+def _file_of_zeros(num_bytes: int) -> Iterator[Path]:
+    if not hasattr(os, "memfd_create"):
+        with owned_folder() as folder:
+            (folder / "memory").touch()
+            os.truncate(folder / "memory", num_bytes)
+            yield folder / "memory"
+        return
+    descriptor = os.memfd_create("pipesched")
+    try:
+        os.truncate(descriptor, num_bytes)
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

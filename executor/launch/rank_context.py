@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -15,10 +16,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from pipesched.executor import START_S, ExecutionError, RankFailed, waiting_for
-from pipesched.executor.averaging import ReferenceProcess
+from pipesched.executor import START_S, Averaging, ExecutionError, RankFailed, waiting_for
+from pipesched.executor.averaging import Averaged, ElasticAverager, SharedPool, averaged, shared_bytes
 from pipesched.executor.core import (
     Batch,
+    ModuleStage,
     Rank,
     Recorder,
     Stage,
@@ -36,7 +38,9 @@ from pipesched.executor.launch.meeting import (
     among_ourselves,
     default_group,
     digests_of,
+    gather_texts,
     require_agreement,
+    shared_file,
 )
 from pipesched.executor.launch.rank_device import Neighbours, placed, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec, Train
@@ -63,7 +67,6 @@ class RankContext:
         is_first: Whether this is process 0, which reports the results.
         backend: Backend of the messages between stages: ``gloo`` or ``nccl``.
         timeout_s: Longest wait of the rank for one message.
-        reference: The reference process of the device if this rank has started it, else None.
         num_busy: Devices of this machine that can compute at once, each with its own core or GPU.
         is_busy: Whether this is the first rank of such a device.
         interference: Faults of the rank, or None without any.
@@ -75,7 +78,6 @@ class RankContext:
     device: torch.device
     backend: str
     timeout_s: float
-    reference: ReferenceProcess | None = None
     num_busy: int = 1
     is_busy: bool = True
     interference: Interference | None = None
@@ -157,7 +159,6 @@ def connected(
     threads: int,
     timeout_s: float,
     is_pinned: bool = True,
-    averages: bool = True,
     meet: str = "env://",
     digests: Mapping[str, str] | None = None,
     interference: Interference | None = None,
@@ -169,7 +170,6 @@ def connected(
     Args:
         threads: CPU threads of this rank.
         is_pinned: Whether every rank on CPUs gets its own cores, if there are enough.
-        averages: Whether the averaged stages of a device get their reference process.
         meet: Meeting point of the ranks: an ``init_method`` of torch.distributed.
         digests: Digests of the fields that must be equal in all processes, by name, or None to skip the check.
         interference: Faults of this rank, or None without any.
@@ -186,30 +186,27 @@ def connected(
         )
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     near = Neighbours.of(schedule.rank_to_device, process)
-    # first of all: forked before there are threads, and with all cores, not only the cores of the rank
-    reference = _start_reference(schedule, rank) if averages else None
     # a dead peer is seen through its closed connection; this only bounds waits outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
     abort_failed(gives_up=True)
-    with nullcontext() if reference is None else closing(reference):
+    with waiting_for(f"the other ranks of rank {rank}"):
+        store = _store(meet, process, size, patience)
+    if digests is not None:
+        require_agreement(digests, store, process, size)
+    place = placed(device, backend, near, store)
+    groups = Groups(place.backend, place.device)
+    with (
+        _cores(near.index, near.num_devices, threads, is_pinned=is_pinned and device == "cpu"),
+        computing(threads, [place.device]),
+        nccl_environment() if place.backend == "nccl" else nullcontext(),
+        default_group(groups, rank, size, store, patience),
+    ):
+        yield RankContext(
+            rank, process == 0, place.device, place.backend, timeout_s,
+            place.num_busy, place.is_busy, interference, groups,
+        )  # fmt: skip
         with waiting_for(f"the other ranks of rank {rank}"):
-            store = _store(meet, process, size, patience)
-        if digests is not None:
-            require_agreement(digests, store, process, size)
-        place = placed(device, backend, near, store)
-        groups = Groups(place.backend, place.device)
-        with (
-            _cores(near.index, near.num_devices, threads, is_pinned=is_pinned and device == "cpu"),
-            computing(threads, [place.device]),
-            nccl_environment() if place.backend == "nccl" else nullcontext(),
-            default_group(groups, rank, size, store, patience),
-        ):
-            yield RankContext(
-                rank, process == 0, place.device, place.backend, timeout_s, reference,
-                place.num_busy, place.is_busy, interference, groups,
-            )  # fmt: skip
-            with waiting_for(f"the other ranks of rank {rank}"):
-                dist.barrier()
+            dist.barrier()
 
 
 @contextmanager
@@ -247,13 +244,6 @@ def _joined(meet: str, process: int, size: int) -> Store:
 _lasting = cache(_joined)
 
 
-def _start_reference(schedule: Schedule, rank: int) -> ReferenceProcess | None:
-    """Start the process of the rank's device, if there is one and this is the first rank that needs it."""
-    device = schedule.rank_to_device[rank]
-    here = {r for ranks in averagers(schedule).values() for r in ranks if schedule.rank_to_device[r] == device}
-    return ReferenceProcess(device, rank, len(here)) if here and rank == min(here) else None
-
-
 def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContextManager[RankContext]:
     """Return `connected` with the settings of the run; processes that meet as torchrun sets it check their digests."""
     return connected(
@@ -263,7 +253,6 @@ def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContex
         threads=spec.threads,
         timeout_s=spec.timeout_s,
         is_pinned=spec.is_pinned,
-        averages=not spec.is_emulated,
         meet=meet,
         digests=digests_of(spec) if meet == "env://" else None,
         interference=_interference(spec, schedule),
@@ -276,3 +265,70 @@ def _interference(spec: RunSpec, schedule: Schedule) -> Interference | None:
         return None
     microbatches = spec.job.run.microbatches_per_step if isinstance(spec.job, Train) else schedule.num_microbatches
     return Interference(map(read_fault, spec.inject), microbatches, is_finite_checked=spec.is_finite_checked)
+
+
+@contextmanager
+def references(
+    schedule: Schedule, context: RankContext, stages: Mapping[int, Stage], averaging: Averaging
+) -> Iterator[None]:
+    """Attach the averaged stages of this rank to their reference inside the block; all ranks call this together.
+
+    The ranks of a device share the memory of its reference, which the first of them makes.
+
+    Args:
+        schedule: The schedule.
+        context: Context of this rank.
+        stages: Stages of this rank, with the weights that all pipelines begin with.
+        averaging: The form of elastic averaging.
+
+    Raises:
+        ExecutionError: A stage is averaged on several devices, or the ranks of a device are on several machines.
+    """
+    ranks_of = averagers(schedule)
+    if not ranks_of:
+        yield
+        return
+    devices = schedule.rank_to_device
+    own = devices[context.rank]
+    here = [averaged for averaged in _everyones(ranks_of, stages, context) if devices[averaged.ranks[0]] == own]
+    ranks = sorted({rank for averaged in here for rank in averaged.ranks})
+    num_bytes = shared_bytes(here) if context.rank == min(ranks, default=None) else None
+    source = ranks[0] if context.rank in ranks else None
+    attached: list[ElasticAverager] = []
+    with ExitStack() as stack:
+        with shared_file(num_bytes, source, f"device {own}") as path:
+            if path is not None:
+                pool = stack.enter_context(closing(SharedPool(path, here, context.timeout_s)))
+                attached = list(_attached(pool, stages, context.rank, averaging))
+            context.meet()  # all have opened the memory, and the references hold their first weights
+        yield
+        for averager in attached:
+            averager.is_complete()  # waits: if it never is, that is to be known
+        context.meet()
+
+
+def _everyones(
+    ranks_of: Mapping[int, Sequence[int]], stages: Mapping[int, Stage], context: RankContext
+) -> Iterator[Averaged]:
+    """Yield all averaged stages; the first rank of each stage sends its tensor names and sizes to the others."""
+    first_stages = {
+        index: averaged(index, ranks_of[index], stage.parameters).tensors
+        for index, stage in stages.items()
+        if isinstance(stage, ModuleStage) and index in ranks_of and context.rank == ranks_of[index][0]
+    }
+    told = [json.loads(text) for text in gather_texts(json.dumps(first_stages))]
+    for index, ranks in ranks_of.items():
+        yield Averaged(index, tuple(ranks), tuple((name, count) for name, count in told[ranks[0]][str(index)]))
+
+
+def _attached(
+    pool: SharedPool, stages: Mapping[int, Stage], rank: int, averaging: Averaging
+) -> Iterator[ElasticAverager]:
+    """Give the stages of this rank their averagers, and yield the averagers."""
+    for index, stage in stages.items():
+        if isinstance(stage, ModuleStage) and index in pool.shared:
+            averager = ElasticAverager(index, rank, stage.parameters, pool.shared[index], pool, averaging)
+            stage.averager = averager
+            if averager.is_first:
+                averager.begin(stage.first_reference)
+            yield averager

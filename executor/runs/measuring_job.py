@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import final
 
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
@@ -15,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipesched.executor import ExecutionError
 from pipesched.executor.core import (
     Batch,
     LayerGenerators,
@@ -36,7 +34,7 @@ from pipesched.executor.emulation import (
     emulated_stages,
     require_emulable,
 )
-from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts
+from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts, shared_file
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
@@ -44,7 +42,6 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
 from pipesched.profiles.measuring import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, build_layers, kept_random_state, resolve_model, torch_dtype
-from pipesched.profiles.processes import owned_folder
 from pipesched.schedules import Schedule, Timeline, Yardstick
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
@@ -247,14 +244,10 @@ def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
     Raises:
         ExecutionError: The ranks are not all on one host.
     """
-    if len(set(gather_texts(socket.gethostname()))) > 1:
-        raise ExecutionError(
-            "cluster: got ranks on several hosts, expected all on one, whose clock they share; start them on one host"
-        )
-    with owned_folder() as folder:
-        Page.create(folder / "page", routes.num_cells)
-        page = Page(Path(gather_texts(str(folder))[0]) / "page")
-        context.meet()  # rank 0 leaves the folder when all have opened the page
+    with shared_file(routes.num_bytes if context.rank == 0 else None, 0, "cluster") as path:
+        assert path is not None, "each rank opens it"
+        page = Page(path)
+        context.meet()  # rank 0 keeps the file until all have opened it
     return page
 
 

@@ -71,15 +71,6 @@ def killed(layer: int):
     return model(lambda: os.kill(os.getpid(), signal.SIGKILL), layer, 2)
 
 
-def _kill_children():
-    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-        os.kill(int(pid), signal.SIGKILL)
-
-
-def killing_the_reference():
-    return model(_kill_children, 0, 1)
-
-
 def leaving(layer: int):
     return model(lambda: os._exit(7), layer, 2)
 

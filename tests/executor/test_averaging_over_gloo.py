@@ -1,4 +1,4 @@
-"""Elastic averaging in several processes, with a reference process per device."""
+"""Elastic averaging in several processes, which share the memory of their device's reference."""
 
 import pytest
 import torch

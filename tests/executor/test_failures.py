@@ -11,7 +11,7 @@ from pipesched.executor import ExecutionError, PeerLost, RankFailed, failed, wai
 from pipesched.executor.launch import Measure, Processes, RunSpec
 from pipesched.executor.runs import launch, whole_model_losses
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import ScheduleError, repeat
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
@@ -227,14 +227,6 @@ def test_an_unknown_model_is_named_once():
 
 def test_a_rank_that_failed_is_an_execution_error():
     assert issubclass(RankFailed, ExecutionError)
-
-
-def test_a_killed_reference_process_is_named_with_its_device():
-    message = failure(faulty("killing_the_reference", repeat(build("avgpipe", 1, 4), 3).held()))
-    assert re.fullmatch(
-        r"rank 0 failed at 0(STEP|AVERAGE): the reference process of device 0 \(pid \d+\) was killed by signal 9",
-        message,
-    )
 
 
 def test_pipelines_on_several_devices_are_refused_before_any_process_starts():

@@ -39,10 +39,10 @@ class Clock:
 
 @pytest.fixture
 def make_pages(tmp_path):
-    """Return (clock, a page per rank) for so many cells."""
+    """Return (clock, a page per rank) for so many bytes."""
 
-    def make(num_cells, num_ranks):
-        Page.create(tmp_path / "page", num_cells)
+    def make(num_bytes, num_ranks):
+        (tmp_path / "page").write_bytes(bytes(num_bytes))
         clock = Clock()
         return clock, [Page(tmp_path / "page", clock) for _ in range(num_ranks)]
 
@@ -52,7 +52,7 @@ def make_pages(tmp_path):
 def test_a_message_starts_when_both_ends_have_posted_and_its_link_is_free(make_pages):
     # 1000 bytes at 1e5 bytes per second are 10 ms; and 3 ms until they are there
     routes = routes_of(lower(build("gpipe", 2, 3)), flat(2, Link(0.003, 1e5)))
-    clock, (sender, receiver) = make_pages(routes.num_cells, 2)
+    clock, (sender, receiver) = make_pages(routes.num_bytes, 2)
     first, second, third = (routes.by_meeting[(0, 1), number] for number in range(3))
     sender.post(first)
     assert receiver.over_ns(first, 0) is None
@@ -69,7 +69,7 @@ def test_a_message_starts_when_both_ends_have_posted_and_its_link_is_free(make_p
 
 def test_the_two_directions_of_a_link_do_not_disturb_each_other(make_pages):
     routes = routes_of(lower(build("gpipe", 2, 1)), flat(2, Link(0.0, 1e5)))
-    _, (a, b) = make_pages(routes.num_cells, 2)
+    _, (a, b) = make_pages(routes.num_bytes, 2)
     there, back = routes.by_meeting[(0, 1), 0], routes.by_meeting[(1, 0), 0]
     for route in (there, back):
         a.post(route)
@@ -82,7 +82,7 @@ def test_messages_through_a_shared_nic_follow_one_another(make_pages):
     node = Cluster((Device(),) * 2, Link(), Link(0.001, 1e5), nics=((0, 1),))
     schedule = replace(lower(build("gpipe", 4, 1)), rank_to_device=(0, 2, 1, 3))
     routes = routes_of(schedule, of_nodes(node, 2))
-    _, pages = make_pages(routes.num_cells, 4)
+    _, pages = make_pages(routes.num_bytes, 4)
     first, back, second = (routes.by_meeting[(rank, rank + 1), 0] for rank in range(3))
     for route in (first, back, second):
         for page in pages[:2]:
@@ -93,7 +93,7 @@ def test_messages_through_a_shared_nic_follow_one_another(make_pages):
 
 def test_the_next_run_of_the_list_posts_anew(make_pages):
     routes = routes_of(lower(build("gpipe", 2, 1)), flat(2, Link(0.001)))
-    clock, (sender, receiver) = make_pages(routes.num_cells, 2)
+    clock, (sender, receiver) = make_pages(routes.num_bytes, 2)
     route = routes.by_meeting[(0, 1), 0]
     for run in range(3):
         clock.now_ns = 50 * MS * run
@@ -107,7 +107,7 @@ def test_a_sum_takes_as_long_as_a_ring_through_its_replicas_from_when_the_last_h
     # 600 bytes in 3 shares over 4 rounds, each 2 ms of a link and 1 ms on its route: 12 ms
     schedule = lower(build("data_parallel", 3, 3))
     routes = routes_of(schedule, flat(3, Link(0.001, 1e5)), weight_bytes=600)
-    clock, pages = make_pages(routes.num_cells, 3)
+    clock, pages = make_pages(routes.num_bytes, 3)
     (route,) = routes.by_meeting.values()
     for rank, page in enumerate(pages):
         assert page.over_ns(route, 0) is None
@@ -160,7 +160,7 @@ def test_what_is_posted_when_a_simulation_posts_it_is_over_when_it_is_there(
     last = {route.cell: posted_s for posted_s, route, _ in posts}
     assume(len({round(posted_s, 9) for posted_s in last.values()}) == len(last))
     path, clock = tmp_path_factory.mktemp("page") / "page", Clock()
-    Page.create(path, routes.num_cells)
+    path.write_bytes(bytes(routes.num_bytes))
     page = Page(path, clock)
     for posted_s, route, _ in posts:
         clock.now_ns = round(posted_s * 1e9)
