@@ -19,7 +19,7 @@ from gpu_rows.whole_model import even_bounds, streams_on
 from pipesched.executor.core import Batch, build_stages, make_batch
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.profiles.models import Model, build_layers, resolve_model, torch_dtype
-from pipesched.profiles.models.optimizers import make_optimizer
+from pipesched.profiles.models.torch_names import make_optimizer
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 

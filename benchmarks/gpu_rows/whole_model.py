@@ -34,7 +34,7 @@ from pipesched.executor.core import (
 )
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.profiles.models import Model, build_layers, resolve_model
-from pipesched.profiles.models.optimizers import make_optimizer
+from pipesched.profiles.models.torch_names import make_optimizer
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.lowering import lower

@@ -1,5 +1,6 @@
 from .cluster import Cluster as Cluster
 from .cluster import Device as Device
+from .cluster import Gpu as Gpu
 from .cluster import HandOverSeconds as HandOverSeconds
 from .cluster import Link as Link
 from .cluster import dealt as dealt
@@ -8,7 +9,6 @@ from .cluster import flat as flat
 from .cluster import of_nodes as of_nodes
 from .cluster import with_slow_device as with_slow_device
 from .cluster import with_slow_link as with_slow_link
-from .gpu import Gpu as Gpu
 from .link_fit import LoadedLinkFit as LoadedLinkFit
 from .link_fit import LoadedMessages as LoadedMessages
 from .link_fit import cluster_of as cluster_of

@@ -1,4 +1,4 @@
-"""A cluster: devices, the links between them, and the NICs that devices of a node share."""
+"""Machines: devices of some speed and memory, the links between them, and the figures of a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,29 @@ from typing import NamedTuple
 from pipesched.profiles import ProfileError, require_count
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import MAX_DEVICES
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The figures of a data sheet, and the share of its peak that a GPU really reaches.
+
+    Attributes:
+        name: Name of the GPU.
+        memory_bytes: Size of its memory.
+        flops_per_s: Peak of dense matrix products, by the name of their number type [1/s].
+        memory_bandwidth_bytes_per_s: Bandwidth of its memory.
+        link_bandwidth_bytes_per_s: Bandwidth to the other GPUs of its node, each way.
+        efficiency: Share of the peak that large matrix products reach.
+        origin: The source of every number.
+    """
+
+    name: str
+    memory_bytes: int
+    flops_per_s: Mapping[str, float]
+    memory_bandwidth_bytes_per_s: float
+    link_bandwidth_bytes_per_s: float
+    efficiency: float
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)

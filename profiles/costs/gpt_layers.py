@@ -25,12 +25,124 @@ bias, dropout and residual sum; scale, mask and softmax. Dropout is counted with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
-from pipesched.profiles import FLOAT32_BYTES, Dtype, element_bytes
-from pipesched.profiles.costs.gpt_shape import GptShape
-from pipesched.profiles.costs.layer_execution import LayerExecution
-from pipesched.profiles.costs.roofline import Kernel, LayerPass, matrix_product
+from pipesched.profiles import FLOAT32_BYTES, Dtype, ProfileError, element_bytes
+from pipesched.profiles.clusters import Link, all_reduce, flat
+from pipesched.profiles.costs.provenance import LayerExecution
+
+_MOST_LAYERS, _MOST = 10_000, 2**31 - 1
+"""Largest number of layers, and largest other number; larger numbers are typing errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class GptShape:
+    """The arguments of the built-in model ``gpt`` that change its costs.
+
+    Attributes:
+        layers: Blocks, besides the embedding and the head.
+        width: Width of the activations between layers.
+        heads: Number of attention heads.
+        context: Tokens of a sample.
+        vocab: Size of the vocabulary.
+    """
+
+    layers: int = 8
+    width: int = 320
+    heads: int = 8
+    context: int = 128
+    vocab: int = 256
+
+    @property
+    def name(self) -> str:
+        """The model's name, as `resolve_model` reads it."""
+        return "gpt:" + ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+    def require_possible(self, name: str) -> None:
+        """Refuse numbers that no GPT has.
+
+        Args:
+            name: The model's name, for the message.
+
+        Raises:
+            ProfileError: A number is below 1 or too large, or the heads do not divide the width.
+        """
+        for field in fields(self):
+            got = getattr(self, field.name)
+            most = _MOST_LAYERS if field.name == "layers" else _MOST
+            if got < 1:
+                raise ProfileError(f"model {name}: {field.name}: got {got}, expected at least 1; raise it")
+            if got > most:
+                raise ProfileError(f"model {name}: {field.name}: got {got}, expected at most {most}; lower it")
+        if self.width % self.heads:
+            raise ProfileError(
+                f"model {name}: width: got {self.width}, expected a multiple of heads={self.heads}; "
+                f"try width={-(-self.width // self.heads) * self.heads}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One operation on a GPU.
+
+    Attributes:
+        flops: Floating-point operations of products of matrices, two per multiplication.
+        num_bytes: Bytes that it reads from the GPU's memory and writes there.
+    """
+
+    flops: int
+    num_bytes: int
+
+
+def matrix_product(rows: int, inner: int, columns: int, element_bytes: int, count: int = 1) -> Kernel:
+    """Return `count` products of a matrix (rows, inner) and a matrix (inner, columns), each number moved once."""
+    numbers = rows * inner + inner * columns + rows * columns
+    return Kernel(2 * count * rows * inner * columns, count * element_bytes * numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPass:
+    """One pass of a layer on one GPU, one operation after the other.
+
+    Attributes:
+        reduced_bytes: Bytes of each all-reduce over the GPUs that share the layer.
+    """
+
+    kernels: tuple[Kernel, ...] = ()
+    reduced_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The limits of a GPU.
+
+    Attributes:
+        flops_per_s: Speed of matrix products.
+        bytes_per_s: Bandwidth of the memory.
+        link_bytes_per_s: Bandwidth to each of the other GPUs that share a layer, each way.
+        num_gpus: Number of GPUs that share a layer.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+    link_bytes_per_s: float = math.inf
+    num_gpus: int = 1
+
+    def kernel_s(self, kernel: Kernel) -> float:
+        """Return the seconds of one operation."""
+        return max(kernel.flops / self.flops_per_s, kernel.num_bytes / self.bytes_per_s)
+
+    def pass_s(self, layer_pass: LayerPass) -> float:
+        """Return the seconds of a pass; nothing overlaps, and all-reduces have no latency."""
+        cluster = flat(self.num_gpus, Link(bandwidth_bytes_per_s=self.link_bytes_per_s))
+        reductions = (all_reduce(count, range(self.num_gpus), cluster) for count in layer_pass.reduced_bytes)
+        return math.fsum([*map(self.kernel_s, layer_pass.kernels), *(reduction.seconds for reduction in reductions)])
+
+    def moved_s(self, num_bytes: int) -> float:
+        """Return the seconds in which `num_bytes` bytes are read or written."""
+        return num_bytes / self.bytes_per_s
+
 
 _TOKEN_BYTES = 8
 

@@ -8,12 +8,10 @@ from datetime import UTC, datetime
 
 from pipesched.profiles import FLOAT32_BYTES, OptimizerName, element_bytes
 from pipesched.profiles.clusters import Gpu
-from pipesched.profiles.costs.gpt_layers import GptExecution, GptLayer, gpt_layers
-from pipesched.profiles.costs.gpt_shape import GptShape
-from pipesched.profiles.costs.layer_execution import LayerExecution
-from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile, Provenance
+from pipesched.profiles.costs.gpt_layers import GptExecution, GptLayer, GptShape, Roofline, gpt_layers
+from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile
 from pipesched.profiles.costs.measurement import LayerMeasurement, LayerSplit
-from pipesched.profiles.costs.roofline import Roofline
+from pipesched.profiles.costs.provenance import LayerExecution, Provenance
 
 _MOMENTS: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 

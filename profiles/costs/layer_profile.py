@@ -12,17 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pipesched.profiles import DeviceKind, ProfileError, element_bytes
-from pipesched.profiles.costs.layer_execution import LayerExecution
+from pipesched.profiles import ProfileError, element_bytes
 from pipesched.profiles.costs.layer_graph import LayerGraph
-from pipesched.profiles.costs.measurement import LayerMeasurement
-from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
-from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
-from pipesched.profiles.costs.single_stage import StageCost, working_bytes
+from pipesched.profiles.costs.measurement import LayerMeasurement, output_is_saved, saved_bytes, saved_for_weight_bytes
+from pipesched.profiles.costs.provenance import Provenance
+from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost, working_bytes
+from pipesched.profiles.costs.spread import SharingPrice, Variation, price_among
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
-from pipesched.profiles.costs.variation import Variation
 from pipesched.schedules import Yardstick
 
 
@@ -63,60 +61,8 @@ class LayerCost:
     work: LayerWork | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """The provenance of a profile: how its numbers were made.
-
-    Attributes:
-        device: The processor's or accelerator's own name.
-        kind: Kind of the device: ``cpu`` or ``cuda``.
-        dtype: Data type of the weights and activations.
-        threads: Threads of one operation on the CPU.
-        companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
-        optimizer: The optimizer's name.
-        warmup: Runs before the measured ones.
-        repeats: Measured runs, whose medians are kept; 0 for estimated numbers.
-        seed: Seed of weights and data.
-        host_cores: Cores available to the measuring process.
-        versions: (name, version) of the libraries.
-        date: UTC, ISO 8601.
-        execution: How the layers are computed.
-        yardstick: Speed of the machine during the measurement; None if unknown, as for estimates.
-    """
-
-    device: str
-    dtype: str
-    threads: int
-    companions: int
-    optimizer: str
-    warmup: int
-    repeats: int
-    seed: int
-    host_cores: int
-    versions: tuple[tuple[str, str], ...]
-    date: str
-    kind: DeviceKind = "cpu"
-    execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
-    yardstick: Yardstick | None = None
-
-
 _ADVICE = "if the profile is old, measure it again; or give `input_share=0.5`"
 _TABLE_ADVICE = "give i_ms and w_ms of every layer in its table, or `input_share=0.5`"
-
-UNSAID = Provenance(
-    device="a device that nobody names",
-    dtype="not said",
-    threads=0,
-    companions=0,
-    optimizer="not said",
-    warmup=0,
-    repeats=0,
-    seed=0,
-    host_cores=0,
-    versions=(),
-    date="not said",
-)
-"""The provenance of costs without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,25 +340,11 @@ def _split(cost: StageCost, measured: Sequence[LayerMeasurement]) -> StageCost:
 
 def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
     """Return the point `share` of the way from `lower` to `upper`; fields independent of the size are unchanged."""
-
-    def line(a: float, b: float) -> float:
-        return _line(a, b, share)
-
-    def line_if_known(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else line(a, b)
-
-    for_weight = line_if_known(lower.saved_for_weight_bytes, upper.saved_for_weight_bytes)
-    return replace(
-        lower,
-        forward_s=line(lower.forward_s, upper.forward_s),
-        backward_s=line_if_known(lower.backward_s, upper.backward_s),
-        backward_input_s=line_if_known(lower.backward_input_s, upper.backward_input_s),
-        backward_weight_s=line_if_known(lower.backward_weight_s, upper.backward_weight_s),
-        output_bytes=round(line(lower.output_bytes, upper.output_bytes)),
-        saved_bytes=round(line(lower.saved_bytes, upper.saved_bytes)),
-        saved_for_weight_bytes=None if for_weight is None else round(for_weight),
-        working_bytes=round(line(lower.working_bytes, upper.working_bytes)),
-    )
+    ends = {name: (getattr(lower, name), getattr(upper, name)) for name in OF_SAMPLES}
+    points: dict[str, Any] = {name: None if None in pair else _line(*pair, share) for name, pair in ends.items()}
+    for name in (name for name in OF_SAMPLES if name.endswith("_bytes") and points[name] is not None):
+        points[name] = round(points[name])
+    return replace(lower, **points)
 
 
 def _line(a: float, b: float, share: float) -> float:

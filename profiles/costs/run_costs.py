@@ -19,9 +19,8 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
 from pipesched.profiles.costs.single_stage import ADDED_UP, StageCost, added_up, with_input_share
-from pipesched.profiles.costs.spread import Spread, spread_of
+from pipesched.profiles.costs.spread import Spread, Variation, spread_of, variation_of
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
-from pipesched.profiles.costs.variation import Variation, variation_of
 from pipesched.schedules import Schedule, Yardstick
 
 

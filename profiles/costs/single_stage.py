@@ -13,6 +13,11 @@ _SECONDS = (
 """The fields with seconds of a stage."""
 ADDED_UP = (*_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
 """The fields that are summed over neighbouring stages or layers of one stage."""
+OF_SAMPLES = (
+    "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "output_bytes", "working_bytes",
+    "saved_bytes", "saved_for_weight_bytes",
+)  # fmt: skip
+"""The fields in proportion to the samples of a micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,13 @@ class StageCost:
 
     def slowed(self, factor: float) -> StageCost:
         """Return the stage with the seconds of all its work times `factor`."""
-        seconds: dict[str, Any] = {name: times(getattr(self, name), factor) for name in _SECONDS}
-        return replace(self, **seconds)
+        return self.scaled(factor, _SECONDS)
+
+    def scaled(self, factor: float, names: Sequence[str]) -> StageCost:
+        """Return the stage with the known ones of these fields times `factor`; bytes are rounded."""
+        known = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        products: dict[str, Any] = {name: value * factor for name, value in known.items()}
+        return replace(self, **{name: round(n) if name.endswith("_bytes") else n for name, n in products.items()})
 
 
 def added_up(costs: Sequence[StageCost]) -> StageCost:
@@ -138,8 +148,3 @@ def _split(cost: StageCost, input_share: float) -> StageCost:
         return cost
     input_s = input_share * cost.backward_s
     return replace(cost, backward_input_s=input_s, backward_weight_s=cost.backward_s - input_s)
-
-
-def times(seconds: float | None, share: float) -> float | None:
-    """Return seconds times a share, or None if they are unknown."""
-    return None if seconds is None else seconds * share

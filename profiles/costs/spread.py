@@ -1,9 +1,21 @@
-"""The spread of measured seconds: mean, median and deciles."""
+"""The spread of measured seconds, their variation between runs, and the price of sharing a core.
+
+A slow phase of a machine affects all works of that time, so a makespan varies as one of them does. Variation between
+works averages out over many. So the two are kept apart.
+
+The next pass may lie outside of all measured passes. With nine passes or more, the k-th of n stands for the share k /
+(n + 1) of all. With fewer, the deciles are taken from Student's t distribution for one more pass: sqrt(1 + 1 / n) times
+as wide as the spread of the passes.
+
+Processes that share a core find the caches full of data of the others, and every switch takes time. The price
+multiplies the cost of the turns: two processes take twice as long because each has half of the core, times the price.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -43,3 +55,102 @@ def spread_of(seconds: Sequence[float]) -> Spread:
     least_s, most_s = min(seconds), max(seconds)
     mean_s = min(max(statistics.fmean(seconds), least_s), most_s)  # roundings aside, it lies between them
     return Spread(len(seconds), mean_s, tuple(sorted((least_s, *cuts, most_s))))  # again, roundings aside
+
+
+_SHOWING_TENTHS = 9
+"""Least number of passes with one at each tenth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """Factors on the seconds of works, relative to their usual seconds.
+
+    Attributes:
+        passes: The least, nine deciles and the most of the factor that all works of a pass share.
+        works: The least, nine deciles and the most of the factor of a single work, besides the factor of its pass.
+    """
+
+    passes: tuple[float, ...]
+    works: tuple[float, ...]
+
+
+def variation_of(
+    passes: Sequence[Sequence[float]], usual: Callable[[Sequence[float]], float] = statistics.median
+) -> Variation | None:
+    """Return the variation of works.
+
+    Args:
+        passes: Seconds of the same works, in the same order, in each pass.
+        usual: Returns the usual seconds of a work from all its samples; factors are relative to it.
+
+    Returns:
+        The variation, or None with fewer than two passes, or if nothing takes time.
+    """
+    usual_s = [usual(column) for column in zip(*passes, strict=True)]
+    total_s = math.fsum(usual_s)
+    if len(passes) < 2 or not total_s:
+        return None
+    factors = [math.fsum(row) / total_s for row in passes]
+    works = [
+        seconds / (work_s * factor)
+        for row, factor in zip(passes, factors, strict=True)
+        for seconds, work_s in zip(row, usual_s, strict=True)
+        if work_s and factor
+    ]
+    cuts = [max(0.0, cut) for cut in _next_deciles(factors)]
+    least, most = min(cuts[0], *factors), max(cuts[-1], *factors)
+    return Variation(tuple(sorted((least, *cuts, most))), spread_of(works).deciles_s)
+
+
+def _next_deciles(factors: Sequence[float]) -> list[float]:
+    """Return the nine expected deciles of one more pass."""
+    count = len(factors)
+    if count >= _SHOWING_TENTHS:
+        return statistics.quantiles(factors, n=10, method="exclusive")
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # it has no types
+
+    mean, width = statistics.fmean(factors), statistics.stdev(factors) * math.sqrt(1 + 1 / count)
+    return [mean + width * float(stdtrit(count - 1, tenth / 10)) for tenth in range(1, 10)]
+
+
+@dataclass(frozen=True, slots=True)
+class SharingPrice:
+    """The slowdown of a given number of processes on one core.
+
+    Attributes:
+        num_processes: Processes that compute on the core, at least 2.
+        factors: The least, nine deciles and the most of the ratio of the processor time of a pass among them to a pass
+            alone.
+    """
+
+    num_processes: int
+    factors: tuple[float, ...]
+
+    @property
+    def factor(self) -> float:
+        """The median, but at least 1: smaller values are noise, because sharing never speeds up."""
+        return max(1.0, self.factors[5])
+
+
+def sharing_price_of(num_processes: int, ratios: Sequence[float]) -> SharingPrice:
+    """Return the price among `num_processes`, from at least one ratio of a pass among them to a pass alone."""
+    return SharingPrice(num_processes, spread_of(ratios).deciles_s)
+
+
+def price_among(prices: Sequence[SharingPrice], num_processes: int) -> float:
+    """Return the factor on the time of work among `num_processes`.
+
+    The factor is linear between two measured numbers, starting from 1 for a process alone, and constant above the
+    largest.
+
+    Args:
+        prices: Prices by rising number of processes; without any, sharing is free.
+        num_processes: Processes that share the core, at least 1.
+    """
+    below, factor_below = 1, 1.0
+    for price in prices:
+        if num_processes <= price.num_processes:
+            share = (num_processes - below) / (price.num_processes - below)
+            return factor_below + share * (price.factor - factor_below)
+        below, factor_below = price.num_processes, price.factor
+    return factor_below

@@ -10,12 +10,47 @@ from typing import ClassVar, NamedTuple, Self, assert_never
 from pipesched.profiles import FLOAT32_BYTES, ProfileError, require_count
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs.layer_graph import LayerGraph
-from pipesched.profiles.costs.message_sizes import Compression
-from pipesched.profiles.costs.single_stage import StageCost, times
-from pipesched.profiles.costs.variation import Variation
+from pipesched.profiles.costs.single_stage import OF_SAMPLES, StageCost
+from pipesched.profiles.costs.spread import Variation
 from pipesched.schedules import Schedule, Yardstick
 from pipesched.schedules.ops import Average, Compute, Message, Overlap, Phase, Step, WorkOp
 from pipesched.schedules.weights import looks_ahead
+
+HEADER_BYTES = 8
+"""Header of a compressed message, before its elements [bytes]."""
+_HALF_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Activations and their gradients in half precision, after a header of 8 bytes.
+
+    Attributes:
+        element_bytes: Bytes of an uncompressed element; elements of 2 bytes or fewer are not converted.
+        convert_bytes_per_s: Conversion throughput of a device in uncompressed bytes per second; None for free
+            conversion.
+    """
+
+    element_bytes: int = FLOAT32_BYTES
+    convert_bytes_per_s: float | None = None
+
+    def message_bytes(self, num_bytes: int) -> int:
+        """Return the size of the message of a tensor of `num_bytes`; an empty tensor stays empty."""
+        if self.element_bytes <= _HALF_BYTES or not num_bytes:
+            return num_bytes
+        return head_bytes(num_bytes, self.element_bytes)
+
+    def convert_s(self, num_bytes: int) -> float:
+        """Return the conversion time of one end for a tensor of `num_bytes` [s]."""
+        if self.element_bytes <= _HALF_BYTES or self.convert_bytes_per_s is None:
+            return 0.0
+        return num_bytes / self.convert_bytes_per_s
+
+
+def head_bytes(num_bytes: int, element_bytes: int) -> int:
+    """Return the size of a tensor of `num_bytes` with elements in half precision, header included."""
+    return HEADER_BYTES + -(-num_bytes * _HALF_BYTES // element_bytes)
+
 
 _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W, or `input_share=0.5`"
 
@@ -228,24 +263,7 @@ class StageCosts(CostSource):
 
     def of_share(self, share: float) -> StageCosts:
         """Return the costs of a micro-batch of `share` of the samples, in proportion; a Step is unchanged."""
-        stages = [
-            replace(
-                cost,
-                forward_s=cost.forward_s * share,
-                backward_s=times(cost.backward_s, share),
-                backward_input_s=times(cost.backward_input_s, share),
-                backward_weight_s=times(cost.backward_weight_s, share),
-                recompute_s=times(cost.recompute_s, share),
-                output_bytes=round(cost.output_bytes * share),
-                working_bytes=round(cost.working_bytes * share),
-                saved_bytes=round(cost.saved_bytes * share),
-                saved_for_weight_bytes=None
-                if cost.saved_for_weight_bytes is None
-                else round(cost.saved_for_weight_bytes * share),
-            )
-            for cost in self.stages
-        ]
-        return replace(self, stages=tuple(stages))
+        return replace(self, stages=tuple(cost.scaled(share, OF_SAMPLES) for cost in self.stages))
 
     def message_bytes(self, message: Message) -> int:
         """Return the size of `message` in transit."""

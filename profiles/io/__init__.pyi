@@ -9,10 +9,14 @@ from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
 from .faults import require_no_faults as require_no_faults
 from .loading import RUN_COSTS_FORMAT as RUN_COSTS_FORMAT
+from .loading import gpu_names as gpu_names
 from .loading import load_cluster as load_cluster
+from .loading import load_gpu as load_gpu
+from .loading import load_machine as load_machine
 from .loading import load_plan as load_plan
 from .loading import load_profile as load_profile
 from .loading import load_run_costs as load_run_costs
+from .loading import machine_names as machine_names
 from .loading import names_profile as names_profile
 from .loading import read_profile_text as read_profile_text
 from .loading import save_cluster as save_cluster
@@ -20,11 +24,6 @@ from .loading import save_plan as save_plan
 from .loading import save_profile as save_profile
 from .loading import save_run_costs as save_run_costs
 from .loading import with_stages as with_stages
-from .machine_presets import gpu_names as gpu_names
-from .machine_presets import load_gpu as load_gpu
-from .machine_presets import load_machine as load_machine
-from .machine_presets import machine_names as machine_names
-from .model_arguments import read_arguments as read_arguments
 from .model_name import BUILT_IN as BUILT_IN
 from .model_name import TRUST_ADVICE as TRUST_ADVICE
 from .model_name import NameFromFile as NameFromFile
@@ -32,6 +31,7 @@ from .model_name import costs_file_of as costs_file_of
 from .model_name import costs_model as costs_model
 from .model_name import imports_of as imports_of
 from .model_name import is_built_in as is_built_in
+from .model_name import read_arguments as read_arguments
 from .model_name import require_trusted as require_trusted
 from .model_name import trusted as trusted
 from .plan import PLAN_FORMAT as PLAN_FORMAT

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.clusters import Cluster, Device, Gpu, Link
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
@@ -39,13 +39,9 @@ class _Link(Record):
     receive_s: Seconds = 0.0
     receive_s_per_byte: Seconds = 0.0
 
-    def link(self) -> Link:
-        bandwidth = self.bandwidth_bytes_per_s
-        return Link(
-            self.latency_s,
-            math.inf if bandwidth is None else bandwidth,
-            **{name: getattr(self, name) for name in _RANK_COSTS},
-        )
+    def parts(self) -> dict[str, Any]:
+        parts = super().parts()
+        return {**parts, "bandwidth_bytes_per_s": parts["bandwidth_bytes_per_s"] or math.inf}
 
 
 class _PairLink(_Link):
@@ -58,6 +54,11 @@ class _PairLink(_Link):
 
     source: Count
     target: Count
+
+    def value(self) -> tuple[int, int, Link]:
+        """Return the link with its ends."""
+        parts = self.parts()
+        return parts.pop("source"), parts.pop("target"), Link(**parts)
 
 
 class _Device(Record):
@@ -84,25 +85,14 @@ class ClusterRecord(Record):
     nics: Annotated[tuple[tuple[Count, ...], ...], Field(max_length=100_000)] = ()
     origin: Text = ""
 
-    def cluster(self, file: str, advice: str) -> Cluster:
-        """Return the cluster, whose parts are consistent.
+    def require_consistent(self, file: str, advice: str) -> None:
+        """Refuse parts that contradict each other.
 
         Raises:
             ProfileError: The parts are inconsistent; names `file`, the place, the actual and the expected value, and
                 the advice.
         """
         require_no_faults(file, _inconsistencies(self), advice)
-        return Cluster(
-            devices=tuple(
-                Device(device.speed, device.memory_bytes, device.node, device.op_s) for device in self.devices
-            ),
-            intra=self.intra.link(),
-            inter=None if self.inter is None else self.inter.link(),
-            loopback=self.loopback.link(),
-            links=tuple((pair.source, pair.target, pair.link()) for pair in self.links),
-            origin=self.origin,
-            nics=self.nics,
-        )
 
 
 def read_cluster(text: str, file: str) -> Cluster:
@@ -111,7 +101,10 @@ def read_cluster(text: str, file: str) -> Cluster:
     Raises:
         ProfileError: The text is no cluster; names `file`, the place, the actual and the expected value.
     """
-    return parse_record(ClusterRecord, text, file, _ADVICE).cluster(file, _ADVICE)
+    record = parse_record(ClusterRecord, text, file, _ADVICE)
+    record.require_consistent(file, _ADVICE)
+    cluster: Cluster = record.value()
+    return cluster
 
 
 def cluster_schema() -> dict[str, Any]:
@@ -189,3 +182,24 @@ def _nic_faults(record: ClusterRecord) -> list[str]:
             faults.append(f"nics.{index}: got a device again, expected each in one NIC")
         seen.update(devices)
     return faults
+
+
+_Rate = Annotated[float, Field(gt=0, le=1e24)]
+
+
+class _Gpu(Record):
+    memory_bytes: Annotated[Bytes, Field(gt=0)]
+    flops_per_s: Annotated[dict[Annotated[str, Field(max_length=40)], _Rate], Field(min_length=1, max_length=20)]
+    memory_bandwidth_bytes_per_s: _Rate
+    link_bandwidth_bytes_per_s: _Rate
+    efficiency: Annotated[float, Field(gt=0, le=1)]
+    origin: Text = ""
+
+
+def read_gpu(text: str, file: str, name: str) -> Gpu:
+    """Return the GPU in `text`, called `name`.
+
+    Raises:
+        ProfileError: The text is no GPU; names `file`, the place, the actual and the expected value.
+    """
+    return Gpu(name, **dict(parse_record(_Gpu, text, file, "see profiles/data/gpus/h100.json")))

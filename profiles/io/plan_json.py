@@ -9,15 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field
 
 from pipesched.profiles import MessagePrecision, ProfileError
-from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io.cluster_json import ClusterRecord, cluster_fields
-from pipesched.profiles.io.execution_record import ExecutionRecord
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import Record, Seconds, Text, parse_record
-from pipesched.profiles.io.yardstick_record import YardstickRecord
-from pipesched.schedules import Yardstick
+from pipesched.profiles.io.validation import ExecutionRecord, Record, Seconds, Text, YardstickRecord, parse_record
 from pipesched.schedules.transforms import Placement, ScheduleSpec
 
 _ADVICE = "correct it, or make the plan again"
@@ -96,18 +92,10 @@ def read_plan(text: str, file: str) -> Plan:
     """
     is_list = text.lstrip().startswith("[")
     record = _chosen(text, file) if is_list else parse_record(_Plan, text, file, _ADVICE)
-    fields = record.model_dump(exclude={"format", "version", "cluster"})
-    schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
-    yardstick = fields.pop("yardstick")
-    return Plan(
-        model=NameFromFile(fields.pop("model"), file),
-        schedule_spec=ScheduleSpec(**schedule_spec),
-        predicted=Predicted(**predicted),
-        execution=LayerExecution(**fields.pop("execution")),
-        yardstick=yardstick and Yardstick(**yardstick),
-        cluster=None if record.cluster is None else record.cluster.cluster(f"{file}: cluster", _ADVICE),
-        **fields,
-    )
+    if record.cluster is not None:
+        record.cluster.require_consistent(f"{file}: cluster", _ADVICE)
+    plan: Plan = replace(record.value(), model=NameFromFile(record.model, file))
+    return plan
 
 
 def plan_schema() -> dict[str, Any]:

@@ -18,7 +18,6 @@ from pydantic import Field
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.costs import (
     LayerCost,
-    LayerExecution,
     LayerMeasurement,
     LayerSplit,
     LayerWork,
@@ -26,14 +25,22 @@ from pipesched.profiles.costs import (
     Provenance,
     SharingPrice,
 )
-from pipesched.profiles.io.execution_record import ExecutionRecord
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
-from pipesched.profiles.io.variation_record import Factors, VariationRecord, falling
-from pipesched.profiles.io.yardstick_record import YardstickRecord
-from pipesched.schedules import Yardstick
+from pipesched.profiles.io.validation import (
+    Bytes,
+    Count,
+    ExecutionRecord,
+    Factors,
+    Record,
+    Seconds,
+    Text,
+    VariationRecord,
+    YardstickRecord,
+    falling,
+    parse_record,
+)
 
 _ADVICE = "correct it, or measure the profile again"
 
@@ -104,6 +111,9 @@ class _Provenance(Record):
     execution: ExecutionRecord = ExecutionRecord()
     yardstick: YardstickRecord | None = None
 
+    def parts(self) -> dict[str, Any]:
+        return {**super().parts(), "versions": tuple(self.versions.items())}
+
 
 class _SharingPrice(Record):
     becomes: ClassVar[type] = SharingPrice
@@ -123,6 +133,10 @@ class _Profile(Record):
     variation: VariationRecord | None = None
     sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] | None = None
 
+    def parts(self) -> dict[str, Any]:
+        parts = super().parts()
+        return {**parts, "sharing": parts["sharing"] or ()}
+
 
 def read_profile(text: str, file: str) -> Profile:
     """Return the profile in `text`.
@@ -131,15 +145,7 @@ def read_profile(text: str, file: str) -> Profile:
         ProfileError: The text is no profile; names `file`, the place, the actual and the expected value.
     """
     record = parse_record(_Profile, text, file, _ADVICE)
-    fields = record.provenance.model_dump()
-    fields["versions"] = tuple(record.provenance.versions.items())
-    fields["execution"] = LayerExecution(**fields["execution"])
-    fields["yardstick"] = fields["yardstick"] and Yardstick(**fields["yardstick"])
-    name = NameFromFile(record.model, file)
-    variation = None if record.variation is None else record.variation.variation()
-    sharing = tuple(SharingPrice(**price.model_dump()) for price in record.sharing or ())
-    layers = tuple(_layer(layer) for layer in record.layers)
-    profile = Profile(name, layers, Provenance(**fields), variation, sharing)
+    profile: Profile = replace(record.value(), model=NameFromFile(record.model, file))
     require_no_faults(file, _inconsistencies(profile) + _falling(record) + _version_faults(record), _ADVICE)
     return profile
 
@@ -161,18 +167,6 @@ def profile_text(profile: Profile, file: str) -> str:
     text = json.dumps({"format": "pipesched-profile", "version": 8, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
-
-
-def _layer(record: _Layer) -> LayerCost:
-    measurements = tuple(map(_measurement, record.measurements))
-    work = None if record.work is None else LayerWork(**record.work.model_dump())
-    return LayerCost(record.name, record.weight_bytes, record.optimizer_bytes, record.step_s, measurements, work)
-
-
-def _measurement(record: _Measurement) -> LayerMeasurement:
-    fields = record.model_dump()
-    split = fields.pop("split")
-    return LayerMeasurement(**fields, split=None if split is None else LayerSplit(**split))
 
 
 def _version_faults(record: _Profile) -> list[str]:

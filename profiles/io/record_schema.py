@@ -69,7 +69,7 @@ def _filled(*columns: str) -> dict[str, Any]:
 
 
 def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
-    value = getattr(kind, "becomes", kind)
+    value = getattr(kind, "becomes", None) or kind
     docs = _HEAD | attribute_docs(value) | attribute_docs(kind)
     settings = declared(value) if is_dataclass(value) else {}
     schema |= {"title": value.__name__.strip("_"), "description": first_sentence(value), "additionalProperties": False}

@@ -22,10 +22,16 @@ from pydantic import Field
 from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.record_schema import record_schema
-from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
-from pipesched.profiles.io.variation_record import VariationRecord
-from pipesched.profiles.io.yardstick_record import YardstickRecord
-from pipesched.schedules import Yardstick
+from pipesched.profiles.io.validation import (
+    Bytes,
+    Count,
+    Record,
+    Seconds,
+    Text,
+    VariationRecord,
+    YardstickRecord,
+    parse_record,
+)
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
 _Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
@@ -37,9 +43,6 @@ class _Spread(Record):
     count: Annotated[int, Field(ge=1, lt=2**31)]
     mean_s: Seconds
     deciles_s: Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
-
-    def spread(self) -> Spread:
-        return Spread(self.count, self.mean_s, self.deciles_s)
 
 
 class _StageCost(Record):
@@ -70,6 +73,10 @@ class _Stage(Record):
     work: dict[_Work, _Spread]
     profiled: _StageCost | None
 
+    def parts(self) -> dict[str, Any]:
+        parts = super().parts()
+        return {**parts, "work": {kind: parts["work"][kind] for kind in WORK_KINDS if kind in parts["work"]}}
+
 
 class _RunCosts(Record):
     becomes: ClassVar[type] = RunCosts
@@ -94,16 +101,8 @@ def read_run_costs(text: str, file: str) -> RunCosts:
     """
     record = parse_record(_RunCosts, text, file, _ADVICE)
     require_no_faults(file, _faults(record), _ADVICE)
-    return RunCosts(
-        record.runs,
-        tuple(map(_stage, record.stages)),
-        {kind: spread.spread() for kind, spread in record.hand_over.items()},
-        None if record.message is None else record.message.spread(),
-        record.warmup,
-        record.microbatch_size,
-        variation=None if record.variation is None else record.variation.variation(),
-        yardstick=None if record.yardstick is None else Yardstick(**record.yardstick.model_dump()),
-    )
+    costs: RunCosts = record.value()
+    return costs
 
 
 def run_costs_schema() -> dict[str, Any]:
@@ -123,11 +122,6 @@ def run_costs_text(costs: RunCosts, file: str) -> str:
     text = json.dumps({"format": "pipesched-run-costs", "version": 3, **fields}, indent=1) + "\n"
     read_run_costs(text, file)
     return text
-
-
-def _stage(record: _Stage) -> RunStage:
-    work: dict[str, Spread] = {kind: record.work[kind].spread() for kind in WORK_KINDS if kind in record.work}
-    return RunStage(work, None if record.profiled is None else StageCost(**record.profiled.model_dump()))
 
 
 def _faults(record: _RunCosts) -> list[str]:

@@ -1,4 +1,4 @@
-"""Validation of JSON files: strict records, and pydantic's faults in one line."""
+"""Validation of JSON files: strict records, pydantic's faults in one line, and the records that several files share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipesched.profiles import BYTES_LIMIT, ProfileError
+from pipesched.profiles import BYTES_LIMIT, DeviceKind, ProfileError
+from pipesched.profiles.costs import LayerExecution, Variation
 from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
+from pipesched.schedules import Yardstick
 from pipesched.schedules.common import shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
@@ -27,6 +29,27 @@ class Record(BaseModel):
     """
 
     model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
+    becomes: ClassVar[type | None] = None
+
+    def parts(self) -> dict[str, Any]:
+        """Return the fields by name, each record as its object, without the head of the file."""
+        return {name: _object_of(field) for name, field in self if name not in ("format", "version")}
+
+    def value(self) -> Any:
+        """Return the object that the record becomes."""
+        assert self.becomes is not None, "each record with an object names its class"
+        return self.becomes(**self.parts())
+
+
+def _object_of(field: Any) -> Any:
+    match field:
+        case Record():
+            return field.value()
+        case tuple():
+            return tuple(map(_object_of, field))
+        case dict():
+            return {key: _object_of(item) for key, item in field.items()}
+    return field
 
 
 _R = TypeVar("_R")
@@ -130,3 +153,49 @@ def _expected(detail: ErrorDetails) -> str:
 def _unquoted(limits: Mapping[str, str]) -> str:
     """Return the name of the field that distinguishes the alternatives of a union."""
     return limits["discriminator"].strip("'")
+
+
+class ExecutionRecord(Record):
+    """How layers are computed (default: by one GPU each, without options)."""
+
+    becomes: ClassVar[type] = LayerExecution
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=65_536)] = 1
+    sequence_parallel: bool = False
+    selective_recompute: bool = False
+    flash_attention: bool = False
+
+
+Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
+
+
+class VariationRecord(Record):
+    """Factors of whole passes, and of single works: the least, nine deciles, the most."""
+
+    becomes: ClassVar[type] = Variation
+
+    passes: Factors
+    works: Factors
+
+    def faults(self, place: str) -> list[str]:
+        """Return a fault for each field with falling deciles."""
+        return falling({f"{place}.{name}": factors for name, factors in self})
+
+
+def falling(deciles: dict[str, tuple[float, ...]]) -> list[str]:
+    """Return a fault for each field with falling deciles; the keys are places in the file."""
+    return [
+        f"{place}: got factors that fall, expected them rising"
+        for place, factors in deciles.items()
+        if list(factors) != sorted(factors)
+    ]
+
+
+class YardstickRecord(Record):
+    """The time of a fixed kernel just before and just after the measurement."""
+
+    becomes: ClassVar[type] = Yardstick
+
+    device: DeviceKind
+    num_busy: Count
+    kernel_s: Annotated[float, Field(gt=0, le=1e12)]

@@ -1,4 +1,4 @@
-"""Torch settings of a process: number of threads, and freed memory is kept for reuse.
+"""Torch settings of a process: number of threads, and freed memory is kept for reuse; and the names of its device.
 
 glibc returns a large tensor's memory to the system as soon as it is freed. The system then hands it out again page by
 page, cleared, which takes an op longer than reusing it. The frequency depends on the other held memory: an F took up to
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -71,3 +73,20 @@ def _of_glibc(name: str) -> Callable[..., int] | None:
     if sys.platform != "linux" or any(variable in os.environ for variable in _SAID_BY_USERS):
         return None
     return getattr(ctypes.CDLL(None), name, None)
+
+
+def device_name(device: torch.device) -> str:
+    """Return the product name of the processor or accelerator."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def library_versions() -> tuple[tuple[str, str], ...]:
+    """Return (name, version) of the libraries that affect speed."""
+    return (("python", platform.python_version()), ("torch", str(torch.__version__)))

@@ -1,4 +1,4 @@
-"""The layers of a model in a row, cut from each other at every boundary, as a pipeline runs them.
+"""The layers of a model in a row, cut from each other at every boundary, with the bytes of each.
 
     forward   x0 -> layer 0 -> y0 | x1 = y0.detach() -> layer 1 -> y1 | x2 ... -> layer L-1 -> loss
     backward  layer L-1 from the loss, then layer L-2 from x(L-1).grad, ...
@@ -11,19 +11,88 @@ their page faults would count as I (18 % more for GPT blocks on a CPU).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.measuring.saved_tensors import SavedTensors, address, storage_bytes
+from pipesched.profiles.costs import LayerMeasurement, LayerSplit
 from pipesched.profiles.models import Model, build_layers, draw_batch
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
+
+
+class _Packed:
+    """Autograd's placeholder for a saved tensor; it lives as long as autograd keeps the tensor."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class SavedTensors:
+    """Watches the tensors that autograd saves for backward inside a ``with`` block, each storage once.
+
+    The tensors are kept alive, so that no storage is freed and its address reused during the count. They are detached:
+    a saved output with its graph would be a reference cycle.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, Tensor] = {}
+        self._packed: list[weakref.ref[_Packed]] = []
+        self._hooks = saved_tensors_hooks(self._pack, _unpack)
+
+    def __enter__(self) -> SavedTensors:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hooks.__exit__(kind, error, trace)
+
+    def forget_released(self) -> None:
+        """Drop the tensors that autograd has freed."""
+        kept = [packed.tensor for reference in self._packed if (packed := reference()) is not None]
+        self._tensors = {address(tensor): tensor for tensor in kept}
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether the storage of `tensor` was saved."""
+        return address(tensor) in self._tensors
+
+    def num_bytes(self, without: Iterable[Tensor] = ()) -> int:
+        """Return the size of all saved storages except the storages of `without`."""
+        excluded = {address(tensor) for tensor in without}
+        return sum(storage_bytes(tensor) for key, tensor in self._tensors.items() if key not in excluded)
+
+    def _pack(self, tensor: Tensor) -> _Packed:
+        packed = _Packed(tensor.detach())
+        self._tensors.setdefault(address(tensor), packed.tensor)
+        self._packed.append(weakref.ref(packed))
+        return packed
+
+
+def address(tensor: Tensor) -> int:
+    """Return the address of the storage of `tensor`, unique among live storages."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """Return the size of the storage behind `tensor`."""
+    return tensor.untyped_storage().nbytes()
+
+
+def _unpack(packed: _Packed) -> Tensor:
+    return packed.tensor
+
 
 _LOSS_SCALE = 1 / 8
 """Factor on the loss, as for eight micro-batches; any number takes the same time."""
@@ -31,31 +100,6 @@ _LOSS_SCALE = 1 / 8
 
 def _no_mark() -> None:
     """Do nothing in place of a timer's mark."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptBytes:
-    """The byte fields of a `LayerSplit`."""
-
-    gradient_bytes: int
-    saved_bytes: int
-    input_saved: bool
-    output_saved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LayerBytes:
-    """The byte fields of a `LayerMeasurement`; without I, `kept` is empty (None)."""
-
-    input_bytes: int
-    output_bytes: int
-    output_storage_bytes: int
-    saved_bytes: int
-    input_saved: bool
-    output_saved: bool
-    output_is_input: bool
-    working_bytes: int | None = None
-    kept: KeptBytes | None = None
 
 
 class LayerChain:
@@ -121,8 +165,8 @@ class LayerChain:
                 run_weight_pass(rest, parameters)
             mark()
 
-    def measure_bytes(self, num_samples: int) -> list[LayerBytes]:
-        """Return the bytes at each layer's boundaries and the bytes that autograd keeps inside.
+    def measure_bytes(self, num_samples: int) -> list[LayerMeasurement]:
+        """Return the bytes of each layer, with all seconds 0; without I, the split is None.
 
         Args:
             num_samples: Samples of the micro-batch.
@@ -141,12 +185,12 @@ class LayerChain:
                     index,
                     f"got a loss of shape {tuple(y.shape)}, expected one number; return the mean over the micro-batch",
                 )
-            whole, following = _layer_bytes(layer, x, y, saved, last), _cut(y)
+            whole, following = _layer_bytes(num_samples, layer, x, y, saved, last), _cut(y)
             whole = replace(whole, working_bytes=self._working_bytes(index, x, targets))
             rest = _input_half(layer, x, y)
             del y
             layers_bytes.append(
-                whole if rest is None else replace(whole, kept=_kept_bytes(layer, x, following, saved, rest))
+                whole if rest is None else replace(whole, split=_kept_bytes(layer, x, following, saved, rest))
             )
             x = following
         return layers_bytes
@@ -213,10 +257,15 @@ def _cut(y: Tensor) -> Tensor:
     return y.detach().requires_grad_(y.requires_grad)
 
 
-def _layer_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, last: bool) -> LayerBytes:
+def _layer_bytes(
+    num_samples: int, layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, last: bool
+) -> LayerMeasurement:
     boundary = [x] if last else [x, y]
     resident = [*layer.parameters(), *layer.buffers()]
-    return LayerBytes(
+    return LayerMeasurement(
+        microbatch_size=num_samples,
+        forward_s=0.0,
+        backward_s=0.0,
         input_bytes=x.nbytes,
         output_bytes=0 if last else y.nbytes,
         output_storage_bytes=0 if last else storage_bytes(y),
@@ -239,14 +288,16 @@ def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
         return None
 
 
-def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> KeptBytes:
+def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> LayerSplit:
     """Return the bytes held after I, in the output's graph only the bytes kept alive by `rest`."""
     from pipesched.profiles.measuring.split_backward import kept_gradients
 
     x.grad = None
     saved.forget_released()
     gradients = {address(gradient): storage_bytes(gradient) for gradient in kept_gradients(rest)}
-    return KeptBytes(
+    return LayerSplit(
+        backward_input_s=0.0,
+        backward_weight_s=0.0,
         gradient_bytes=sum(gradients.values()),
         saved_bytes=saved.num_bytes(without=[x, y, *layer.parameters(), *layer.buffers()]),
         input_saved=saved.holds(x),

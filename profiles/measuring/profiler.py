@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import repeat
 from typing import NamedTuple
@@ -17,7 +17,6 @@ from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs import (
     LayerCost,
     LayerMeasurement,
-    LayerSplit,
     LayerWork,
     Profile,
     Provenance,
@@ -26,12 +25,10 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import require_no_faults
 from pipesched.profiles.measuring.background_load import Companions
-from pipesched.profiles.measuring.computing import computing
-from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
-from pipesched.profiles.measuring.provenance import device_name, library_versions
-from pipesched.profiles.measuring.timer import Timer, timer_for
+from pipesched.profiles.measuring.computing import computing, device_name, library_versions
+from pipesched.profiles.measuring.layer_chain import LayerChain
+from pipesched.profiles.measuring.timing import SHORT_COUNT, Timer, yardstick_s
 from pipesched.profiles.measuring.weight_costs import WeightWork
-from pipesched.profiles.measuring.yardstick import SHORT_COUNT, yardstick_s
 from pipesched.profiles.models import Model, kept_random_state, make_optimizer
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Yardstick
@@ -102,17 +99,17 @@ def profile_model(
             for _ in runs.turns():
                 for size, layers_bytes in zip(sizes, bytes_of, strict=True):
                     others.use(size)
-                    passes_of[size] = _measure_passes(chain, size, timer_for(target), runs)
+                    passes_of[size] = _measure_passes(chain, size, Timer(target), runs)
                     splits_of[size] = [None] * len(layers_bytes)
                     if splits:
-                        splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, layers_bytes)
+                        splits_of[size] = _measure_splits(chain, size, Timer(target), runs, layers_bytes)
                 others.use(sizes[0])
-                steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
+                steps = _measure_steps(chain, sizes[0], Timer(target), runs, optimizers)
     kernels_s.append(yardstick_s(num_busy, target, SHORT_COUNT))
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(
-            _measurement(size, passes_of[size][index], layers_bytes[index], splits_of[size][index])
+            _measurement(layers_bytes[index], passes_of[size][index], splits_of[size][index])
             for size, layers_bytes in zip(sizes, bytes_of, strict=True)
         )
         step_s, optimizer_bytes, work = steps[index]
@@ -221,7 +218,7 @@ def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> 
 
     def run() -> list[float]:
         chain.run(inputs, targets, timer.mark)
-        return [*timer.laps_s(), *timer.launches_s()]
+        return [*timer.laps_s(), *timer.launches_s]
 
     medians, num_layers = runs.medians(run, _passes_at(size)), len(chain.layers)
     forward_s, backward_s, *launching = (medians[at : at + num_layers] for at in range(0, len(medians), num_layers))
@@ -232,11 +229,11 @@ def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> 
 
 
 def _measure_splits(
-    chain: LayerChain, size: int, timer: Timer, runs: _Runs, layers_bytes: Sequence[LayerBytes]
+    chain: LayerChain, size: int, timer: Timer, runs: _Runs, layers_bytes: Sequence[LayerMeasurement]
 ) -> list[tuple[float, float] | None]:
     """Return (I, W) of each layer that can be split, at one micro-batch size [s]."""
     inputs, targets = chain.batch(size)
-    layers = {index for index, layer_bytes in enumerate(layers_bytes) if layer_bytes.kept is not None}
+    layers = {index for index, layer_bytes in enumerate(layers_bytes) if layer_bytes.split is not None}
 
     def run() -> list[float]:
         chain.run_split(inputs, targets, timer.mark, layers)
@@ -247,12 +244,12 @@ def _measure_splits(
     return [seconds if index in layers else None for index, seconds in enumerate(both)]
 
 
-def _measurement(
-    size: int, passes: _Passes, layer_bytes: LayerBytes, split: tuple[float, float] | None
-) -> LayerMeasurement:
-    fields = asdict(layer_bytes) | passes._asdict()
-    kept = fields.pop("kept")
-    return LayerMeasurement(size, **fields, split=LayerSplit(*split, **kept) if split and kept else None)
+def _measurement(layer_bytes: LayerMeasurement, passes: _Passes, split: tuple[float, float] | None) -> LayerMeasurement:
+    """Return the bytes of a layer with its seconds."""
+    halves = layer_bytes.split
+    if halves is not None:
+        halves = None if split is None else replace(halves, backward_input_s=split[0], backward_weight_s=split[1])
+    return replace(layer_bytes, **passes._asdict(), split=halves)
 
 
 def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:

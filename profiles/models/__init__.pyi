@@ -1,4 +1,3 @@
-from .dtypes import torch_dtype as torch_dtype
 from .kept_state import ModuleState as ModuleState
 from .kept_state import in_states as in_states
 from .kept_state import kept_random_state as kept_random_state
@@ -10,7 +9,8 @@ from .model import draw_batch as draw_batch
 from .model import draw_held_out as draw_held_out
 from .model import on_device as on_device
 from .model import pinned_for as pinned_for
+from .model import require_untied as require_untied
 from .model_lookup import resolve_model as resolve_model
-from .optimizers import OPTIMIZERS as OPTIMIZERS
-from .optimizers import make_optimizer as make_optimizer
-from .tied_parameters import require_untied as require_untied
+from .torch_names import OPTIMIZERS as OPTIMIZERS
+from .torch_names import make_optimizer as make_optimizer
+from .torch_names import torch_dtype as torch_dtype

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.conv import class_loss
-from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.model import Model, require_range
 
 _NUM_PIXELS, _NUM_CLASSES, _NUM_HELD_OUT = 64, 10, 297
 
@@ -34,9 +34,8 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
         ProfileError: An argument is out of range.
     """
     name = f"digits:width={width},blocks={blocks},dropout={dropout}"
-    for key, got, least, most in (("width", width, 1, 2**16), ("blocks", blocks, 0, 10_000)):
-        if not least <= got <= most:
-            raise ProfileError(f"model {name}: {key}: got {got}, expected {least} to {most}; try {least}")
+    require_range(name, "width", width, 1, 2**16)
+    require_range(name, "blocks", blocks, 0, 10_000)
     if not 0 <= dropout < 1:
         raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 to below 1; try 0.1")
     return Model(

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles import ProfileError
-from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.model import Model, require_range
 
 
 def mlp(width: int = 256, layers: int = 8) -> Model:
@@ -21,9 +20,8 @@ def mlp(width: int = 256, layers: int = 8) -> Model:
         ProfileError: An argument is out of range.
     """
     name = f"mlp:width={width},layers={layers}"
-    for key, got, most in (("width", width, 2**16), ("layers", layers, 10_000)):
-        if not 1 <= got <= most:
-            raise ProfileError(f"model {name}: {key}: got {got}, expected 1 to {most}; try 1")
+    require_range(name, "width", width, 1, 2**16)
+    require_range(name, "layers", layers, 1, 10_000)
     return Model(
         name,
         (*(partial(Hidden, width) for _ in range(layers - 1)), partial(nn.Linear, width, width)),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 import numpy  # noqa: F401 -- before torch, whose C code would load it and lose an interrupt
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.kept_state import kept_random_state
@@ -163,7 +166,63 @@ def on_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.to(device, non_blocking=tensor.is_cpu)
 
 
+def require_range(name: str, key: str, got: float, least: int, most: int) -> None:
+    """Refuse an argument of a model outside of its range.
+
+    Raises:
+        ProfileError: `got` is not from `least` to `most`.
+    """
+    if not least <= got <= most:
+        raise ProfileError(f"model {name}: {key}: got {got}, expected {least} to {most}; try {least}")
+
+
 def layer_seed(seed: int, index: int) -> int:
     """Return the seed of layer `index`: a hash, so that neighbouring seeds and layers are independent."""
     digest = hashlib.blake2b(f"layer {index} of seed {seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+Named = Iterable[tuple[str, nn.Parameter]]
+
+
+def require_untied(model: Model, bounds: Sequence[tuple[int, int]]) -> None:
+    """Refuse a model if two stages share a parameter: each would step its own copy of it.
+
+    Args:
+        model: The model; layers whose builders might share parameters are built once more, one at a time.
+        bounds: Half-open range of layers of each stage.
+
+    Raises:
+        ProfileError: Two stages share a parameter, or a builder fails.
+    """
+    stage_of = {layer: stage for stage, (first, last) in enumerate(bounds) for layer in range(first, last)}
+    built = (
+        () if _makes_its_own(builder) else build_layers(model, index, index + 1, seed=0)[0].named_parameters()
+        for index, builder in enumerate(model.layers)
+    )
+    for first, second, name in shared_parameters(built):
+        if stage_of[first] != stage_of[second]:
+            raise ProfileError(
+                f"model {model.name}: layer {first} on stage {stage_of[first]} and layer {second} on stage "
+                f"{stage_of[second]} share {name}, expected stages without tied weights; untie them, or cut the model "
+                "so that one stage has both"
+            )
+
+
+def shared_parameters(layers: Iterable[Named]) -> Iterator[tuple[int, int, str]]:
+    """Yield (first, second, name in the second) of all layers that share a parameter; keep none of them alive."""
+    owner = WeakIdKeyDictionary()
+    for index, named in enumerate(layers):
+        for name, parameter in named:
+            first = owner.setdefault(parameter, index)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            if first != index:
+                yield first, index, name
+
+
+def _makes_its_own(builder: Callable[[], nn.Module]) -> bool:
+    """Return whether the builder is a class with plain arguments, or copies a layer checked by `resolve_model`."""
+    if not isinstance(builder, partial):
+        return isinstance(builder, type)
+    given = [*builder.args, *builder.keywords.values()]
+    is_plain = not any(isinstance(value, (nn.Module, torch.Tensor)) for value in given)
+    return builder.func is copy.deepcopy or (isinstance(builder.func, type) and is_plain)

@@ -16,12 +16,10 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.io import BUILT_IN, read_arguments, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
-from pipesched.profiles.models.gpt import gpt
 from pipesched.profiles.models.kept_state import kept_random_state
-from pipesched.profiles.models.lstm import lstm
+from pipesched.profiles.models.language_models import gpt, lstm
 from pipesched.profiles.models.mlp import mlp
-from pipesched.profiles.models.model import Model
-from pipesched.profiles.models.tied_parameters import shared_parameters
+from pipesched.profiles.models.model import Model, shared_parameters
 from pipesched.profiles.processes import users_folders, users_module
 from pipesched.schedules.common import shown
 

@@ -2,11 +2,13 @@ from .child_process import MODEL_PATH as MODEL_PATH
 from .child_process import adopt_orphans as adopt_orphans
 from .child_process import can_fork as can_fork
 from .child_process import command as command
+from .child_process import descriptor_as as descriptor_as
 from .child_process import end_children as end_children
 from .child_process import end_with as end_with
 from .child_process import environment as environment
 from .child_process import exit_code_of as exit_code_of
 from .child_process import is_stopped as is_stopped
+from .child_process import prints_to_stderr as prints_to_stderr
 from .child_process import tell_main_thread as tell_main_thread
 from .connections import open_sockets as open_sockets
 from .connections import strangers as strangers
@@ -25,8 +27,6 @@ from .interrupts import persist_interrupts as persist_interrupts
 from .interrupts import take_interrupt as take_interrupt
 from .interrupts import tell_once as tell_once
 from .owned_folder import owned_folder as owned_folder
-from .stdout_redirection import descriptor_as as descriptor_as
-from .stdout_redirection import prints_to_stderr as prints_to_stderr
 from .users_modules import users_folders as users_folders
 from .users_modules import users_module as users_module
 from .workers import WorkerLostError as WorkerLostError

@@ -1,4 +1,4 @@
-"""Child processes: their import paths, and their end with their parent."""
+"""Child processes: their import paths, their end with their parent, and stdout, which is for results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import sysconfig
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from itertools import dropwhile
 from pathlib import Path
 
@@ -137,3 +139,27 @@ def _fields(pid: int) -> list[str]:
 def can_fork() -> bool:
     """Return whether a process that has loaded torch can be forked safely on this system."""
     return sys.platform == "linux"
+
+
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """Redirect stdout to stderr inside the block, also for libraries and child processes."""
+    if sys.__stdout__ is None or sys.__stderr__ is None:  # one was closed before we began
+        with redirect_stdout(sys.stderr):
+            yield
+        return
+    sys.stdout.flush()
+    with redirect_stdout(sys.stderr), descriptor_as(1, 2):
+        yield
+
+
+@contextmanager
+def descriptor_as(descriptor: int, other: int) -> Iterator[None]:
+    """Redirect a file descriptor to another one inside the block."""
+    kept = os.dup(descriptor)
+    try:
+        os.dup2(other, descriptor)
+        yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)

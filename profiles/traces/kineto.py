@@ -1,25 +1,231 @@
-"""Read the ranks of a Chrome trace, of torch.profiler (Kineto) or another writer, keeping little of each event."""
+"""Read the ranks of a Chrome trace, of torch.profiler (Kineto) or another writer, keeping little of each event.
+
+A merged trace has a pid or a tid for each rank. Ranks are distinguished by the rank in an event's arguments, by the
+names of processes and threads ("rank 3", or PiPPy's pid "3(host/4711)"), by pids, and last by tids:
+
+    pid 0, tid 0   F B           pid 0, tid 0   F F F         one rank: the forwards of stage 0 and their backwards
+    pid 0, tid 1   F B           pid 0, tid 1   B B B
+    two ranks
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, final
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.traces.copies import process_groups
 from pipesched.profiles.traces.event_stream import (
     TraceEvent,
     TraceFields,
     event_arguments,
     event_fault,
     event_ns,
+    lane_id,
     read_events,
+    whole_slices,
 )
-from pipesched.profiles.traces.lanes import TraceLane, TraceLanes, ranks_of
-from pipesched.profiles.traces.process_groups import process_groups
-from pipesched.profiles.traces.range_patterns import RangePatterns
+from pipesched.profiles.traces.range_patterns import PassName, RangePatterns, family_of
 from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
-from pipesched.profiles.traces.slices import lane_id, whole_slices
+from pipesched.schedules.ops import Phase, computes
+
+_RANK = re.compile(r"(?:\brank[ _:=#-]*|^(?=\d+\())(\d{1,9})", re.IGNORECASE)
+
+
+class TraceLane(NamedTuple):
+    """A lane of a trace.
+
+    Attributes:
+        rank: Rank in the arguments of its events, or None.
+        pid: Process id.
+        tid: Thread id.
+    """
+
+    rank: int | None
+    pid: str | int | None
+    tid: str | int | None
+
+
+@final
+class TraceLanes:
+    """The traces of all lanes of a file, and the names of its processes and threads."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.traces: dict[TraceLane, RankTrace] = {}
+        self._labels: dict[tuple[str | int | None, str | int | None], str] = {}
+
+    def of(self, lane: TraceLane) -> RankTrace:
+        """Return the trace of a lane, empty at first."""
+        trace = self.traces.get(lane)
+        if trace is None:
+            trace = self.traces[lane] = RankTrace(self.file)
+        return trace
+
+    def label(self, pid: str | int | None, tid: str | int | None, name: str) -> None:
+        """Note the name of a process, or of one of its threads."""
+        self._labels[pid, tid] = name
+
+    def rank(self, lane: TraceLane) -> int | None:
+        """Return the rank of a lane, or None if the trace does not contain it."""
+        if lane.rank is not None:
+            return lane.rank
+        texts = (self._labels.get((lane.pid, lane.tid)), self._labels.get((lane.pid, None)), lane.pid)
+        matches = (_RANK.search(text) for text in texts if isinstance(text, str))
+        return next((int(match[1]) for match in matches if match is not None), None)
+
+
+def ranks_of(lanes: TraceLanes, family: Callable[[str], str | None], own_rank: int | None) -> list[RankTrace]:
+    """Return the traces of the ranks of a file; numbered ranks are in order.
+
+    Args:
+        lanes: TraceLanes of the file.
+        family: Returns the runtime whose ranges have these names.
+        own_rank: Rank that torch.profiler has written for the whole file.
+
+    Raises:
+        ProfileError: Kernels of several ranks cannot be distinguished.
+    """
+    names = family_of((named.name for trace in lanes.traces.values() for named in trace.ranges), family)
+    for trace in lanes.traces.values():
+        trace.family = names
+        trace.ranges = [named for named in trace.ranges if family(named.name) == names]
+    members = _members(lanes, own_rank)
+    if len(members) < 2:
+        whole = RankTrace(lanes.file, own_rank, family=names)
+        if own_rank is None:
+            whole.rank = next((lanes.rank(lane) for own in members.values() for lane in own), None)
+        for trace in lanes.traces.values():
+            whole.absorb(trace)
+        return [whole]
+    ranks = []
+    for own in members.values():
+        label = _label(lanes, own, members.values())
+        trace = RankTrace(f"{lanes.file}, {label}", lanes.rank(own[0]), family=names)
+        for lane in own:
+            trace.absorb(lanes.traces[lane])
+        ranks.append(trace)
+    _share(lanes, list(members.values()), ranks)
+    return ranks
+
+
+def _members(lanes: TraceLanes, own_rank: int | None) -> dict[Hashable, list[TraceLane]]:
+    """Return the lanes with passes of each rank, in order; without any, the lanes with forward ops."""
+    traces = lanes.traces
+    with_passes = [lane for lane, trace in traces.items() if any(map(_kinds, trace.ranges))]
+    with_passes = with_passes or [lane for lane, trace in traces.items() if trace.flow_starts_ns]
+    members: defaultdict[Hashable, list[TraceLane]] = defaultdict(list)
+    for lane in sorted(with_passes, key=_order):
+        rank = lanes.rank(lane)
+        members[("pid", lane.pid) if rank is None else ("rank", rank)].append(lane)
+    if own_rank is not None:
+        return dict(members)
+    split: dict[Hashable, list[TraceLane]] = {}
+    for key, own in members.items():
+        threads = _threads(own, lanes.traces)
+        is_rank = key[0] == "rank" if isinstance(key, tuple) else False
+        if is_rank or (len(members) > 1 and not _overlap([lanes.traces[lane].ranges for lane in own])):
+            threads = [own]
+        split |= {(key, number): thread for number, thread in enumerate(threads)}
+    return split
+
+
+def _threads(own: Sequence[TraceLane], traces: Mapping[TraceLane, RankTrace]) -> list[list[TraceLane]]:
+    """Return the lanes of each rank of a process: a thread, or the forward and the backward thread of its stages."""
+    groups: list[list[TraceLane]] = []
+    for lane in own:
+        group = next((group for group in groups if _belong_together(traces[group[0]], traces[lane])), None)
+        if group is None:
+            groups.append([lane])
+        else:
+            group.append(lane)
+    return groups
+
+
+def _belong_together(first: RankTrace, second: RankTrace) -> bool:
+    """Return whether one thread has the forwards, and the other the backwards, of the same stages."""
+    kinds = [{kind for named in trace.ranges for kind in _kinds(named)} for trace in (first, second)]
+    phases, stages = ([{kind[place] for kind in own} for own in kinds] for place in (0, 1))
+    return stages[0] == stages[1] and not phases[0] & phases[1]
+
+
+def _kinds(named: NamedRange) -> list[tuple[Phase, int | None]]:
+    """Return the phases and stages of a range; empty for a message."""
+    parts = [named.meaning] if isinstance(named.meaning, PassName) else computes(named.meaning)
+    return [(part.phase, part.stage) for part in parts]
+
+
+def _overlap(ranges: Sequence[Sequence[NamedRange]]) -> bool:
+    """Return whether passes of two threads ran at once, so that they are not of one rank."""
+    times = sorted((named.time, thread) for thread, own in enumerate(ranges) for named in own)
+    ends_ns: dict[int, int] = {}
+    for time, thread in times:
+        if any(end_ns > time.start_ns for other, end_ns in ends_ns.items() if other != thread):
+            return True
+        ends_ns[thread] = max(time.end_ns, ends_ns.get(thread, time.end_ns))
+    return False
+
+
+def _share(lanes: TraceLanes, members: Sequence[Sequence[TraceLane]], ranks: Sequence[RankTrace]) -> None:
+    """Give the lanes without passes to their ranks, by rank or process; kernels by their ids.
+
+    Raises:
+        ProfileError: Several ranks launched kernels with the same ids, and their lanes have no rank or process.
+    """
+    taken = {lane for own in members for lane in own}
+    asked: tuple[Callable[[TraceLane], object], ...] = (lanes.rank, lambda lane: lane[1:], lambda lane: lane.pid)
+    for lane, trace in lanes.traces.items():
+        if lane in taken:
+            continue
+        owners = list(ranks) if len(trace.kernels.ids) else []
+        for about in asked:
+            same = [
+                rank
+                for rank, own in zip(ranks, members, strict=True)
+                if about(lane) is not None and about(lane) in map(about, own)
+            ]
+            if same:
+                owners = same
+                break
+        for rank in owners:
+            rank.absorb(trace)
+        if len(owners) > 1 and len(trace.kernels.ids):
+            _require_own_ids(lanes.file, owners)
+
+
+def _require_own_ids(file: str, ranks: Iterable[RankTrace]) -> None:
+    seen: set[int] = set()
+    for rank in ranks:
+        ids = set(rank.kernels.launch_ids)
+        if ids & seen:
+            raise ProfileError(
+                f"{file}: got kernels of several ranks with the same correlation ids, expected a rank in the arguments "
+                "or process names of each; try one file per rank"
+            )
+        seen |= ids
+
+
+def _label(lanes: TraceLanes, own: Sequence[TraceLane], members: Iterable[Sequence[TraceLane]]) -> str:
+    """Return a name for a rank of a file: its number, or the parts of its lane that differ from other ranks."""
+    rank, lane = lanes.rank(own[0]), own[0]
+    if rank is not None:
+        return f"rank {rank}"
+    pids = [other[0].pid for other in members]
+    pid = [f"pid {lane.pid}"] if len(set(pids)) > 1 else []
+    tid = [f"tid {lane.tid}"] if pids.count(lane.pid) > 1 else []
+    return " ".join(pid + tid).replace("/", "|")
+
+
+def _order(lane: TraceLane) -> tuple[tuple[bool, int, str], ...]:
+    """Return a key that puts numbers in their order before texts."""
+    return tuple(
+        (isinstance(part, str), part if isinstance(part, int) else -1, part if isinstance(part, str) else "")
+        for part in lane
+    )
+
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})$")
 _OPTIMIZER = re.compile(r"optimi[sz]er([ ._:-]?step\b|$)", re.IGNORECASE)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.wpipe import Case, Layout
+from benchmarks.wpipe import Case, Layout, bert, resnext
 from pipesched.profiles.clusters import of_nodes
-from pipesched.profiles.costs import bert, resnext
 from pipesched.profiles.io import load_machine
 
 NODE = load_machine("wpipe-v100")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import optim
 
-from pipesched.profiles.models.optimizers import OPTIMIZERS
+from pipesched.profiles.models.torch_names import OPTIMIZERS
 from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower

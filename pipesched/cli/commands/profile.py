@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
-"""The names in `profiles.io.machine_presets`, written here because loading that package takes time."""
+"""The names in `profiles.io.loading`, written here because loading that package takes time."""
 
 
 @dataclass(frozen=True, kw_only=True)

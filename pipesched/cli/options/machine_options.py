@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
 
 _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
-"""The names in `profiles.io.machine_presets`, written here because loading that package takes time."""
+"""The names in `profiles.io.loading`, written here because loading that package takes time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pipesched.executor.launch import (
 )
 from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.models.optimizers import OPTIMIZERS
+from pipesched.profiles.models.torch_names import OPTIMIZERS
 from pipesched.schedules.builders import build
 from pipesched.schedules.common import LONGEST_S
 from pipesched.schedules.transforms import ScheduleSpec

@@ -12,7 +12,7 @@ from pipesched.profiles.costs import GptExecution, GptShape, costs_of_stages, gp
 from pipesched.profiles.io import gpu_names, load_gpu
 from pipesched.profiles.io.profile_json import profile_text, read_profile
 from pipesched.profiles.models import build_layers, draw_batch, resolve_model
-from pipesched.profiles.models.gpt import gpt
+from pipesched.profiles.models.language_models import gpt
 
 GPT3 = GptShape(layers=96, width=12288, heads=96, context=2048, vocab=51200)
 SMALL = GptShape(layers=2, width=32, heads=4, context=16, vocab=256)

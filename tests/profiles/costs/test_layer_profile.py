@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import costs_of_stages, layer_profile, layer_seconds
-from pipesched.profiles.costs.saved_bytes import saved_bytes
+from pipesched.profiles.costs.measurement import saved_bytes
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 

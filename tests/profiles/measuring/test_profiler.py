@@ -12,7 +12,7 @@ from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.measuring import profile_model, split_backward
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_model
-from pipesched.profiles.models.optimizers import OPTIMIZERS
+from pipesched.profiles.models.torch_names import OPTIMIZERS
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules.ops import backward_weight
 from tests.profiles.measuring.test_split_backward import Tied

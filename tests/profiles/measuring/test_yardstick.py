@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipesched.profiles.measuring import yardstick
+from pipesched.profiles.measuring import timing
 
 
 class Recorder:
@@ -34,8 +34,8 @@ class Recorder:
 )
 def test_the_gpu_that_is_timed_is_waited_for_in_the_thread_that_asks(device, timed, monkeypatch):
     recorder = Recorder(current=2)
-    monkeypatch.setattr(yardstick, "torch", recorder)
-    assert yardstick.yardstick_s(1, device, 3) > 0
+    monkeypatch.setattr(timing, "torch", recorder)
+    assert timing.yardstick_s(1, device, 3) > 0
     gpu = torch.device("cuda", timed)
     assert recorder.made == [gpu, gpu]
     assert recorder.waited == [(gpu, True), (gpu, True)]
@@ -43,6 +43,6 @@ def test_the_gpu_that_is_timed_is_waited_for_in_the_thread_that_asks(device, tim
 
 def test_cores_are_not_waited_for(monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(yardstick, "torch", recorder)
-    assert yardstick.yardstick_s(2, "cpu", 3) > 0
+    monkeypatch.setattr(timing, "torch", recorder)
+    assert timing.yardstick_s(2, "cpu", 3) > 0
     assert recorder.waited == []

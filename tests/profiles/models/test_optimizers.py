@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.models.optimizers import OPTIMIZERS, make_optimizer
+from pipesched.profiles.models.torch_names import OPTIMIZERS, make_optimizer
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models import Model, resolve_model
-from pipesched.profiles.models.tied_parameters import require_untied, shared_parameters
+from pipesched.profiles.models.model import require_untied, shared_parameters
 
 
 class Reversed(nn.Module):

@@ -10,8 +10,14 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.partitioning import Level, balanced_partition, cheapest_partition
-from pipesched.profiles.partitioning.device_memory import stashed_bytes
-from pipesched.profiles.partitioning.partitioner import by_memory, by_replicas, by_time, levels, over_memory
+from pipesched.profiles.partitioning.partitioner import (
+    by_memory,
+    by_replicas,
+    by_time,
+    levels,
+    over_memory,
+    stashed_bytes,
+)
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.engine import simulate_lists

@@ -13,8 +13,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Device
 from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io import load_profile
-from pipesched.profiles.partitioning.pipedream_partition import replicated_partition, slowest_s
-from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level
+from pipesched.profiles.partitioning.pipedream_partition import ChainLayer, Level, replicated_partition, slowest_s
 from tests.profiles.partitioning.brute_force import all_partitions
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"

@@ -1,4 +1,4 @@
-"""GPT: a decoder-only transformer on bytes (GPT-2's shape: pre-norm, GELU, learned positions).
+"""Language models on bytes: a GPT (GPT-2's shape: pre-norm, GELU, learned positions), and an LSTM (arXiv:1708.02182).
 
 Shapes: B micro-batch, T context, D width, H heads, V vocabulary.
 """
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import GptShape
-from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.model import Model, require_range
 from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
 
 
@@ -46,7 +46,7 @@ def gpt(
     """
     shape = GptShape(layers, width, heads, context, vocab)
     name = f"{shape.name},dropout={dropout}" + (f",text={text}" if text else "")
-    _check(name, shape, dropout)
+    _check_gpt(name, shape, dropout)
     blocks = tuple(partial(TransformerBlock, width, heads, dropout, layers) for _ in range(layers))
     return Model(
         name,
@@ -58,7 +58,7 @@ def gpt(
     )
 
 
-def _check(name: str, shape: GptShape, dropout: float) -> None:
+def _check_gpt(name: str, shape: GptShape, dropout: float) -> None:
     shape.require_possible(name)
     if shape.vocab < 256:
         raise ProfileError(f"model {name}: vocab: got {shape.vocab}, expected at least 256; raise it")
@@ -66,6 +66,10 @@ def _check(name: str, shape: GptShape, dropout: float) -> None:
         raise ProfileError(
             f"model {name}: context: got {shape.context}, expected at most 16384; the text is not long enough"
         )
+    _require_dropout(name, dropout)
+
+
+def _require_dropout(name: str, dropout: float) -> None:
     if not 0.0 <= dropout < 1.0:
         raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 <= dropout < 1; try 0.1")
 
@@ -133,6 +137,71 @@ class GptHead(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, V)."""
         scores_BTV: Tensor = self.scores(self.norm(x_BTD))
+        return scores_BTV
+
+
+def lstm(
+    layers: int = 4, width: int = 256, context: int = 64, vocab: int = 256, dropout: float = 0.0, text: str = ""
+) -> Model:
+    """Return a language model of `layers` LSTMs; about 8 x layers x width^2 parameters, two million by default.
+
+    Args:
+        layers: LSTMs, besides the embedding and the head.
+        width: Width of the state, and of the activations between layers.
+        context: Bytes of a sample; every sample begins with an empty state.
+        vocab: Number of tokens; bytes use the first 256.
+        dropout: Dropout probability of a layer's input.
+        text: Training text file; empty for Python's help topics.
+
+    Raises:
+        ProfileError: The arguments do not fit together.
+    """
+    name = f"lstm:layers={layers},width={width},context={context},vocab={vocab},dropout={dropout}"
+    name += f",text={text}" if text else ""
+    require_range(name, "layers", layers, 1, 10_000)
+    require_range(name, "width", width, 1, 2**16)
+    require_range(name, "context", context, 1, 2**14)
+    require_range(name, "vocab", vocab, 256, 2**20)
+    _require_dropout(name, dropout)
+    return Model(
+        name,
+        (
+            partial(nn.Embedding, vocab, width),
+            *(partial(Recurrent, width, dropout) for _ in range(layers)),
+            partial(LstmHead, width, vocab, dropout),
+        ),
+        ("embedding", *(f"lstm {i}" for i in range(layers)), "head"),
+        next_byte_loss,
+        partial(next_bytes, context, text),
+        partial(held_out_next_bytes, context, text),
+    )
+
+
+class Recurrent(nn.Module):
+    """One LSTM; its states at all times are the output."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.dropout = dropout
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        states_BTD: Tensor = self.lstm(_dropout(x_BTD, self.dropout, self.training))[0]
+        return states_BTD
+
+
+class LstmHead(nn.Module):
+    """Scores of the next byte."""
+
+    def __init__(self, width: int, vocab: int, dropout: float) -> None:
+        super().__init__()
+        self.scores = nn.Linear(width, vocab)
+        self.dropout = dropout
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, V)."""
+        scores_BTV: Tensor = self.scores(_dropout(x_BTD, self.dropout, self.training))
         return scores_BTV
 
 

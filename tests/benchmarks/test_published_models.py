@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipesched.profiles.costs import bert, computed_profile, resnext, stage_cost
+from benchmarks.wpipe import bert, computed_profile, resnext
+from pipesched.profiles.costs import stage_cost
 from pipesched.profiles.io.profile_json import profile_text, read_profile
 
 

@@ -1,4 +1,4 @@
-"""The yardstick: a fixed kernel, timed now and then, which measures the present speed of the machine.
+"""Timers of laps, and the yardstick: a fixed kernel that measures the present speed of the machine.
 
 The kernel runs on as many cores as the ranks of a run, so that another program on one of these cores slows it. Its
 time is a mean, not a median: interruptions of a tenth of a second slow a run too.
@@ -8,10 +8,47 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import final
 
 import torch
 
 from pipesched.profiles import DeviceKind
+
+
+@final
+class Timer:
+    """Measures the seconds between marks: by the clock of the host, and on a GPU by events that its stream reaches.
+
+    Attributes:
+        launches_s: Seconds in which the host launched each of the last laps; empty where a call returns when its work
+            is done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._gpu = device if device.type == "cuda" else None
+        self._host_s: list[float] = []
+        self._events: list[torch.cuda.Event] = []
+        self.launches_s: list[float] = []
+
+    def mark(self) -> None:
+        """Take note of the present moment as the end of a lap."""
+        self._host_s.append(time.perf_counter())
+        if self._gpu is not None:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # untyped in torch
+            event.record(torch.cuda.current_stream(self._gpu))
+            self._events.append(event)
+
+    def laps_s(self) -> list[float]:
+        """Return the seconds between successive marks, and forget them."""
+        host_s, self._host_s = [end - start for start, end in pairwise(self._host_s)], []
+        if self._gpu is None:
+            return host_s
+        self.launches_s = host_s
+        events, self._events = self._events, []
+        torch.cuda.synchronize(self._gpu)
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(events)]
+
 
 _SIZE = {"cpu": 256, "cuda": 2048}
 """Size of the square matrices of the multiplications, which take about a millisecond on a core."""

@@ -1,14 +1,15 @@
-"""The costs of a model's layers as a user gives them, for any cut into stages."""
+"""Costs as a user gives them: of the layers of a model, or of a device that its stages share equally."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs.single_stage import StageCost, added_up
+from pipesched.profiles.costs.single_stage import ADDED_UP, StageCost, added_up
 from pipesched.profiles.costs.stage_costs import CostSource, StageCosts
+from pipesched.schedules import Schedule
 
 _ADVICE = "give backward_input_s and backward_weight_s of every layer, and B takes their sum, or `input_share=0.5`"
 
@@ -79,3 +80,51 @@ class LayerCosts(CostSource):
             )
         stages = tuple(added_up(self.layers[first:last]) for first, last in bounds)
         return StageCosts(stages, origin=self.origin, overlap=self.overlap, advice=_ADVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCost(CostSource):
+    """The cost of one device's part of a model for one micro-batch; the stages of a device share it equally.
+
+    So two schedules that cut one model into different numbers of stages can be compared. The fields are as in
+    `StageCost`; the output of every stage has `output_bytes`, wherever the model is cut.
+
+    Attributes:
+        overlap: The share of the shorter op of an Overlap that hides behind the longer, in [0, 1], as in `StageCosts`.
+    """
+
+    forward_s: float
+    backward_s: float | None = None
+    backward_input_s: float | None = None
+    backward_weight_s: float | None = None
+    step_s: float = 0.0
+    copy_s: float = 0.0
+    predict_s: float | None = None
+    average_s: float = 0.0
+    output_bytes: int = 0
+    saved_bytes: int = 0
+    saved_for_weight_bytes: int | None = None
+    weight_bytes: int = 0
+    optimizer_bytes: int = 0
+    overlap: float = 0.0
+
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The cost of the device."""
+        return {"stages": (self,)}
+
+    @property
+    def device_seconds(self) -> Mapping[str, float]:
+        """The given seconds of F, B, I and W."""
+        seconds = {"F": self.forward_s, "B": self.backward_s, "I": self.backward_input_s, "W": self.backward_weight_s}
+        return {phase: phase_s for phase, phase_s in seconds.items() if phase_s is not None}
+
+    def stage_costs(
+        self, schedule: Schedule, bounds: Sequence[tuple[int, int]] = (), microbatch_size: int | None = None
+    ) -> StageCosts:
+        """Return the costs of the stages of `schedule`: equal shares of the device."""
+        del bounds, microbatch_size
+        known: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        del known["overlap"]
+        cost = StageCost(**known).scaled(float(schedule.stage_share), ADDED_UP)
+        return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=self.overlap)

@@ -1,16 +1,20 @@
-"""A profile from the costs of layers that a user gives."""
+"""Profiles made from others: from costs of layers, fitted to measured runs, or medians of several."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from statistics import median
+from typing import Any
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs.layer_costs import LayerCosts
-from pipesched.profiles.costs.layer_profile import UNSAID, LayerCost, LayerWork, Profile
+from pipesched.profiles.costs.given_costs import LayerCosts
+from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile, stage_cost
 from pipesched.profiles.costs.measurement import HAS_PARAMETERS, LayerMeasurement, LayerSplit
+from pipesched.profiles.costs.provenance import UNSAID
 from pipesched.profiles.costs.single_stage import StageCost
 from pipesched.profiles.costs.stage_costs import StageCosts
+from pipesched.schedules import Yardstick
 
 
 def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
@@ -119,3 +123,123 @@ def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasureme
     if cost.backward_input_s is None or cost.backward_weight_s is None:
         return measured
     return _with_split(measured, cost.backward_input_s, cost.backward_weight_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Factors:
+    """The ratio of measured to profiled seconds, for each kind of work of a stage."""
+
+    forward: float
+    backward: float
+    input: float
+    weight: float
+    step: float
+
+
+def fitted_profile(
+    profile: Profile, bounds: Sequence[tuple[int, int]], stages: Sequence[StageCost], microbatch_size: int
+) -> Profile:
+    """Return `profile` with the seconds of each layer scaled to the measured seconds of its stage.
+
+    Args:
+        profile: Profile of the model.
+        bounds: Half-open range of layers of every stage that was run.
+        stages: Measured costs of the stages.
+        microbatch_size: Samples of a micro-batch of the runs.
+
+    Raises:
+        ProfileError: The size is outside the measured ones.
+    """
+    layers: list[LayerCost] = []
+    for (first, last), measured in zip(bounds, stages, strict=True):
+        profiled = stage_cost(profile, first, last, microbatch_size)
+        factors = _factors(measured, profiled)
+        of_stage = [_scaled(layer, factors) for layer in profile.layers[first:last]]
+        layers += of_stage if profiled.step_s else _stepped(of_stage, measured.step_s)
+    return replace(profile, layers=tuple(layers))
+
+
+def _factors(measured: StageCost, profiled: StageCost) -> _Factors:
+    backward = _ratio(measured.whole_backward_s, profiled.backward_s, 1.0)
+    return _Factors(
+        forward=_ratio(measured.forward_s, profiled.forward_s, 1.0),
+        backward=backward,
+        input=_ratio(measured.backward_input_s, profiled.backward_input_s, backward),
+        weight=_ratio(measured.backward_weight_s, profiled.backward_weight_s, backward),
+        step=_ratio(measured.step_s, profiled.step_s, 1.0),
+    )
+
+
+def _ratio(measured_s: float | None, profiled_s: float | None, otherwise: float) -> float:
+    return measured_s / profiled_s if measured_s is not None and profiled_s else otherwise
+
+
+def _scaled(layer: LayerCost, factors: _Factors) -> LayerCost:
+    measurements = tuple(_scaled_measurement(measurement, factors) for measurement in layer.measurements)
+    return replace(layer, step_s=layer.step_s * factors.step, measurements=measurements)
+
+
+def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
+    """Share the Step of a stage among its layers, whose profile has no Step, by weight bytes; evenly without weights.
+
+    Args:
+        step_s: Seconds of the stage's Step.
+    """
+    weights = [layer.weight_bytes for layer in layers]
+    if not any(weights):
+        weights = [1] * len(layers)
+    return [
+        replace(layer, step_s=step_s * weight / sum(weights)) for layer, weight in zip(layers, weights, strict=True)
+    ]
+
+
+def _scaled_measurement(measurement: LayerMeasurement, factors: _Factors) -> LayerMeasurement:
+    split = measurement.split
+    return replace(
+        measurement,
+        forward_s=measurement.forward_s * factors.forward,
+        backward_s=measurement.backward_s * factors.backward,
+        split=split
+        and replace(
+            split,
+            backward_input_s=split.backward_input_s * factors.input,
+            backward_weight_s=split.backward_weight_s * factors.weight,
+        ),
+    )
+
+
+def median_profile(*profiles: Profile) -> Profile:
+    """Return the profile whose seconds are the medians of several, of two their means; all else is as in the first.
+
+    Its yardstick is the mean of theirs.
+
+    Raises:
+        ProfileError: They are not of the same model, layers and micro-batch sizes.
+    """
+    first, *others = profiles
+    for other in others:
+        if _shape(other) != _shape(first):
+            raise ProfileError(
+                f"profiles of {first.model} and {other.model}: got different layers or micro-batch sizes, expected "
+                "the same; measure the same model twice"
+            )
+    layers = tuple(_median(several) for several in zip(*(profile.layers for profile in profiles), strict=True))
+    yardstick = Yardstick.mean(profile.provenance.yardstick for profile in profiles)
+    return replace(first, layers=layers, provenance=replace(first.provenance, yardstick=yardstick))
+
+
+def _shape(profile: Profile) -> tuple[str, int, tuple[int, ...]]:
+    return profile.model, len(profile.layers), profile.microbatch_sizes
+
+
+def _median(several: tuple[Any, ...]) -> Any:
+    """Return the first with every number of seconds in it the median of all; seconds alone are floats."""
+    first = several[0]
+    if all(isinstance(value, float) for value in several):
+        return median(several)
+    if all(isinstance(value, tuple) for value in several):
+        return tuple(_median(values) for values in zip(*several, strict=True))
+    if is_dataclass(first) and not isinstance(first, type) and None not in several:
+        names = [field.name for field in fields(first)]
+        return replace(first, **{name: _median(tuple(getattr(value, name) for value in several)) for name in names})
+    return first

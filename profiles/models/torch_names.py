@@ -1,13 +1,21 @@
-"""Optimizers: PyTorch's, made by their names."""
+"""Torch's number types and optimizers by their names."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 
+import torch
 from torch import nn, optim
 
 from pipesched.profiles import ProfileError
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return torch's dtype called `name`, as ``float32`` or another of `DTYPES`."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float], optim.Optimizer]] = {
     "sgd": lambda parameters, lr: optim.SGD(parameters, lr),

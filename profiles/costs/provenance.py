@@ -1,0 +1,79 @@
+"""The provenance of a profile: the device and the settings under which layers were computed and measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipesched.profiles import DeviceKind
+from pipesched.schedules import Yardstick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerExecution:
+    """How layers are computed.
+
+    Attributes:
+        tensor_parallel: GPUs that share every layer, and are one device of a pipeline.
+        sequence_parallel: These GPUs also split the activations between the matrix products, and the messages, by
+            tokens.
+        selective_recompute: Attention is recomputed in the backward, and keeps nothing.
+        flash_attention: Attention is one operation that never has its whole matrix in memory, as in FlashAttention.
+    """
+
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    selective_recompute: bool = False
+    flash_attention: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The provenance of a profile: how its numbers were made.
+
+    Attributes:
+        device: The processor's or accelerator's own name.
+        kind: Kind of the device: ``cpu`` or ``cuda``.
+        dtype: Data type of the weights and activations.
+        threads: Threads of one operation on the CPU.
+        companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
+        optimizer: The optimizer's name.
+        warmup: Runs before the measured ones.
+        repeats: Measured runs, whose medians are kept; 0 for estimated numbers.
+        seed: Seed of weights and data.
+        host_cores: Cores available to the measuring process.
+        versions: (name, version) of the libraries.
+        date: UTC, ISO 8601.
+        execution: How the layers are computed.
+        yardstick: Speed of the machine during the measurement; None if unknown, as for estimates.
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    companions: int
+    optimizer: str
+    warmup: int
+    repeats: int
+    seed: int
+    host_cores: int
+    versions: tuple[tuple[str, str], ...]
+    date: str
+    kind: DeviceKind = "cpu"
+    execution: LayerExecution = LayerExecution()
+    yardstick: Yardstick | None = None
+
+
+UNSAID = Provenance(
+    device="a device that nobody names",
+    dtype="not said",
+    threads=0,
+    companions=0,
+    optimizer="not said",
+    warmup=0,
+    repeats=0,
+    seed=0,
+    host_cores=0,
+    versions=(),
+    date="not said",
+)
+"""The provenance of costs without one."""
