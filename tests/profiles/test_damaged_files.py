@@ -1,13 +1,25 @@
-"""Damaged profiles, clusters and cost tables are read as what they say, or refused in one line with the place."""
+"""Damaged profiles, clusters, plans and cost tables are read as they say, or refused in one line with the place."""
 
 import random
+from contextlib import suppress
 
 import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.io import load_cluster, load_profile, load_stage_costs, save_cluster, save_profile
+from pipesched.profiles.io import (
+    Plan,
+    load_cluster,
+    load_plan,
+    load_profile,
+    load_stage_costs,
+    save_cluster,
+    save_plan,
+    save_profile,
+)
+from pipesched.schedules import ScheduleError
 from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.profiles.io.test_plan import PLAN
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
 PROFILE = profile(layer(measurement(1), measurement(4)), layer(measurement(1), measurement(4)))
@@ -20,9 +32,9 @@ COSTS = (
 
 
 def read_damaged(path, load, seed):
-    """Return what 300 damaged copies of the file are read as; refusals are looked at."""
+    """Return what 150 damaged copies of the file are read as; refusals are looked at."""
     chance, text, values = random.Random(seed), path.read_text(), []
-    for _ in range(300):
+    for _ in range(150):
         path.write_bytes(damaged_bytes(text, chance) if chance.random() < 0.3 else damaged(text, chance).encode())
         refusal = ""
         try:
@@ -33,20 +45,23 @@ def read_damaged(path, load, seed):
             assert len(refusal.splitlines()) == 1
             assert refusal.startswith(f"{path}: ")
             assert "got" in refusal
-    assert 0 < len(values) < 300
+    assert 0 < len(values) < 150
     return values
 
 
 @pytest.mark.parametrize(
     ("value", "save", "load"),
-    [(PROFILE, save_profile, load_profile), (CLUSTER, save_cluster, load_cluster)],
-    ids=["profile", "cluster"],
+    [(PROFILE, save_profile, load_profile), (CLUSTER, save_cluster, load_cluster), (PLAN, save_plan, load_plan)],
+    ids=["profile", "cluster", "plan"],
 )
 def test_damaged_json_is_refused_or_means_what_it_is_read_as(tmp_path, value, save, load):
     save(value, tmp_path / "damaged.json")
     for read in read_damaged(tmp_path / "damaged.json", load, seed=0):
         save(read, tmp_path / "again.json")
         assert load(tmp_path / "again.json") == read
+        if isinstance(read, Plan):
+            with suppress(ProfileError, ScheduleError):
+                read.run(1)
 
 
 def test_a_damaged_table_is_refused_or_has_costs_that_can_be(tmp_path):

@@ -112,12 +112,6 @@ def test_replicas_and_turns_keep_their_routes_when_repeated():
         assert delivers(lowered)
 
 
-def test_messages_move_with_their_microbatches():
-    row = repeat(lower(build("1f1b", 2, 2)), 2).held().ops[0]
-    assert [op.message.microbatch for op in row if isinstance(op, Send)] == [0, 1, 2, 3]
-    assert [op.message.microbatch for op in row if isinstance(op, Recv)] == [0, 1, 2, 3]
-
-
 def test_a_list_without_steps_keeps_its_version():
     batch = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0)]])
     assert {op.version for op in repeat(batch, 3).lists[0] if isinstance(op, Compute)} == {0}

@@ -52,11 +52,6 @@ def test_devices_are_dealt_out_to_nics_as_evenly_as_can_be(num_devices, num_nics
     assert dealt(num_devices, num_nics) == nics
 
 
-def test_nics_survive_json():
-    cluster = of_nodes(NODE, 2)
-    assert read_cluster(cluster_text(cluster, "F"), "F") == cluster
-
-
 @pytest.mark.parametrize(
     ("nics", "said"),
     [

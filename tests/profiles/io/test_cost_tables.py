@@ -170,7 +170,7 @@ def test_a_missing_file_a_folder_and_bytes_are_told_in_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@examples(200)
+@examples(60)
 @given(st.text(alphabet='stage,forwd_bk0123456789.-"\n\r\x00\u2028 e;', max_size=60), st.booleans())
 def test_no_text_at_all_raises_anything_else(tmp_path_factory, text, with_header):
     path = tmp_path_factory.getbasetemp() / "any.csv"

@@ -1,6 +1,5 @@
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from pipesched.profiles.costs import LayerExecution, SharingPrice, Variation, co
 from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
 from pipesched.schedules import Yardstick
 from pipesched.schedules.ops import backward, backward_input
-from tests.processes import run
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 ROOT = Path(__file__).parents[3]
@@ -216,21 +214,7 @@ def test_a_fault_in_a_cluster_is_told_with_file_and_place(tmp_path, edit, messag
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        "1e999",
-        f"[{'9' * 5000}]",
-        f'{{"version": {"9" * 5000}}}',
-        "[" * 100_000,
-        '{"a": "\\ud800"}',
-        "\x00",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "[]", "1e999", f'{{"version": {"9" * 5000}}}', "[" * 100_000, "\x00"])
 @pytest.mark.parametrize("load", [load_profile, load_cluster])
 def test_text_that_is_no_such_json_is_told_in_one_line(tmp_path, load, text):
     (tmp_path / "f.json").write_text(text)
@@ -246,32 +230,3 @@ def test_numbers_that_could_not_be_read_again_are_not_written(tmp_path):
     with pytest.raises(ProfileError, match="latency_s"):
         save_cluster(Cluster((Device(),), Link(math.nan)), tmp_path / "c.json")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["none/p.json", "a\0b.json", "."])
-def test_a_file_that_cannot_be_written_is_told_in_one_line(tmp_path, name):
-    with pytest.raises(ProfileError, match=r"^.*: got .*, expected .*; try .*$") as caught:
-        save_profile(profile(layer()), f"{tmp_path}/{name}")
-    assert len(str(caught.value).splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_saving_through_a_link_keeps_the_link(tmp_path):
-    (tmp_path / "link.json").symlink_to(tmp_path / "p.json")
-    save_profile(profile(layer()), tmp_path / "link.json")
-    assert (tmp_path / "link.json").is_symlink()
-    assert load_profile(tmp_path / "p.json") == profile(layer())
-
-
-@pytest.mark.slow
-def test_the_light_modules_load_nothing_heavy():
-    code = (
-        "import sys\n"
-        "from pipesched.profiles.clusters import Cluster\n"
-        "from pipesched.profiles.costs import Profile, StageCosts\n"
-        "from pipesched.profiles.io import load_profile, load_stage_costs\n"
-        "from pipesched.profiles.partitioning import balanced_partition\n"
-        "print([m for m in ('torch', 'pydantic', 'numba', 'csv') if m in sys.modules])"
-    )
-    done = run([sys.executable, "-c", code], cwd=ROOT)
-    assert done.stdout.strip() == "[]"

@@ -145,7 +145,7 @@ def closed_sets(nodes):
     return sorted(closed, key=len)
 
 
-@pytest.mark.parametrize("name", ["vgg16", "gnmt", "alexnet", "resnet50", "squeezenet1_0", "resnet18"])
+@pytest.mark.parametrize("name", ["gnmt", "resnet50", "squeezenet1_0"])
 def test_no_cut_at_antichains_of_a_published_graph_allows_a_faster_plan(name):
     """The optimizer cuts at any antichain: at any set of nodes that has all that its nodes need."""
     nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
@@ -235,7 +235,7 @@ def test_what_is_no_graph_is_refused_in_one_line(text, said):
     assert "\n" not in str(caught.value)
 
 
-@examples(200)
+@examples(60)
 @given(st.data())
 def test_a_damaged_graph_is_read_or_refused_in_one_line(data):
     text = graph([ONE, node("2", activation="[1.0; 2.0]"), node("3")], [("1", "2"), ("2", "3"), ("1", "3")])

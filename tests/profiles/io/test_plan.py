@@ -1,7 +1,6 @@
 """Plans as files, and what does not fit together in them."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,11 +9,9 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io import Plan, Predicted, load_plan, save_plan
-from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
 PLAN = Plan(
     model="gpt:layers=8",
@@ -140,30 +137,3 @@ def test_a_bad_field_is_refused_in_one_line_with_its_place(tmp_path, old, new, w
     assert len(message.splitlines()) == 1
     assert message.startswith(f"{path}: ")
     assert words in message
-
-
-def test_of_500_damaged_files_each_is_refused_in_one_line_or_means_what_it_is_read_as(tmp_path):
-    path, chance = tmp_path / "plan.json", random.Random(6)
-    save_plan(PLAN, path)
-    text, read = path.read_text(), 0
-    for _ in range(500):
-        path.write_bytes(damaged_bytes(text, chance) if chance.random() < 0.3 else damaged(text, chance).encode())
-        refusal, plan = refused_or(lambda: load_plan(path))
-        if plan is None:
-            assert refusal.startswith(f"{path}: ")
-            continue
-        read += 1
-        save_plan(plan, path)
-        assert load_plan(path) == plan
-        refused_or(lambda plan=plan: plan.run(1))
-    assert 0 < read < 500
-
-
-def refused_or(make):
-    """Return (how it was refused, in one line, None) or ("", what was made)."""
-    try:
-        return "", make()
-    except (ProfileError, ScheduleError) as error:
-        refusal = str(error)
-    assert len(refusal.splitlines()) == 1
-    return refusal, None

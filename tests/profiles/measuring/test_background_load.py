@@ -73,16 +73,6 @@ def test_a_companion_ends_with_its_parent_also_while_torch_is_loaded(tmp_path):
 
 
 @pytest.mark.distributed
-def test_companions_end_when_the_measurement_fails():
-    before = children()
-    with pytest.raises(KeyError), companions("mlp:width=4,layers=2") as others:  # noqa: PT012  # what follows a failure
-        others.use(2)
-        assert len(children()) == len(before) + 1
-        raise KeyError
-    assert children() == before
-
-
-@pytest.mark.distributed
 def test_a_companion_that_cannot_run_the_model_says_why():
     with companions("not_there_at_all:f") as others, pytest.raises(ProfileError, match="ModuleNotFoundError") as caught:
         others.use(1)
@@ -90,13 +80,18 @@ def test_a_companion_that_cannot_run_the_model_says_why():
 
 
 @pytest.mark.distributed
-def test_what_a_companions_model_prints_is_no_answer_and_does_not_pile_up(tmp_path, monkeypatch):
+def test_what_a_companions_model_prints_is_no_answer_and_does_not_pile_up_and_it_ends_where_the_measurement_fails(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "chatty.py").write_text(CHATTY)
-    runs = tmp_path / "runs"
-    with companions("chatty:factory") as others:
+    runs, before = tmp_path / "runs", children()
+    with pytest.raises(KeyError), companions("chatty:factory") as others:  # noqa: PT012  # what follows a failure
         for size in (1, 2, 1):
             others.use(size)
-            before = runs.stat().st_size
-            assert eventually(lambda before=before: runs.stat().st_size > before + 100)
+            written = runs.stat().st_size
+            assert eventually(lambda written=written: runs.stat().st_size > written + 100)
         assert os.fstat(others._errors[0].fileno()).st_size <= 3 * len("err\n")
+        assert len(children()) == len(before) + 1
+        raise KeyError
+    assert children() == before

@@ -69,8 +69,10 @@ def test_the_bytes_of_a_stack_of_linear_and_relu_are_those_counted_by_hand(size)
     assert [layer.weight_bytes for layer in profile.layers] == [(6 * 6 + 6) * 4] * 4
 
 
-@pytest.mark.parametrize("text", [MLP, GPT, CONV, GPT + ",dropout=0.1"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [(MLP, torch.float64), (GPT, torch.float32), (GPT + ",dropout=0.1", torch.bfloat16), (CONV, torch.float32)],
+)
 def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(text, dtype):
     model = resolve_model(text)
     profile = measure(model, 2, dtype=dtype)
@@ -181,7 +183,7 @@ def strange_model():
     )
 
 
-@pytest.mark.parametrize("partition", ["9", "4,5", "2,3,4", "1,2,1,1,1,3"])
+@pytest.mark.parametrize("partition", ["9", "2,3,4", "1,2,1,1,1,3"])
 def test_reshaping_layers_and_views_are_counted_by_storage(partition):
     model = strange_model()
     profile = measure(model, 2)

@@ -61,7 +61,7 @@ def chains(needs, num_stages):
     return longer([closed[0]])
 
 
-@examples(150)
+@examples(50)
 @given(graphs(), st.data())
 def test_no_cut_at_antichains_has_a_faster_slowest_stage(graph, data):
     needs, times, sizes, text = graph
@@ -112,7 +112,7 @@ def test_stages_of_the_file_are_taken_where_they_are_as_many():
     assert max(sum(layer_seconds(anew, 1)[a:b]) for a, b in bounds) == pytest.approx(0.004)
 
 
-@examples(150)
+@examples(50)
 @given(graphs(), st.integers(1, 4), st.booleans(), st.data())
 def test_no_replication_of_a_cut_at_antichains_is_faster(graph, num_devices, is_paper, data):
     """The formulas of the paper and of its optimizer, for every chain of prefixes and all replicas."""
@@ -148,7 +148,7 @@ def test_no_replication_of_a_cut_at_antichains_is_faster(graph, num_devices, is_
     assert sorted(partitioned.order) == list(range(len(needs)))
 
 
-@examples(60)
+@examples(50)
 @given(graphs(), st.data())
 def test_no_cut_at_antichains_holds_less_where_all_layers_take_time(graph, data):
     needs, times, sizes, _ = graph

@@ -179,7 +179,7 @@ def test_an_event_that_is_not_what_it_should_be_is_refused_or_nothing(tmp_path, 
         read_traces([first, second])
 
 
-LARGE_INTEGERS = ["1" + "0" * 400, "-1" + "0" * 400, "9" * 5000, "-" + "9" * 5000]
+LARGE_INTEGERS = ["1" + "0" * 400, "-" + "9" * 5000]
 
 
 @pytest.mark.parametrize("digits", LARGE_INTEGERS, ids=len)

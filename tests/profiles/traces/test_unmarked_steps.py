@@ -5,8 +5,10 @@ import pytest
 import pipesched
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces import read_traces
+from pipesched.schedules.builders import CATALOGUE
 from pipesched.simulator.analysis import metrics
 from tests.profiles.traces.chrome_files import complete, lane, pipeline, pippy_name, write
+from tests.schedules.builder_rules import kinds
 
 COUNTED = "^(?P<phase>[FB])$"
 GLOBAL = r"^(?P<phase>[FB])(?P<microbatch>\d+) of stage (?P<stage>\d+)$"
@@ -165,12 +167,10 @@ def test_a_schedule_says_how_many_passes_a_step_has(tmp_path):
     assert figures(read) == (1, *ONE_STEP[2])
 
 
-SYNCHRONOUS = [
-    "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zbv", "chimera", "dualpipe", "naive", "gems", "hanayo",
-]  # fmt: skip
+SYNCHRONOUS = [name for name in kinds() if not CATALOGUE[name].traits.is_asynchronous and name not in ("avgpipe",)]
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", *SYNCHRONOUS])
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_a_step_of_any_schedule_is_one_and_two_are_two(tmp_path, name, num_steps):
     costs = pipesched.DeviceCost(forward_s=1e-3, backward_s=2e-3, backward_input_s=1e-3, backward_weight_s=1e-3)

@@ -1,10 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.schedules import make_schedule
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
-from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Recv, Send
 from tests.properties import examples
@@ -23,12 +21,3 @@ def test_messages_stay_within_their_pipeline(p, share, pipelines):
 
 def test_one_pipeline_alone_is_1f1b_with_advance_and_averages_with_nobody():
     assert avgpipe(4, 8, pipelines=1, advance=2).ops == one_f_one_b_afp(4, 8, advance=2).ops
-
-
-def test_a_pipeline_that_is_not_averaged_is_found():
-    schedule = avgpipe(2, 4)
-    rows = [list(row) for row in schedule.ops]
-    rows[2].pop()
-    bad = make_schedule("bad", 2, 4, rows, schedule.rank_to_device)
-    (finding,) = find_faults(bad)
-    assert (finding.rank, finding.text) == (2, "0AVERAGE is missing, which other ranks 0, 2 have")

@@ -4,12 +4,6 @@ from tests.schedules.builder_rules import (
 )
 
 
-def test_half_of_every_unit_goes_down_the_ranks_and_half_goes_up():
-    route = chimera(6, 12).routes()
-    for (stage, i), rank in route.items():
-        assert rank == (stage if i % 6 < 3 else 5 - stage)
-
-
 def test_a_unit_is_repeated_in_the_order_of_the_first_and_fits_between_its_backwards():
     p = 6
     first = [parts(row) for row in chimera(p, p).ops]

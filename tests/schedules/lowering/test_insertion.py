@@ -143,30 +143,6 @@ def test_one_rank_has_nothing_to_send():
         assert lower(schedule) == replace(schedule, is_lowered=True)
 
 
-def test_in_a_v_the_message_at_the_turn_stays_on_its_rank():
-    sent = {carried(op)[:2] for row in lower(v_shaped()).ops for op in row if isinstance(op, Send)}
-    assert sent == {("activation", 0), ("activation", 2), ("gradient", 1), ("gradient", 3)}
-
-
-def test_replicas_send_within_their_own_pipeline():
-    peers = [{op.peer for op in row if isinstance(op, Send | Recv)} for row in lower(replicated()).ops]
-    assert peers == [{1}, {0}, {3}, {2}]
-
-
-def test_a_stage_with_two_replicas_gets_each_microbatch_where_its_forward_is():
-    """Stage 0 on rank 0 alone, stage 1 on ranks 1 and 2 by turns."""
-    rows = [
-        [*(forward(0, i) for i in range(4)), *(backward(0, i) for i in range(4))],
-        [op for i in (0, 2) for op in (forward(1, i), backward(1, i))],
-        [op for i in (1, 3) for op in (forward(1, i), backward(1, i))],
-    ]
-    lowered = lower(make_schedule("1f1b_rr", 2, 4, rows))
-    sends = [(op.message.microbatch, op.peer) for op in lowered.ops[0] if isinstance(op, Send)]
-    assert sends == [(0, 1), (1, 2), (2, 1), (3, 2)]
-    assert delivers(lowered)
-    assert finishes(lowered)
-
-
 def test_an_op_known_over_through_a_reduce_counts_as_one_that_the_message_depends_on():
     rows = [
         [forward(0, 0), Reduce(0), Step(0), forward(0, 2), backward(0, 0), backward(0, 2)],

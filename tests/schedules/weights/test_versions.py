@@ -105,16 +105,6 @@ def test_a_use_knows_the_steps_before_it_and_those_before_its_gradient():
     ]
 
 
-def test_steps_of_one_stage_do_not_age_another():
-    schedule = make_schedule("x", 2, 1, [[forward(0, 0), Step(0), forward(1, 0)]])
-    assert [use.current for use in all_uses(schedule)] == [0, 0]
-
-
-def test_both_parts_of_an_overlap_are_uses():
-    schedule = one_rank(forward(0, 0), Overlap(forward(0, 1), backward(0, 0)), backward(0, 1))
-    assert [str(use.op) for use in all_uses(schedule)] == ["0F0", "0F1", "0B0", "0B1"]
-
-
 def test_both_parts_of_an_overlap_hold_what_the_second_reads():
     schedule = one_rank(forward(0, 0), Step(0), Overlap(forward(0, 1, 1), backward(0, 0)))
     assert [use.held for use in all_uses(schedule)] == [(0,), (0, 1), (0, 1)]
@@ -177,13 +167,6 @@ def test_a_version_read_just_before_the_next_step_is_gone_when_that_step_is_done
     late = one_rank(forward(0, 0), Step(0), forward(0, 1, 1), Step(0), backward(0, 0), backward(0, 1, 1))
     assert live_versions(early) == {(0, 0): 2}
     assert live_versions(late) == {(0, 0): 3}
-
-
-def test_each_stage_of_a_rank_is_counted_by_itself():
-    rows = [[forward(0, 0), forward(1, 0), Step(1), Step(1), backward(1, 0), backward(0, 0), Step(0)]]
-    schedule = make_schedule("x", 2, 1, rows)
-    assert live_versions(schedule) == {(0, 0): 1, (0, 1): 2}
-    assert [(use.in_flight, use.on_rank) for use in all_uses(schedule)] == [(1, 1), (1, 2), (1, 2), (1, 1)]
 
 
 def test_replicas_hold_their_own_versions():
