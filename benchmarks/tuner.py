@@ -24,12 +24,13 @@ from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
 import pipesched
-from pipesched.profiles.io import cluster_text
+from pipesched.profiles.io import cluster_text, parse_record
 from pipesched.profiles.processes import num_companions, num_cores
 from pipesched.questions import AccountingChoice, EvaluatorChoice
 from pipesched.simulator.analysis import to_markdown
-from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation
-from pipesched.workflows.tuning import Measurement, TuneResult
+from pipesched.simulator.search import Outcome, Setting
+from pipesched.simulator.tuner import Problem, tuned
+from pipesched.workflows.tuning import Measurement, TuneResult, rank_correlation
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]
@@ -60,7 +61,7 @@ class Case:
 
     @property
     def settings(self) -> list[Setting]:
-        return [Setting("avgpipe", m, n, 0) for n in PIPELINES for m in MODELS[self.name][2]]
+        return [tuned("avgpipe", NUM_DEVICES, m, n, 0) for n in PIPELINES for m in MODELS[self.name][2]]
 
     def tuned(
         self, profile: Path, evaluator: EvaluatorChoice = "simulate", accounting: AccountingChoice = "paper"
@@ -86,7 +87,7 @@ class Case:
     def profiles(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}-profile-*.json"))
 
-    def add(self, what: str, seconds: float, outcome: SettingOutcome | None = None) -> None:
+    def add(self, what: str, seconds: float, outcome: Outcome | None = None) -> None:
         """Keep what was found, and how long that took [s]."""
         with (self.folder / f"{self.name}.jsonl").open("a") as file:
             file.write(json.dumps({"what": what, "took_s": seconds, "outcome": outcome and asdict(outcome)}) + "\n")
@@ -99,8 +100,8 @@ class Case:
         seconds: dict[Setting, list[float]] = {}
         for row in self._rows():
             if row["outcome"]:
-                setting = Setting(**row["outcome"]["setting"])
-                seconds.setdefault(setting, []).append(row["outcome"]["seconds"])
+                outcome = parse_record(Outcome, json.dumps(row["outcome"]), self.name, "measure again")
+                seconds.setdefault(outcome.setting, []).append(row["outcome"]["seconds"])
         return seconds
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -223,13 +224,13 @@ def report(case: Case) -> None:
 
 def _grid(
     settings: Sequence[Setting],
-    predicted: Sequence[Mapping[Setting, SettingOutcome]],
+    predicted: Sequence[Mapping[Setting, Outcome]],
     measured_s: Mapping[Setting, float],
 ) -> list[Row]:
     """Return a row for each M; in each cell the time per batch, predicted by the median profile and measured."""
     rows: dict[int, Row] = {}
     for setting in settings:
-        row = rows.setdefault(setting.num_microbatches, {"M": str(setting.num_microbatches)})
+        row = rows.setdefault(setting.num_each, {"M": str(setting.num_each)})
         guess_s, real_s = median(_seconds(outcomes[setting]) for outcomes in predicted), measured_s[setting]
         cell = f"{guess_s * 1e3:.1f} / {real_s * 1e3:.1f} ms ({guess_s / real_s - 1:+.0%})"
         row[f"N={setting.num_pipelines}, predicted / measured"] = cell
@@ -256,16 +257,14 @@ def _choice(
     guesses = evaluator in ("max_num", "max_size")
     return {
         "evaluator": name,
-        "chosen (M, N), by profile": ", ".join(
-            f"({setting.num_microbatches}, {setting.num_pipelines})" for setting in chosen
-        ),
+        "chosen (M, N), by profile": ", ".join(f"({setting.num_each}, {setting.num_pipelines})" for setting in chosen),
         "measured": ", ".join(f"{measured_s[setting] * 1e3:.1f} ms" for setting in chosen),
         "regret": ", ".join(f"{measured_s[setting] / best_s - 1:.1%}" for setting in chosen),
         "rank correlation": "" if guesses else ", ".join(correlations),
     }
 
 
-def _seconds(outcome: SettingOutcome) -> float:
+def _seconds(outcome: Outcome) -> float:
     assert outcome.seconds is not None, f"{outcome.setting}: {outcome.reason}"
     return outcome.seconds
 

@@ -14,7 +14,7 @@ The evaluators and when each of them is exact:
     fast.steady_pace                  the steady state of any schedule, by one of the others
     fast.run_time                     a training run, where short runs settle to a pace or the whole one is short
     tuner.evaluate_setting            an iteration; the pace where pipelines slow each other
-    tuner.predict_by_equations        AvgPipe's equations, from a profile: never exact
+    tuner.predict_setting             AvgPipe's equations, from a profile of another setting: never exact
     planner.predict_candidate         a candidate: an iteration, or the pace of a run without a flush
     planner.Bounds                    the least of a candidate, whose lists need not be made: a bound
 """

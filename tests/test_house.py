@@ -174,8 +174,7 @@ def test_a_module_is_imported_through_its_room():
         "from pipesched.profiles.costs import StageCosts",
         "from pipesched.profiles.clusters import Cluster",
         "from pipesched.executor import ExecutionError",
-        "from pipesched.simulator.tuner import Setting, SettingOutcome",
-        "from pipesched.simulator.planner import Candidate",
+        "from pipesched.simulator.search import Setting",
         "from pipesched.simulator.analysis import Comparison, Metrics",
     ],
 )

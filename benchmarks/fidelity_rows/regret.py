@@ -17,7 +17,7 @@ from fidelity_rows.bench import Bench, Row
 from pipesched import ArgumentError, Cluster, Profile
 from pipesched.profiles.processes import num_companions
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.tuner import Setting
+from pipesched.simulator.search import Setting
 from pipesched.workflows.tuning import Measurement, TuneResult
 
 Result = TypeVar("Result")
@@ -76,7 +76,7 @@ class Grid:
 
     def text(self, setting: Setting) -> str:
         """Return (M, N) and the seconds, as people read them."""
-        return f"({setting.num_microbatches}, {setting.num_pipelines}), {readable_s(self.seconds[setting])}"
+        return f"({setting.num_each}, {setting.num_pipelines}), {readable_s(self.seconds[setting])}"
 
 
 def traversed(kind: str, links: Cluster, bench: Bench) -> Grid:

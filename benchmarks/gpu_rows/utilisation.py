@@ -13,9 +13,9 @@ from pipesched.executor.launch import RunSpec
 from pipesched.profiles.costs import costs_of_stages
 from pipesched.schedules import Schedule
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.tuner import Setting, rank_correlation
+from pipesched.simulator.search import Setting
 from pipesched.workflows.measuring import modelled_spec
-from pipesched.workflows.tuning import Measurement
+from pipesched.workflows.tuning import Measurement, rank_correlation
 
 MODEL, BATCH, MICROBATCHES = "gpt:layers=8,width=320,heads=8,context=512", 128, (1, 2, 4, 8)
 TINY, TINY_BATCH, TINY_MICROBATCHES = "gpt:layers=2,width=32,heads=2,context=16", 8, (1, 2)
@@ -80,7 +80,7 @@ class _Named:
         self.setting = setting
 
     def __str__(self) -> str:
-        return f"{self.setting.num_microbatches}, {self.setting.num_pipelines}"
+        return f"{self.setting.num_each}, {self.setting.num_pipelines}"
 
 
 def _spec(

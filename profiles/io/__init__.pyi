@@ -16,6 +16,7 @@ from .loading import load_machine as load_machine
 from .loading import load_plan as load_plan
 from .loading import load_profile as load_profile
 from .loading import load_run_costs as load_run_costs
+from .loading import machine_name_of as machine_name_of
 from .loading import machine_names as machine_names
 from .loading import names_profile as names_profile
 from .loading import read_profile_text as read_profile_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from pipesched.profiles import ProfileError
@@ -194,6 +195,16 @@ def load_machine(name: str | Path) -> Cluster:
             f"machine: got {shown(name)}, {guess}expected one of {', '.join(machine_names())}, or a file (.json)"
         )
     return load_cluster(_DATA / "machines" / f"{name}.json")
+
+
+def machine_name_of(cluster: Cluster) -> str | None:
+    """Return the name of the machine that the nodes of a cluster are, or None if it is none of ours."""
+    return _names_by_origin().get(cluster.origin)
+
+
+@cache
+def _names_by_origin() -> dict[str, str]:
+    return {load_machine(name).origin: name for name in machine_names()}
 
 
 def gpu_names() -> tuple[str, ...]:

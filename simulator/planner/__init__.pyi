@@ -1,9 +1,5 @@
 from .candidate_evaluation import predict_candidate as predict_candidate
 from .candidate_evaluation import steps_of as steps_of
-from .plan_candidate import Candidate as Candidate
-from .plan_conversion import plan_of as plan_of
-from .plan_outcome import Costs as Costs
-from .plan_outcome import PlanOutcome as PlanOutcome
 from .plan_search import PROOF as PROOF
 from .plan_search import PlanRanking as PlanRanking
 from .plan_search import SearchProgress as SearchProgress
@@ -12,3 +8,4 @@ from .reasons import reasons as reasons
 from .request import ASYNCHRONOUS as ASYNCHRONOUS
 from .request import SCHEDULES as SCHEDULES
 from .request import Request as Request
+from .stage_layout import layout_of as layout_of

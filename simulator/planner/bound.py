@@ -32,9 +32,8 @@ from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.ops import Compute, Message, Payload, Phase, Step
 from pipesched.simulator import Estimate, Meaning, Precision
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.stage_layout import StageLayout
-from pipesched.simulator.search import memory_excess
+from pipesched.simulator.planner.stage_layout import StageLayout, layout_of
+from pipesched.simulator.search import Setting, memory_excess
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Bounds:
         self._reductions: dict[tuple[int, tuple[int, ...]], GradientReduction] = {}
         self._seconds: dict[int, tuple[StageCosts, dict[tuple[Phase, int], float]]] = {}  # by identity of the costs
 
-    def of(self, candidate: Candidate, costs: StageCosts) -> Estimate:
+    def of(self, candidate: Setting, costs: StageCosts) -> Estimate:
         """Bound a step of a candidate by the bound of its slowest copy.
 
         Args:
@@ -73,7 +72,7 @@ class Bounds:
         Raises:
             ProfileError: The costs lack the seconds of a phase of the schedule.
         """
-        form = candidate.layout
+        form = layout_of(candidate)
         _, known_s = self._seconds.setdefault(id(costs), (costs, {}))
         seconds = 0.0
         least_bytes: dict[int, int] = {}
@@ -90,18 +89,18 @@ class Bounds:
         meaning = Meaning.PACE if candidate.is_asynchronous else Meaning.ITERATION
         return Estimate(meaning, seconds, least_bytes, over, precision=Precision.BOUND)
 
-    def _unlike(self, candidate: Candidate) -> list[tuple[int, ...]]:
+    def _unlike(self, candidate: Setting) -> list[tuple[int, ...]]:
         """Return the devices of each distinct kind of copy."""
         devices_of: dict[tuple[tuple[float, int | None], ...], tuple[int, ...]] = {}
         for copy in range(candidate.width):
-            devices = tuple(candidate.device(rank, copy) for rank in range(candidate.depth))
+            devices = tuple(candidate.device(rank, copy) for rank in range(candidate.num_ranks))
             kinds = tuple((self._cluster.devices[d].speed, self._cluster.devices[d].memory_bytes) for d in devices)
             devices_of.setdefault(kinds, devices)
         return list(devices_of.values())
 
-    def reduction_of(self, candidate: Candidate, stage: int, cost: StageCost) -> GradientReduction:
+    def reduction_of(self, candidate: Setting, stage: int, cost: StageCost) -> GradientReduction:
         """Return the reduction of the gradients of a stage over all its replicas."""
-        form = candidate.layout
+        form = layout_of(candidate)
         devices = tuple(candidate.device(rank, copy) for copy in range(candidate.width) for rank in form.homes[stage])
         key = (cost.weight_bytes, devices)
         if key not in self._reductions:
@@ -118,7 +117,7 @@ class Bounds:
 class _Copy:
     """One copy of a pipeline on its devices; `known_s` caches seconds of ops at speed 1."""
 
-    candidate: Candidate
+    candidate: Setting
     form: StageLayout
     costs: StageCosts
     cluster: Cluster
@@ -143,7 +142,7 @@ class _Copy:
     def _paced_s(self, rank: int, ends_s: Sequence[float]) -> float:  # noqa: ARG002 -- as `_flushed_s`
         """Return the least pace of a rank that never drains."""
         steps_s = sum(map(self.step_s, self.form.stages[rank]))
-        round_s = self._round_s(rank) / (self.candidate.depth - rank) if self.form.goes_round else 0.0
+        round_s = self._round_s(rank) / (self.candidate.num_ranks - rank) if self.form.goes_round else 0.0
         return max(self._busy_s(rank) + steps_s, self.candidate.num_microbatches * round_s)
 
     def _flushed_s(self, rank: int, ends_s: Sequence[float]) -> float:
@@ -156,7 +155,7 @@ class _Copy:
             busy_s -= count * sum(self._seconds(Phase.BACKWARD_WEIGHT, stage) for stage in stages)
         seconds = max(seconds, busy_s + behind_s + ends_s[0])
         if self.form.goes_round:
-            rounds = math.ceil(count / min(count, self.candidate.depth - rank))
+            rounds = math.ceil(count / min(count, self.candidate.num_ranks - rank))
             seconds = max(seconds, rounds * self._round_s(rank) + behind_s + ends_s[0])
         return ahead_s + seconds
 

@@ -22,7 +22,6 @@ from pipesched.schedules.weights import staleness
 from pipesched.simulator import (
     USUAL_NETWORK,
     Estimate,
-    Inexact,
     Meaning,
     NetworkOptions,
     Precision,
@@ -40,9 +39,8 @@ from pipesched.simulator.fast import (
     unflushed_pace,
 )
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
-from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason, settled_pace
+from pipesched.simulator.planner.stage_layout import layout_of
+from pipesched.simulator.search import UNPREDICTABLE, Outcome, Setting, TimeParts, over_memory_reason, settled_pace
 
 _ROUNDS, _FEWEST = 8, 8
 """Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""
@@ -54,15 +52,15 @@ MOST_CELLS = 2_000
 
 
 def evaluate_candidate(
-    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> PlanOutcome:
+    candidate: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> Outcome:
     """Predict a candidate, or report why it is refused."""
     return detailed(weigh_candidate(candidate, costs, cluster, network), costs, cluster, network)
 
 
 def weigh_candidate(
-    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> PlanOutcome:
+    candidate: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> Outcome:
     """Predict time and memory of a candidate, or report why it is refused; `detailed` adds the rest."""
     try:
         lists = lists_of_candidate(candidate)
@@ -72,16 +70,14 @@ def weigh_candidate(
         estimate = _iteration(lists, costs, cluster, network)
         return _outcome(candidate, estimate)
     except UNPREDICTABLE as error:
-        return PlanOutcome(candidate=candidate, reason=str(error))
+        return Outcome(candidate, reason=str(error))
 
 
-def detailed(
-    outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> PlanOutcome:
+def detailed(outcome: Outcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK) -> Outcome:
     """Return the outcome with the parts of its time, its sent bytes, and its pace if its own run shows it."""
-    if outcome.seconds is None or outcome.costs is not None:
+    if outcome.seconds is None or outcome.parts is not None:
         return outcome
-    lists = lists_of_candidate(outcome.candidate)
+    lists = lists_of_candidate(outcome.setting)
     timeline = simulate_arrays(lists, costs, cluster, network=network)
     estimate = Estimate(Meaning.ITERATION, outcome.seconds, {}, timeline=timeline)
     return _with_details(outcome, estimate, lists, costs, cluster, network)
@@ -95,11 +91,11 @@ def _iteration(lists: Schedule, costs: StageCosts, cluster: Cluster, network: Ne
         return predict_scenario(Scenario(lists, costs, cluster, network))
 
 
-def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> PlanOutcome:
+def with_steady_pace(outcome: Outcome, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Outcome:
     """Return the outcome with its steady-state time, if short runs show it."""
     if outcome.steady_s_per_microbatch is not None:
         return outcome
-    candidate = outcome.candidate
+    candidate = outcome.setting
 
     def lists(times: int) -> Schedule:
         steps = times * steps_of(candidate)
@@ -107,16 +103,16 @@ def with_steady_pace(outcome: PlanOutcome, costs: StageCosts, cluster: Cluster, 
 
     longer = lists if candidate.is_asynchronous else None
     pace = settled_pace(lambda: Scenario(lists(1), costs, cluster, network), num_cells(candidate), MOST_CELLS, longer)
-    return outcome if isinstance(pace, Inexact) else outcome.at_pace(pace)
+    return outcome.at_pace(pace)
 
 
-def num_cells(candidate: Candidate) -> int:
+def num_cells(candidate: Setting) -> int:
     """Return the stages times micro-batches of the run that a candidate is predicted by, of all copies."""
     return len(candidate.partition) * steps_of(candidate) * candidate.width * candidate.num_microbatches
 
 
 def shown_pace(
-    candidate: Candidate, lists: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions
+    candidate: Setting, lists: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions
 ) -> SteadyPace | None:
     """Return the steady-state time that a candidate's lowered lists show by their own Timeline, or None."""
     if candidate.is_asynchronous:
@@ -125,7 +121,7 @@ def shown_pace(
 
 
 def predict_candidate(
-    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+    candidate: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
 ) -> Estimate:
     """Return the prediction of a candidate.
 
@@ -159,7 +155,7 @@ def predict_candidate(
     return replace(run, meaning=Meaning.PACE, seconds=seconds, precision=Precision.APPROXIMATE)
 
 
-def lists_of_candidate(candidate: Candidate) -> Schedule:
+def lists_of_candidate(candidate: Setting) -> Schedule:
     """Return the lowered lists of the run of `steps_of` steps that a candidate is predicted by.
 
     Raises:
@@ -169,7 +165,7 @@ def lists_of_candidate(candidate: Candidate) -> Schedule:
     return place_copies(lowered(candidate.order, steps_of(candidate)), candidate.placement, candidate.width)
 
 
-def steps_of(candidate: Candidate) -> int:
+def steps_of(candidate: Setting) -> int:
     """Return the number of simulated steps that determine the time of one step."""
     if not candidate.is_asynchronous:
         return 1
@@ -177,14 +173,14 @@ def steps_of(candidate: Candidate) -> int:
     return max(_FEWEST, math.ceil(_ROUNDS * num_stages / candidate.num_microbatches))
 
 
-def num_ops(candidate: Candidate, steps: int = 1) -> int:
+def num_ops(candidate: Setting, steps: int = 1) -> int:
     """Return about how many ops all lists have together."""
-    num_stages = candidate.layout.num_stages
+    num_stages = layout_of(candidate).num_stages
     return 6 * steps * candidate.num_microbatches * candidate.width * num_stages
 
 
 @lru_cache(maxsize=16)
-def lowered(order: Candidate, steps: int) -> Schedule:
+def lowered(order: Setting, steps: int) -> Schedule:
     """Return the lists, which are the same for any partition, size, placement and message.
 
     Raises:
@@ -201,37 +197,37 @@ def lowered(order: Candidate, steps: int) -> Schedule:
     return lower(order.schedule_spec().run(steps).lists(steps).held())
 
 
-def _outcome(candidate: Candidate, estimate: Estimate) -> PlanOutcome:
-    return PlanOutcome(
-        candidate=candidate,
-        seconds=estimate.seconds,
-        samples=candidate.samples_per_step,
-        held_bytes=tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items())),
+def _outcome(candidate: Setting, estimate: Estimate) -> Outcome:
+    return Outcome(
+        candidate,
+        estimate.seconds,
+        max(estimate.peak_bytes.values(), default=0),
+        over_memory_reason(estimate.over_memory),
+        device_bytes=tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items())),
         staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
-        reason=over_memory_reason(estimate.over_memory),
     )
 
 
 def _with_details(
-    outcome: PlanOutcome,
+    outcome: Outcome,
     estimate: Estimate,
     lists: Schedule,
     costs: StageCosts,
     cluster: Cluster,
     network: NetworkOptions,
-) -> PlanOutcome:
-    candidate, timeline = outcome.candidate, estimate.timeline
+) -> Outcome:
+    candidate, timeline = outcome.setting, estimate.timeline
     assert timeline is not None, "of one pipeline there always is one"
     steps, uses = steps_of(candidate), usage(timeline)
     if candidate.is_asynchronous:
-        num_microbatches = candidate.samples_per_step // candidate.microbatch_size
+        num_microbatches = candidate.samples_per_step // candidate.size
         pace = estimate.pace(num_microbatches) if estimate.precision is Precision.EXACT else None
     else:
         pace = shown_pace(candidate, lists, timeline, cluster, network)
     return replace(
         outcome,
         sent_bytes=communication_volume(lists, costs).num_bytes // steps,
-        costs=_costs(timeline, uses, estimate.seconds, steps),
+        parts=_parts(timeline, uses, estimate.seconds, steps),
         bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
     ).at_pace(pace)
 
@@ -243,7 +239,7 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
     return (losses_s[-1] - losses_s[middle]) / (steps - 1 - middle)
 
 
-def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> Costs:
+def _parts(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> TimeParts:
     """Return the averages over the devices; idle time of a run without a flush is shared out as in its middle."""
     spans = timeline.columns
     begun_s, over_s = (times_s[spans.ops.codes == op_cells.R].tolist() for times_s in (spans.starts_s, spans.ends_s))
@@ -257,7 +253,7 @@ def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int
     share = (seconds - busy_s) / all_s if all_s else 0.0
     transfer_s = (idle_s["transfer"] + idle_s["busy_link"] + idle_s["hand_over"]) * share
     reduce_s = idle_s["collective"] * share
-    return Costs(
+    return TimeParts(
         work_s=busy_s - recompute_s,
         recompute_s=recompute_s,
         transfer_s=transfer_s,
@@ -266,7 +262,7 @@ def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int
     )
 
 
-def _staleness(candidate: Candidate) -> int:
+def _staleness(candidate: Setting) -> int:
     """Return the staleness of one copy, in steps; all copies share it."""
-    single, steps = replace(candidate.order, width=1), 4 + 4 * candidate.depth // candidate.num_microbatches
+    single, steps = replace(candidate.order, width=1), 4 + 4 * candidate.num_ranks // candidate.num_microbatches
     return max(stage.forward.staleness for stage in staleness(single.schedule_spec().run(steps).lists(steps)).stages)

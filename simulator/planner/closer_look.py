@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TypeAlias, final
+from typing import final
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import Estimate
@@ -17,14 +17,10 @@ from pipesched.simulator.planner.candidate_evaluation import (
     weigh_candidate,
     with_steady_pace,
 )
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request
 from pipesched.simulator.planner.single_copy import bound_single_copy, lists_of_copy
-from pipesched.simulator.search import UNPREDICTABLE, BoundedCandidate, over_memory_reason
-
-Bounded: TypeAlias = BoundedCandidate[Candidate, PlanOutcome]
-"""A candidate under seconds per sample."""
+from pipesched.simulator.planner.stage_layout import refusal_of
+from pipesched.simulator.search import UNPREDICTABLE, BoundedSetting, Outcome, Setting, over_memory_reason
 
 
 @final
@@ -39,51 +35,50 @@ class CloserLook:
     def __reduce__(self) -> tuple[type[CloserLook], tuple[Request]]:
         return CloserLook, (self._request,)
 
-    def first(self, candidate: Candidate, number: int) -> Bounded:
+    def first(self, candidate: Setting, number: int) -> BoundedSetting:
         """Return a candidate under its bound, or refused if the bound does not fit, or the schedule is impossible.
 
         Args:
             candidate: The candidate.
             number: Its number among all candidates.
         """
-        reason = candidate.refusal
+        reason = refusal_of(candidate)
         if reason is not None:
-            outcome = PlanOutcome(candidate=candidate, reason=reason)
-            return BoundedCandidate(math.inf, number, candidate, outcome)
+            return BoundedSetting(math.inf, number, candidate, Outcome(candidate, reason=reason))
         least = self._bounds.of(candidate, self._costs(candidate))
-        bounded: Bounded = BoundedCandidate(least.seconds / candidate.samples_per_step, number, candidate)
+        bounded = BoundedSetting(least.seconds / candidate.samples_per_step, number, candidate)
         if least.over_memory is None:
             return bounded
         return replace(bounded, outcome=_too_large(candidate, least))
 
-    def __call__(self, bounded: Bounded) -> Bounded:
+    def __call__(self, bounded: BoundedSetting) -> BoundedSetting:
         """Return the candidate with more known of it: one copy of it, then all; under inf if that does not fit."""
-        needs_copy = bounded.candidate.width > 1 and not bounded.num_refined
+        needs_copy = bounded.setting.width > 1 and not bounded.num_refined
         return self._with_copy(bounded) if needs_copy else self._in_full(bounded)
 
-    def in_bytes(self, bounded: Bounded) -> Bounded:
+    def in_bytes(self, bounded: BoundedSetting) -> BoundedSetting:
         """Return the candidate ranked by its peak bytes, for a `bounded` ranked by bytes; inf if nothing is known."""
-        outcome = self._outcome(bounded.candidate)
-        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.most_bytes, outcome=outcome)
+        outcome = self._outcome(bounded.setting)
+        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.held_bytes or 0, outcome=outcome)
 
-    def in_detail(self, bounded: Bounded) -> Bounded:
+    def in_detail(self, bounded: BoundedSetting) -> BoundedSetting:
         """Return a ranked candidate with the parts of its time."""
         assert bounded.outcome is not None, "it is ranked"
         request = self._request
-        costs = self._costs(bounded.candidate)
+        costs = self._costs(bounded.setting)
         return replace(bounded, outcome=detailed(bounded.outcome, costs, request.cluster, request.network))
 
-    def at_pace(self, bounded: Bounded) -> Bounded:
+    def at_pace(self, bounded: BoundedSetting) -> BoundedSetting:
         """Return a candidate that is ranked, with its steady pace where longer runs soon show that."""
         assert bounded.outcome is not None, "it is ranked"
         request = self._request
-        costs = self._costs(bounded.candidate)
+        costs = self._costs(bounded.setting)
         outcome = with_steady_pace(bounded.outcome, costs, request.cluster, request.network)
         return replace(bounded, outcome=outcome)
 
-    def with_fastest_cut(self, bounded: Bounded) -> Bounded:
+    def with_fastest_cut(self, bounded: BoundedSetting) -> BoundedSetting:
         """Return a candidate that is ranked with the fastest cut that a short search finds, if it is faster."""
-        candidate, request = bounded.candidate, self._request
+        candidate, request = bounded.setting, self._request
         assert bounded.outcome is not None, "it is ranked"
         try:
             lists = lists_of_copy(candidate)
@@ -97,33 +92,29 @@ class CloserLook:
         is_faster = outcome.fits and outcome.throughput > bounded.outcome.throughput
         return replace(bounded, outcome=outcome) if is_faster else bounded
 
-    def _with_copy(self, bounded: Bounded) -> Bounded:
-        candidate, request = bounded.candidate, self._request
+    def _with_copy(self, bounded: BoundedSetting) -> BoundedSetting:
+        candidate, request = bounded.setting, self._request
         try:
             copy = bound_single_copy(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
         except UNPREDICTABLE as error:
-            return replace(bounded, cost=math.inf, outcome=PlanOutcome(candidate=candidate, reason=str(error)))
+            return replace(bounded, cost=math.inf, outcome=Outcome(candidate, reason=str(error)))
         if copy.over_memory is not None:
             return replace(bounded, cost=math.inf, outcome=_too_large(candidate, copy))
         return replace(bounded, cost=max(bounded.cost, copy.seconds / candidate.samples_per_step), num_refined=1)
 
-    def _in_full(self, bounded: Bounded) -> Bounded:
-        outcome = self._outcome(bounded.candidate)
+    def _in_full(self, bounded: BoundedSetting) -> BoundedSetting:
+        outcome = self._outcome(bounded.setting)
         cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
         return replace(bounded, cost=cost, outcome=outcome)
 
-    def _outcome(self, candidate: Candidate) -> PlanOutcome:
+    def _outcome(self, candidate: Setting) -> Outcome:
         return weigh_candidate(candidate, self._costs(candidate), self._request.cluster, self._request.network)
 
-    def _costs(self, candidate: Candidate) -> StageCosts:
+    def _costs(self, candidate: Setting) -> StageCosts:
         return self.cuts.costs_of(candidate)
 
 
-def _too_large(candidate: Candidate, least: Estimate) -> PlanOutcome:
+def _too_large(candidate: Setting, least: Estimate) -> Outcome:
     """Refuse a candidate that exceeds memory even by a lower bound."""
-    return PlanOutcome(
-        candidate=candidate,
-        samples=candidate.samples_per_step,
-        held_bytes=(max(least.peak_bytes.values()),),
-        reason=over_memory_reason(least.over_memory),
-    )
+    num_bytes = max(least.peak_bytes.values())
+    return Outcome(candidate, None, num_bytes, over_memory_reason(least.over_memory), device_bytes=(num_bytes,))

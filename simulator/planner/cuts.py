@@ -21,8 +21,7 @@ from pipesched.profiles.partitioning import (
 )
 from pipesched.schedules import Schedule
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.search import CutTask, fastest_cut
+from pipesched.simulator.search import CutTask, Setting, fastest_cut
 
 Partition = tuple[int, ...]
 """Layers of each stage."""
@@ -62,9 +61,9 @@ class Cuts:
             self._costs[key] = replace(costs, compression=None if compression is None else self._half)
         return self._costs[key]
 
-    def costs_of(self, candidate: Candidate) -> StageCosts:
+    def costs_of(self, candidate: Setting) -> StageCosts:
         """Return the costs of a candidate's stages."""
-        return self.costs(candidate.partition, candidate.microbatch_size, candidate.compression)
+        return self.costs(candidate.partition, candidate.size, candidate.compression)
 
     def balanced(self, size: int, speeds: tuple[float, ...], stages: tuple[tuple[int, ...], ...]) -> Partition:
         """Return stages whose busiest rank is as fast as moving single layers makes it.
@@ -94,7 +93,7 @@ class Cuts:
             self._smallest[key] = balanced_over_ranks(work, _sizes(uniform_partition(len(held), num_stages)))
         return self._smallest[key]
 
-    def fastest(self, candidate: Candidate, lists: Schedule, cluster: Cluster, network: NetworkOptions) -> Partition:
+    def fastest(self, candidate: Setting, lists: Schedule, cluster: Cluster, network: NetworkOptions) -> Partition:
         """Return the fastest cut of a candidate that a short search finds for one of its copies.
 
         Args:
@@ -103,7 +102,7 @@ class Cuts:
             cluster: Devices and links.
             network: How messages go.
         """
-        size, compression = candidate.microbatch_size, candidate.compression
+        size, compression = candidate.size, candidate.compression
         self.costs(candidate.partition, size, compression)  # so that the stages of this order of layers are known
         stages_of = self._stages[size, len(candidate.partition) if self._profile.graph else 0]
 

@@ -16,17 +16,21 @@ from heapq import nsmallest
 from itertools import islice
 from operator import itemgetter
 from time import monotonic
-from typing import TypeAlias, final
+from typing import final
 
 from pipesched.profiles.processes import num_cores, rare_collections, take_interrupt
 from pipesched.simulator.planner.candidate_evaluation import MOST_CELLS, num_cells, num_ops
-from pipesched.simulator.planner.closer_look import Bounded, CloserLook
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.plan_outcome import PlanOutcome
+from pipesched.simulator.planner.closer_look import CloserLook
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
-from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, evaluate_in_turn, make_process_runner
-
-_Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
+from pipesched.simulator.search import (
+    BestFirst,
+    BoundedSetting,
+    Outcome,
+    Runner,
+    Setting,
+    evaluate_in_turn,
+    make_process_runner,
+)
 
 _ANSWER_S, _QUICK_OPS = 0.15, 10_000
 """Time limit of further work after an interrupt [s], and most ops of a candidate in it."""
@@ -50,9 +54,9 @@ class PlanRanking:
         is_interrupted: Whether the user ended the search, and waits for its result.
     """
 
-    ranked: tuple[PlanOutcome, ...]
-    rejected: tuple[PlanOutcome, ...]
-    considered: tuple[tuple[float, Candidate], ...]
+    ranked: tuple[Outcome, ...]
+    rejected: tuple[Outcome, ...]
+    considered: tuple[tuple[float, Setting], ...]
     num_predicted: int
     is_complete: bool
     headroom: float
@@ -61,7 +65,7 @@ class PlanRanking:
     @property
     def notes(self) -> list[str]:
         """The unknown measures of the ranked plans, with the reason, a line each."""
-        unpaced = [outcome.candidate for outcome in self.ranked if outcome.steady_s_per_microbatch is None]
+        unpaced = [outcome.setting for outcome in self.ranked if outcome.steady_s_per_microbatch is None]
         if all(num_cells(candidate) <= MOST_CELLS for candidate in unpaced):
             return []
         return [f"steady time: lists of more than {MOST_CELLS:,} stages x micro-batches are not tried"]
@@ -114,12 +118,12 @@ class _Search:
         self._is_interrupted = False
         self._tick = tick
         self._look = CloserLook(request)
-        self._considered: list[tuple[float, Candidate]] = []
-        self._rejected: dict[int, PlanOutcome] = {}  # by the number of the candidate
-        self._queue: _Queue = BestFirst([], top)  # by seconds per sample
-        self._cut: dict[Candidate, PlanOutcome] = {}  # with the fastest cut, by the candidate as it was ranked
-        self._detailed: dict[Candidate, PlanOutcome] = {}
-        self._smallest: _Queue = BestFirst([], 1)  # by bytes
+        self._considered: list[tuple[float, Setting]] = []
+        self._rejected: dict[int, Outcome] = {}  # by the number of the candidate
+        self._queue: BestFirst = BestFirst([], top)  # by seconds per sample
+        self._cut: dict[Setting, Outcome] = {}  # with the fastest cut, by the candidate as it was ranked
+        self._detailed: dict[Setting, Outcome] = {}
+        self._smallest: BestFirst = BestFirst([], 1)  # by bytes
 
     def ranking(self) -> PlanRanking:
         """Search until enough plans are ranked, or the time is over."""
@@ -133,9 +137,9 @@ class _Search:
                 self._find_smallest(run)
             is_complete = self._queue.is_settled
             if not self._request.is_uniform and not self._is_late():
-                self._look_closer(run, self._look.with_fastest_cut, lambda outcome: not outcome.candidate.replicas)
+                self._look_closer(run, self._look.with_fastest_cut, lambda outcome: not outcome.setting.replicas)
                 self._cut, self._detailed = self._detailed, {}
-            self._look_closer(run, self._look.in_detail, lambda outcome: outcome.costs is None)
+            self._look_closer(run, self._look.in_detail, lambda outcome: outcome.parts is None)
             if not self._is_late():
                 self._look_closer(run, self._look.at_pace, lambda outcome: outcome.steady_s_per_microbatch is None)
         except KeyboardInterrupt:
@@ -170,8 +174,8 @@ class _Search:
         """Among candidates that do not fit, predict the one that needs the least memory."""
         self._rejected = self._all_rejected()
         by_bytes = [
-            BoundedCandidate(
-                outcome.most_bytes, number, outcome.candidate, None if outcome.seconds is None else outcome
+            BoundedSetting(
+                outcome.held_bytes or 0, number, outcome.setting, None if outcome.seconds is None else outcome
             )
             for number, outcome in self._rejected.items()
             if outcome.held_bytes
@@ -181,31 +185,31 @@ class _Search:
             pass
 
     @staticmethod
-    def _is_quick(outcome: PlanOutcome) -> bool:
+    def _is_quick(outcome: Outcome) -> bool:
         """Return whether the missing details of an outcome can be computed within an answer to an interrupt."""
-        return outcome.costs is None and num_ops(outcome.candidate) <= _QUICK_OPS
+        return outcome.parts is None and num_ops(outcome.setting) <= _QUICK_OPS
 
     def _look_closer(
-        self, run: Runner, judge: Callable[[Bounded], Bounded], is_open: Callable[[PlanOutcome], bool]
+        self, run: Runner, judge: Callable[[BoundedSetting], BoundedSetting], is_open: Callable[[Outcome], bool]
     ) -> None:
         """Compute the missing details of ranked candidates."""
-        left = iter([BoundedCandidate(0.0, n, o.candidate, o) for n, o in enumerate(self._ranked) if is_open(o)])
+        left = iter([BoundedSetting(0.0, n, o.setting, o) for n, o in enumerate(self._ranked) if is_open(o)])
 
-        def take() -> Sequence[Bounded]:
+        def take() -> Sequence[BoundedSetting]:
             return [] if self._is_interrupted and self._is_late() else [*islice(left, 1)]
 
         for bounded in run(judge, take):
             if bounded.outcome is not None:
-                self._detailed[bounded.candidate] = bounded.outcome
+                self._detailed[bounded.setting] = bounded.outcome
 
     @property
-    def _ranked(self) -> tuple[PlanOutcome, ...]:
-        cut = (self._cut.get(outcome.candidate, outcome) for outcome in self._queue.ranked)
+    def _ranked(self) -> tuple[Outcome, ...]:
+        cut = (self._cut.get(outcome.setting, outcome) for outcome in self._queue.ranked)
         in_order = sorted(cut, key=lambda outcome: -outcome.throughput)
-        distinct = {outcome.candidate: outcome for outcome in in_order}
-        return tuple(self._detailed.get(outcome.candidate, outcome) for outcome in distinct.values())
+        distinct = {outcome.setting: outcome for outcome in in_order}
+        return tuple(self._detailed.get(outcome.setting, outcome) for outcome in distinct.values())
 
-    def _all_rejected(self) -> dict[int, PlanOutcome]:
+    def _all_rejected(self) -> dict[int, Outcome]:
         """Return the refused candidates, with all known details, in the order of the candidates."""
         refused = (bounded for bounded in self._queue.refined if bounded.cost == math.inf)
         in_bytes = (bounded for bounded in self._smallest.refined if bounded.cost < math.inf)

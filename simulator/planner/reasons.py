@@ -14,10 +14,9 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis import readable_change, readable_change_s
 from pipesched.simulator.planner.candidate_evaluation import detailed, num_ops, weigh_candidate
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
 from pipesched.simulator.planner.plan_search import PlanRanking
 from pipesched.simulator.planner.request import Request
+from pipesched.simulator.search import Outcome, Setting, TimeParts
 
 _MOST = 4
 _MOST_OPS = 30_000
@@ -44,40 +43,40 @@ class _Respect:
         says: Returns the name of a candidate that differs in it.
     """
 
-    of: Callable[[Candidate], object]
-    rest: Callable[[Candidate], object]
-    says: Callable[[Candidate], str]
+    of: Callable[[Setting], object]
+    rest: Callable[[Setting], object]
+    says: Callable[[Setting], str]
 
 
 _RESPECTS = (
     _Respect(
         lambda c: c.placement,
-        lambda c: (c.depth, c.width, c.named_schedule, c.num_microbatches, c.recomputes, c.compression),
+        lambda c: (c.num_ranks, c.width, c.named_schedule, c.num_microbatches, c.recomputes, c.compression),
         lambda c: "data inside the node" if c.placement == "data" else "a pipeline inside the node",
     ),
     _Respect(
-        lambda c: (c.depth, c.width),
+        lambda c: (c.num_ranks, c.width),
         lambda c: c.compression,
-        lambda c: f"{c.depth} x {c.width} ({c.named_schedule}, M={c.num_microbatches})",
+        lambda c: f"{c.num_ranks} x {c.width} ({c.named_schedule}, M={c.num_microbatches})",
     ),
     _Respect(
         lambda c: c.named_schedule,
-        lambda c: (c.depth, c.width, c.placement, c.compression),
+        lambda c: (c.num_ranks, c.width, c.placement, c.compression),
         lambda c: f"{c.named_schedule} (M={c.num_microbatches})",
     ),
     _Respect(
         lambda c: c.num_microbatches,
-        lambda c: (c.depth, c.width, c.named_schedule, c.placement, c.recomputes, c.compression),
+        lambda c: (c.num_ranks, c.width, c.named_schedule, c.placement, c.recomputes, c.compression),
         lambda c: f"M={c.num_microbatches}",
     ),
     _Respect(
         lambda c: c.recomputes,
-        lambda c: (c.depth, c.width, c.named_schedule, c.placement, c.num_microbatches, c.compression),
+        lambda c: (c.num_ranks, c.width, c.named_schedule, c.placement, c.num_microbatches, c.compression),
         lambda c: "with recomputation" if c.recomputes else "without recomputation",
     ),
     _Respect(
         lambda c: c.compression,
-        lambda c: (c.depth, c.width, c.named_schedule, c.placement, c.num_microbatches, c.recomputes),
+        lambda c: (c.num_ranks, c.width, c.named_schedule, c.placement, c.num_microbatches, c.recomputes),
         lambda c: "messages in half precision" if c.compression else "messages as they are",
     ),
 )
@@ -90,15 +89,13 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
     """
     chosen = ranking.ranked[0]
     outcomes = (*ranking.rejected, *ranking.ranked)
-    known = {
-        outcome.candidate: outcome for outcome in outcomes if outcome.seconds is not None or not outcome.held_bytes
-    }
+    known = {outcome.setting: outcome for outcome in outcomes if outcome.seconds is not None or not outcome.held_bytes}
     cuts = request.cuts()
     in_order = sorted(
         (_seconds_per_sample(known[other]) if other in known else least_s, index, other)
         for index, (least_s, other) in enumerate(ranking.considered)
     )
-    candidate, said = chosen.candidate, 0
+    candidate, said = chosen.setting, 0
     for respect in _RESPECTS:
         near = (
             (least_s, other)
@@ -119,9 +116,7 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
             yield f"{respect.says(other)}: {line}"
 
 
-def _looked_at(
-    candidate: Candidate, known: PlanOutcome | None, request: Request, costs: StageCosts
-) -> PlanOutcome | None:
+def _looked_at(candidate: Setting, known: Outcome | None, request: Request, costs: StageCosts) -> Outcome | None:
     """Return a candidate's outcome with the parts of its time, or None if unknown and slow to predict."""
     if known is None and num_ops(candidate) >= _MOST_OPS:
         return None
@@ -129,28 +124,28 @@ def _looked_at(
     return detailed(outcome, costs, request.cluster, request.network)
 
 
-def _is_hopeless(outcome: PlanOutcome | None, chosen: PlanOutcome) -> bool:
+def _is_hopeless(outcome: Outcome | None, chosen: Outcome) -> bool:
     """Whether it neither fits nor would be faster if it did, or cannot be predicted at all."""
     return outcome is not None and not outcome.fits and outcome.throughput < chosen.throughput
 
 
-def _seconds_per_sample(outcome: PlanOutcome) -> float:
+def _seconds_per_sample(outcome: Outcome) -> float:
     return 1 / outcome.throughput if outcome.throughput else math.inf
 
 
-def _least_loss(chosen: PlanOutcome, least_s: float) -> str | None:
+def _least_loss(chosen: Outcome, least_s: float) -> str | None:
     share = least_s * chosen.throughput - 1
     return f"at least {share:+.1%}" if share > 0 else None
 
 
-def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
+def _loss(chosen: Outcome, other: Outcome) -> str | None:
     """Return the text of the loss, or None if it is unknown."""
     if chosen.seconds is None or other.seconds is None:
         return None
     share = chosen.samples / other.samples
     change_s = other.seconds * share - chosen.seconds
     change_s = 0.0 if abs(change_s) <= SAME * chosen.seconds else change_s
-    changes = [] if chosen.costs is None or other.costs is None else _changes(chosen.costs, other.costs, share)
+    changes = [] if chosen.parts is None or other.parts is None else _changes(chosen.parts, other.parts, share)
     parts = sorted(changes, key=lambda part: -part[1] if change_s > 0 else part[1])
     told = [
         f"{what} {readable_change_s(s)}"
@@ -162,6 +157,6 @@ def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
     return text if other.fits else f"{text}, but it does not fit: {other.reason}"
 
 
-def _changes(costs: Costs, other: Costs, share: float) -> Iterator[tuple[str, float]]:
+def _changes(parts: TimeParts, other: TimeParts, share: float) -> Iterator[tuple[str, float]]:
     for field, name in _NAMES.items():
-        yield name, getattr(other, field) * share - getattr(costs, field)
+        yield name, getattr(other, field) * share - getattr(parts, field)

@@ -10,14 +10,14 @@ from itertools import product
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.costs import Profile
+from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import by_replicas, uniform_partition
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.cuts import Cuts
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.planner.stage_layout import StageLayout
-from pipesched.simulator.search import covered_sizes, divisors, nearest_batch
+from pipesched.simulator.planner.stage_layout import StageLayout, layout_of, refusal_of
+from pipesched.simulator.search import Outcome, Setting, covered_sizes, divisors, nearest_batch, plan_of
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
 """The schedules that are tried unless others are named."""
@@ -53,15 +53,19 @@ class Request:
     fewer: bool = False
     convert_bytes_per_s: float | None = None
     network: NetworkOptions = USUAL_NETWORK
-    refusal: Callable[[Candidate], str | None] | None = None
+    refusal: Callable[[Setting], str | None] | None = None
     is_uniform: bool = False
 
     def cuts(self) -> Cuts:
         """Return the cache of the costs of its candidates."""
         return Cuts(self.profile, self.convert_bytes_per_s)
 
+    def plan_of(self, outcome: Outcome) -> Plan:
+        """Return the plan of an outcome that fits."""
+        return plan_of(outcome, outcome.samples, self.profile, self.cluster)
 
-def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
+
+def candidates(request: Request, cuts: Cuts) -> Iterator[Setting]:
     """Yield every candidate once.
 
     A layout is every depth x width that makes the number of devices; a batch is dealt out evenly to the copies and cut
@@ -75,7 +79,7 @@ def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
             yield candidate
 
 
-def _possible(request: Request, cuts: Cuts) -> Iterator[Candidate]:
+def _possible(request: Request, cuts: Cuts) -> Iterator[Setting]:
     """Yield every candidate, wanted or not."""
     for num_devices in _device_counts(request.cluster, request.fewer):
         for depth in [d for d in divisors(num_devices) if request.depths is None or d in request.depths]:
@@ -136,7 +140,7 @@ def nothing_possible(request: Request) -> ProfileError:
     )
 
 
-def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:
+def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Setting]:
     entry = find(name)
     name = entry.searched_name
     if entry.takes("replicas") and not entry.is_own:
@@ -148,18 +152,18 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
         for (count, size), placement, recomputes in product(
             _microbatches(request, name, depth, width), _placements(request.cluster, depth, width), request.recomputes
         ):
-            first = Candidate(name, depth, width, count, size, (), placement, num_chunks, (), recomputes)
-            if first.refusal is not None:
+            first = Setting(name, depth, count, num_chunks, (), recomputes, size, width=width, placement=placement)
+            if refusal_of(first) is not None:
                 yield from (first,) if entry.is_own else ()
                 continue
-            if (form := first.layout).num_stages > len(request.profile.layers):
+            if (form := layout_of(first)).num_stages > len(request.profile.layers):
                 continue
             compressions = request.compressions if depth > 1 else (None,)
             for partition, compression in product(_partitions(request, cuts, form, first), compressions):
                 yield replace(first, partition=partition, compression=compression)
 
 
-def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Candidate]:
+def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Setting]:
     """Yield PipeDream's plan for every size of micro-batches; its stages step every few of them."""
     for size in covered_sizes(request.profile, request.batch_size):
         try:
@@ -170,7 +174,9 @@ def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Candi
         partition = tuple(stage.last - stage.first for stage in partitioned.stages)
         period = math.lcm(*replicas)
         if period * size <= request.batch_size:
-            yield Candidate(name, num_devices, 1, period, size, partition, replicas=replicas)
+            yield Setting(
+                name, num_devices, period, None, (("replicas", replicas),), microbatch_size=size, partition=partition
+            )
 
 
 def _device_counts(cluster: Cluster, fewer: bool) -> tuple[int, ...]:
@@ -202,21 +208,21 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
                 yield share // size, size
 
 
-def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Candidate) -> Iterator[tuple[int, ...]]:
+def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Setting) -> Iterator[tuple[int, ...]]:
     """Yield the layers of each stage: balanced over the ranks; and within memory, where these may not be."""
     if request.is_uniform:
         yield tuple(last - start for start, last in uniform_partition(len(request.profile.layers), form.num_stages))
         return
-    size, devices = first.microbatch_size, [_weakest(request.cluster, first, ranks) for ranks in form.homes]
+    size, devices = first.size, [_weakest(request.cluster, first, ranks) for ranks in form.homes]
     speeds = tuple(device.speed for device in devices)
     balanced = cuts.balanced(size, speeds, form.stages)
     yield balanced
     limits = tuple(device.memory_bytes for device in devices)
     if all(limit is None for limit in limits):
         return
-    if form.num_stages == first.depth and form.is_straight:
+    if form.num_stages == first.num_ranks and form.is_straight:
         counts = tuple(
-            1 if first.recomputes else form.in_flight(rank, first.num_microbatches) for rank in range(first.depth)
+            1 if first.recomputes else form.in_flight(rank, first.num_microbatches) for rank in range(first.num_ranks)
         )
         within = None if cuts.fits(balanced, size, limits, counts) else cuts.within(size, speeds, limits, counts)
     else:
@@ -225,7 +231,7 @@ def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Candidat
         yield within
 
 
-def _weakest(cluster: Cluster, candidate: Candidate, ranks: tuple[int, ...]) -> Device:
+def _weakest(cluster: Cluster, candidate: Setting, ranks: tuple[int, ...]) -> Device:
     """Return the least of all devices that hold a stage: its speed, its memory."""
     held = [cluster.devices[candidate.device(rank, copy)] for rank in ranks for copy in range(candidate.width)]
     memories = [device.memory_bytes for device in held if device.memory_bytes is not None]

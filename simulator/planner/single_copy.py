@@ -22,12 +22,11 @@ from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions
 from pipesched.simulator.fast import Program, compile_lists, held_on_devices, program_times, simulate_arrays
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import lowered, steps_of
-from pipesched.simulator.planner.plan_candidate import Candidate
-from pipesched.simulator.search import UNPREDICTABLE, memory_excess
+from pipesched.simulator.search import UNPREDICTABLE, Setting, memory_excess
 
 
 def bound_single_copy(
-    candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bounds, network: NetworkOptions = USUAL_NETWORK
+    candidate: Setting, costs: StageCosts, cluster: Cluster, bounds: Bounds, network: NetworkOptions = USUAL_NETWORK
 ) -> Estimate:
     """Predict the first copy of a candidate.
 
@@ -61,7 +60,7 @@ def bound_single_copy(
     return Estimate(Meaning.ITERATION, max(program.makespan_s(times_s), end_s), held, over, precision=Precision.BOUND)
 
 
-def lists_of_copy(candidate: Candidate) -> Schedule:
+def lists_of_copy(candidate: Setting) -> Schedule:
     """Return the lowered lists of the first copy of a candidate on its devices, without the sums of gradients.
 
     Raises:
@@ -70,7 +69,7 @@ def lists_of_copy(candidate: Candidate) -> Schedule:
     """
     copy = replace(candidate, width=1)
     lists = lowered(copy.order, steps_of(candidate))
-    devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
+    devices = tuple(candidate.device(rank, 0) for rank in range(candidate.num_ranks))
     rows: tuple[Iterable[Op], ...] = lists.lists
     if lists.columns.counts[op_cells.REDUCE]:  # the reductions of all copies come later
         rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)
@@ -102,7 +101,7 @@ def _ready_s(program: Program, times_s: machine_code.Float64s) -> dict[int, floa
     return ready_s
 
 
-def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, ready_s: Mapping[int, float]) -> float:
+def _end_s(candidate: Setting, costs: StageCosts, bounds: Bounds, ready_s: Mapping[int, float]) -> float:
     """Return the earliest time at which all stages have summed their gradients and stepped [s]."""
     reductions = [bounds.reduction_of(candidate, stage, costs.stages[stage]) for stage in range(costs.num_stages)]
     end_s = max(ready_s[stage] + reduction.seconds for stage, reduction in enumerate(reductions))

@@ -10,6 +10,7 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import InFlightRule, build_generated, find
 from pipesched.schedules.columns import cell_code
 from pipesched.schedules.ops import Phase
+from pipesched.simulator.search import Setting
 
 _WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 
@@ -62,8 +63,27 @@ class StageLayout:
         return self.in_flight_rule.most(len(self.stages), rank, num_microbatches)
 
 
+def layout_of(setting: Setting) -> StageLayout:
+    """Return the layout of a copy's stages.
+
+    Raises:
+        ScheduleError: The schedule cannot have this number of ranks, chunks or micro-batches.
+    """
+    count = setting.num_microbatches if find(setting.schedule).is_own else None
+    return _stage_layout(setting.schedule, setting.num_ranks, setting.num_chunks, setting.replicas, count)
+
+
+def refusal_of(setting: Setting) -> str | None:
+    """Return why the schedule has no layout with these counts, or None if it has one."""
+    try:
+        layout_of(setting)
+    except ScheduleError as error:
+        return str(error)
+    return None
+
+
 @lru_cache(maxsize=512)
-def stage_layout(
+def _stage_layout(
     name: str,
     num_ranks: int,
     num_chunks: int | None,

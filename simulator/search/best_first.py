@@ -15,15 +15,15 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Generic, final
+from typing import final
 
+from pipesched.simulator.search.outcome import Outcome
 from pipesched.simulator.search.runners import Runner
-from pipesched.simulator.search.search_candidate import CandidateT
-from pipesched.simulator.search.search_outcome import OutcomeT
+from pipesched.simulator.search.setting import Setting
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class BoundedCandidate(Generic[CandidateT, OutcomeT]):
+class BoundedSetting:
     """A candidate under a lower bound of its cost, or with an outcome under its real cost.
 
     Attributes:
@@ -35,13 +35,13 @@ class BoundedCandidate(Generic[CandidateT, OutcomeT]):
 
     cost: float
     number: int
-    candidate: CandidateT = field(compare=False)
-    outcome: OutcomeT | None = field(compare=False, default=None)
+    setting: Setting = field(compare=False)
+    outcome: Outcome | None = field(compare=False, default=None)
     num_refined: int = field(compare=False, default=0)
 
 
 @final
-class BestFirst(Generic[CandidateT, OutcomeT]):
+class BestFirst:
     """Candidates that are refined, the one of the least bound first, until the best of all have their outcomes.
 
     Args:
@@ -49,11 +49,11 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
         top: Number of candidates to rank.
     """
 
-    def __init__(self, candidates: Iterable[BoundedCandidate[CandidateT, OutcomeT]], top: int) -> None:
-        self._waiting: list[BoundedCandidate[CandidateT, OutcomeT]] = []
-        self._under_way: dict[int, BoundedCandidate[CandidateT, OutcomeT]] = {}
-        self._known: list[BoundedCandidate[CandidateT, OutcomeT]] = []
-        self._refined: list[tuple[float, BoundedCandidate[CandidateT, OutcomeT]]] = []  # each beside the bound it had
+    def __init__(self, candidates: Iterable[BoundedSetting], top: int) -> None:
+        self._waiting: list[BoundedSetting] = []
+        self._under_way: dict[int, BoundedSetting] = {}
+        self._known: list[BoundedSetting] = []
+        self._refined: list[tuple[float, BoundedSetting]] = []  # each beside the bound it had
         self._top = top
         for bounded in candidates:
             (self._waiting if bounded.outcome is None else self._known).append(bounded)
@@ -61,12 +61,12 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
         self._known.sort()
 
     @property
-    def ranked(self) -> tuple[OutcomeT, ...]:
+    def ranked(self) -> tuple[Outcome, ...]:
         """The best known outcomes, the cheapest first, at most `top` of them."""
         return tuple(bounded.outcome for bounded in self._known[: self._top] if bounded.outcome is not None)
 
     @property
-    def refined(self) -> tuple[BoundedCandidate[CandidateT, OutcomeT], ...]:
+    def refined(self) -> tuple[BoundedSetting, ...]:
         """The refined candidates that one worker would have refined too: their bounds were below the ranking."""
         last = self._known[self._top - 1] if len(self._known) >= self._top else None
         return tuple(
@@ -87,10 +87,10 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
 
     def refine(
         self,
-        judge: Callable[[BoundedCandidate[CandidateT, OutcomeT]], BoundedCandidate[CandidateT, OutcomeT]],
+        judge: Callable[[BoundedSetting], BoundedSetting],
         run: Runner,
         is_late: Callable[[], bool] = lambda: False,
-    ) -> Iterator[BoundedCandidate[CandidateT, OutcomeT]]:
+    ) -> Iterator[BoundedSetting]:
         """Refine candidates until all is settled, and yield each result.
 
         A search that is stopped meanwhile loses no candidate.
@@ -108,7 +108,7 @@ class BestFirst(Generic[CandidateT, OutcomeT]):
                 insort(self._known, bounded)
             yield bounded
 
-    def _take(self) -> Sequence[BoundedCandidate[CandidateT, OutcomeT]]:
+    def _take(self) -> Sequence[BoundedSetting]:
         """Take out the candidate of the least bound, unless enough outcomes are below it."""
         if not self._may_rank():
             return ()

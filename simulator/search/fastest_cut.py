@@ -30,7 +30,7 @@ from pipesched.simulator.fast import (
 )
 from pipesched.simulator.memory import peak_memory, with_memory
 from pipesched.simulator.search.cut_search import CutBounds, CutSearch
-from pipesched.simulator.search.search_outcome import UNPREDICTABLE
+from pipesched.simulator.search.outcome import UNPREDICTABLE
 
 StageRanges: TypeAlias = tuple[tuple[int, int], ...]
 """The first layer of each stage, and the layer behind its last."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import Field, asdict, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
+from typing import Any, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import read_profile_text, record_schema
@@ -20,43 +20,23 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.common import shown
 from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
+from pipesched.simulator.search.outcome import Outcome
+from pipesched.simulator.search.setting import Setting
 
 _FORMAT = "pipesched-search"
 _LARGEST = 10**30
 """Seconds and bytes of an outcome, so few that no sum or quotient of them is infinite."""
 
 
-class KeptOutcome(Protocol):
-    """The outcome of a setting, a dataclass of plain data."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def setting(self) -> Any:
-        """The setting, which is hashable."""
-
-    @property
-    def seconds(self) -> float | None:
-        """Its seconds; None where nothing could be predicted."""
-
-    @property
-    def held_bytes(self) -> int | None:
-        """Most that a device holds; None where nothing is known."""
-
-
-KeptT = TypeVar("KeptT", bound=KeptOutcome)
-
-
 @final
-class Journal(Generic[KeptT]):
+class Journal:
     """One file; its earlier outcomes are `known`, by setting."""
 
-    def __init__(self, path: str | Path, kind: type[KeptT], problem: object, expected: str) -> None:
+    def __init__(self, path: str | Path, problem: object, expected: str) -> None:
         """Open the file, or begin one.
 
         Args:
             path: Path of the file.
-            kind: Class of the outcomes.
             problem: All that the outcomes depend on but their settings; another one has another ``repr``.
             expected: Description of such a file's search, for messages.
 
@@ -66,8 +46,7 @@ class Journal(Generic[KeptT]):
             ScheduleError: It cannot be written.
         """
         self._path = Path(path)
-        self._kind = kind
-        self.known: dict[Any, KeptT] = {}
+        self.known: dict[Setting, Outcome] = {}
         head = {"format": _FORMAT, "version": 1, "problem": sha256(repr(problem).encode()).hexdigest()}
         text = read_profile_text(self._path) if self._path.exists() else ""
         *lines, cut_short = text.split("\n")
@@ -84,17 +63,17 @@ class Journal(Generic[KeptT]):
         if not self._path.exists():
             self._mend()
 
-    def add(self, *outcomes: KeptT) -> None:
+    def add(self, *outcomes: Outcome) -> None:
         """Store outcomes; they are in the file when this returns.
 
         Raises:
             ScheduleError: It cannot be written.
         """
         self._mend()
-        append_text(self._path, "".join(f"{json.dumps(asdict(outcome), allow_nan=False)}\n" for outcome in outcomes))
+        append_text(self._path, "".join(map(_line, outcomes)))
 
     @staticmethod
-    def line_schema(*kinds: type[KeptOutcome]) -> dict[str, Any]:
+    def line_schema() -> dict[str, Any]:
         """Return the JSON Schema of a line: the first is the head of the search, the others are outcomes."""
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
@@ -102,9 +81,9 @@ class Journal(Generic[KeptT]):
             "problem": {"type": "string", "description": "SHA-256 of what outcomes depend on beside their settings."},
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
-        outcomes = [record_schema(kind) for kind in kinds]
-        definitions = {name: part for outcome in outcomes for name, part in outcome.pop("$defs").items()}
-        return {"anyOf": [{**head, "additionalProperties": False}, *outcomes], "$defs": definitions}
+        outcome = record_schema(Outcome)
+        definitions = outcome.pop("$defs")
+        return {"anyOf": [{**head, "additionalProperties": False}, outcome], "$defs": definitions}
 
     def _mend(self) -> None:
         """Write the lines that are whole, where the file has others too or none yet."""
@@ -120,12 +99,12 @@ class Journal(Generic[KeptT]):
                 f"{self._path}: line 1: got no JSON, expected a search of ours; try another file"
             ) from error
 
-    def _outcome(self, number: int, line: str) -> KeptT:
+    def _outcome(self, number: int, line: str) -> Outcome:
         from pipesched.profiles.io import parse_record
 
         try:
             where = f"{self._path}: line {number}: got no outcome of a setting"
-            outcome = parse_record(self._kind, line, where, "try another file")
+            outcome = parse_record(Outcome, line, where, "try another file")
         except ProfileError as error:
             raise SimulationError(str(error)) from error
         for name, value in {"seconds": outcome.seconds, "held_bytes": outcome.held_bytes}.items():
@@ -134,12 +113,18 @@ class Journal(Generic[KeptT]):
         return outcome
 
 
+def _line(outcome: Outcome) -> str:
+    """Return the line of an outcome, without the fields that are unknown."""
+    known = {name: value for name, value in asdict(outcome).items() if value is not None and value != ()}
+    return f"{json.dumps(known, allow_nan=False)}\n"
+
+
 def search_all(
-    settings: Sequence[Any],
-    search: Callable[[Sequence[Any]], Iterator[Sequence[KeptT]]],
-    journal: Journal[KeptT] | None = None,
+    settings: Sequence[Setting],
+    search: Callable[[Sequence[Setting]], Iterator[Sequence[Outcome]]],
+    journal: Journal | None = None,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-) -> tuple[KeptT, ...]:
+) -> tuple[Outcome, ...]:
     """Return the outcome of every setting, in their order; outcomes in a journal are not searched again.
 
     Args:

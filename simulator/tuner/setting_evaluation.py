@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts, price_among
 from pipesched.schedules import Timeline
-from pipesched.simulator import Estimate, Inexact, Scenario, SteadyPace
+from pipesched.simulator import SAME, Estimate, Inexact, Scenario, SteadyPace
 from pipesched.simulator.fast import contention_of, is_slowed, predict_scenario
-from pipesched.simulator.search import UNPREDICTABLE, memory_excess, over_memory_reason, settled_pace
+from pipesched.simulator.search import (
+    UNPREDICTABLE,
+    Outcome,
+    Setting,
+    memory_excess,
+    over_memory_reason,
+    settled_pace,
+)
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
-from pipesched.simulator.tuner.setting import Setting
-from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 from pipesched.simulator.tuner.tuning_problem import Problem
 
 _MOST_CELLS = 5_000
 """Stages times micro-batches, of all pipelines, of the longest batch that is repeated for its steady-state time."""
+_SAME_DRIFTING = 0.01
+"""Relative; times of several pipelines, which drift, differ by more than roundings."""
 
 
-def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
+def evaluate_setting(problem: Problem, setting: Setting) -> Outcome:
     """Predict a setting with our model, from one of its pipelines if it represents all.
 
     Several pipelines that slow each other drift apart, so their time is the steady-state time; the memory is the sum of
@@ -28,7 +36,7 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     return settled(problem, bound_setting(problem, setting))
 
 
-def bound_setting(problem: Problem, setting: Setting) -> SettingOutcome:
+def bound_setting(problem: Problem, setting: Setting) -> Outcome:
     """Predict a setting but for how its pipelines drift apart.
 
     For settings that drift apart and surely fit, seconds and bytes are lower bounds. If they may not fit, the bytes are
@@ -41,11 +49,11 @@ def bound_setting(problem: Problem, setting: Setting) -> SettingOutcome:
             return _least_of_drifting(problem, costs, setting)
         begun_together = _one_iteration(problem, costs, setting)
     except UNPREDICTABLE as error:
-        return SettingOutcome(setting, reason=str(error))
+        return Outcome(setting, reason=str(error))
     return _outcome(setting, begun_together.seconds, begun_together)
 
 
-def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
+def settled(problem: Problem, outcome: Outcome) -> Outcome:
     """Return a setting that `bound_setting` bounds, with the seconds and the bytes that it takes."""
     setting = outcome.setting
     if outcome.seconds is None:
@@ -58,10 +66,10 @@ def settled(problem: Problem, outcome: SettingOutcome) -> SettingOutcome:
         exact = _outcome(setting, pace.seconds, _one_iteration(problem, costs, setting))
         return replace(exact, error=pace.error)
     except UNPREDICTABLE as error:
-        return SettingOutcome(setting, reason=str(error))
+        return Outcome(setting, reason=str(error))
 
 
-def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) -> SettingOutcome:
+def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) -> Outcome:
     """Return a lower bound of the time of pipelines that slow each other, and of their memory if they surely fit."""
     number, cluster = setting.num_pipelines, problem.cluster
     pipelines = problem.pipelines(setting, costs)
@@ -70,15 +78,15 @@ def _least_of_drifting(problem: Problem, costs: StageCosts, setting: Setting) ->
         ranges = pipelines.held_ranges(number)
         limits = (cluster.devices[device].memory_bytes for device in ranges)
         if all(limit is None or most <= limit for limit, (_, most) in zip(limits, ranges.values(), strict=True)):
-            return SettingOutcome(setting, seconds / number, max((least for least, _ in ranges.values()), default=0))
+            return Outcome(setting, seconds / number, max((least for least, _ in ranges.values()), default=0))
     return _outcome(setting, seconds, _one_iteration(problem, costs, setting))
 
 
-def _outcome(setting: Setting, seconds: float, begun_together: Estimate) -> SettingOutcome:
+def _outcome(setting: Setting, seconds: float, begun_together: Estimate) -> Outcome:
     """Return the outcome of a setting whose iterations take `seconds` seconds."""
     held_bytes = max(begun_together.peak_bytes.values(), default=0)
     reason = over_memory_reason(begun_together.over_memory)
-    return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
+    return Outcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
@@ -96,11 +104,10 @@ def _is_alone(problem: Problem, costs: StageCosts, setting: Setting) -> bool:
 
 def _of_all(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return an iteration of all pipelines, from the lists of each."""
-    lists = setting.build(len(problem.cluster.devices))
-    return predict_scenario(Scenario(lists, costs, problem.cluster, problem.network))
+    return predict_scenario(Scenario(setting.build(), costs, problem.cluster, problem.network))
 
 
-def pace_of_setting(problem: Problem, outcome: SettingOutcome) -> SteadyPace | Inexact:
+def pace_of_setting(problem: Problem, outcome: Outcome) -> SteadyPace | Inexact:
     """Return the steady-state time of a setting that our model has predicted, or the reason why it is unknown.
 
     Several pipelines that slow each other are predicted by this time; other settings need longer runs.
@@ -109,13 +116,41 @@ def pace_of_setting(problem: Problem, outcome: SettingOutcome) -> SteadyPace | I
     costs = problem.costs(setting)
     if is_slowed(costs, setting.num_pipelines):
         assert outcome.seconds is not None, "it is predicted"
-        return SteadyPace(outcome.seconds / setting.num_microbatches, None, outcome.error)
-    num_cells = problem.lists(setting).num_stages * setting.num_microbatches * setting.num_pipelines
+        return SteadyPace(outcome.seconds / setting.num_each, None, outcome.error)
+    num_cells = problem.lists(setting).num_stages * setting.num_microbatches
 
     def scenario() -> Scenario:
-        return Scenario(setting.build(len(problem.cluster.devices)), costs, problem.cluster, problem.network)
+        return Scenario(setting.build(), costs, problem.cluster, problem.network)
 
     return settled_pace(scenario, num_cells, _MOST_CELLS)
+
+
+def smallest_advance(judge: Callable[[Setting], Outcome], setting: Setting) -> Outcome | None:
+    """Return the setting with the smallest `advance` that takes AFAB's time, as AvgPipe's Algorithm 1 would find it.
+
+    The algorithm (PPoPP 2023, section 4.2) raises `advance` by one after every batch until a batch is no faster, or
+    memory runs out. It gains at most as much as all forwards before all backwards (AFAB), which waits least for
+    messages.
+
+    Args:
+        judge: Evaluates a setting.
+        setting: A setting of AvgPipe's schedule, with any advance.
+
+    Returns:
+        The outcome, or None if all fitting settings are slower, or the time of AFAB is unknown.
+    """
+    number, most = setting.num_pipelines, setting.num_each - 1  # further ahead the last rank but one cannot be
+    afab = judge(setting.in_pipelines(number, most))
+    if afab.seconds is None:
+        return None
+    same = SAME if number == 1 else _SAME_DRIFTING
+    for advance in range(most + 1):
+        outcome = judge(setting.in_pipelines(number, advance))
+        if not outcome.fits:
+            return None
+        if outcome.seconds is not None and outcome.seconds <= afab.seconds * (1 + same):
+            return outcome
+    return None
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:
@@ -140,16 +175,16 @@ def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
 
 def evaluate_by_equations(
     problem: Problem, profile: SettingProfile, accounting: Accounting, setting: Setting
-) -> SettingOutcome:
+) -> Outcome:
     """Predict a setting with AvgPipe's equations, which speak of its own schedule only."""
     if setting.advance is None:
-        return SettingOutcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
+        return Outcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
     try:
         problem.costs(setting)
     except ProfileError as error:
-        return SettingOutcome(setting, reason=str(error))
+        return Outcome(setting, reason=str(error))
     price = price_among(problem.profile.sharing, setting.num_pipelines)
-    prediction = predict_setting(profile.slowed(price), setting.num_microbatches, setting.num_pipelines, accounting)
+    prediction = predict_setting(profile.slowed(price), setting.num_each, setting.num_pipelines, accounting)
     held_bytes = {device: answer.held_bytes for device, answer in enumerate(prediction.devices)}
     reason = over_memory_reason(memory_excess(held_bytes, problem.cluster))
-    return SettingOutcome(setting, prediction.seconds, round(prediction.held_bytes), reason)
+    return Outcome(setting, prediction.seconds, round(prediction.held_bytes), reason)

@@ -10,10 +10,8 @@ from typing import TypeAlias, assert_never
 
 from pipesched.profiles.processes import rare_collections
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search import Journal, Runner, make_process_runner, search_all
-from pipesched.simulator.tuner.leading_settings import LeadingSettings, leading_settings
+from pipesched.simulator.search import Journal, Outcome, Runner, Setting, make_process_runner, search_all
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
-from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 from pipesched.simulator.tuner.setting_evaluation import (
     bound_setting,
     evaluate_by_equations,
@@ -21,13 +19,14 @@ from pipesched.simulator.tuner.setting_evaluation import (
     measure,
     settled,
 )
-from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome
+from pipesched.simulator.tuner.setting_ranking import Evaluator, LeadingSettings, leading_settings
+from pipesched.simulator.tuner.space import AVGPIPE, tuned
 from pipesched.simulator.tuner.tuning_problem import Problem
 
 _CHUNK = 16
 """Settings that a process takes at once: many of them have the same lists, which it makes once."""
 
-Judge: TypeAlias = Callable[[Setting], SettingOutcome]
+Judge: TypeAlias = Callable[[Setting], Outcome]
 """Evaluates one setting; can be sent to another process."""
 
 
@@ -41,8 +40,8 @@ def search_settings(
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     judge: Judge | None = None,
     runner: Runner | None = None,
-    journal: Journal[SettingOutcome] | None = None,
-) -> tuple[SettingOutcome, ...]:
+    journal: Journal | None = None,
+) -> tuple[Outcome, ...]:
     """Evaluate `settings`, in their order.
 
     Args:
@@ -64,7 +63,7 @@ def search_settings(
     judge = judge or _judge(problem, settings, evaluator, accounting)
     run = runner or make_process_runner(workers)
 
-    def search(settings: Sequence[Setting]) -> Iterator[Sequence[SettingOutcome]]:
+    def search(settings: Sequence[Setting]) -> Iterator[Sequence[Outcome]]:
         chunks = _chunks(settings)
         return ([outcome] for outcome in run(judge, lambda: next(chunks, ())))
 
@@ -96,7 +95,7 @@ def search_leading(
         return leading_settings(least, partial(settled, problem), evaluator, count)
 
 
-def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal[SettingOutcome]:
+def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal:
     """Open the journal of a tuner search, or begin one.
 
     Args:
@@ -107,13 +106,18 @@ def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -
     Raises:
         SimulationError, ProfileError, ScheduleError: As `Journal` does.
     """
-    return Journal(path, SettingOutcome, (problem, how), "this profile, batch, machines, evaluator and builders")
+    return Journal(path, (problem, how), "this profile, batch, machines, evaluator and builders")
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
     """Share the settings out, the longest first, equal lists together."""
-    longest_first = sorted(settings, key=lambda setting: (-setting.num_microbatches, str(setting.order)))
+    longest_first = sorted(settings, key=_alike)
     return (longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK))
+
+
+def _alike(setting: Setting) -> tuple[int, str, int, int, bool]:
+    """Return a sort key: the longest lists first, equal lists together."""
+    return -setting.num_each, setting.schedule, setting.num_chunks or 0, setting.advance or 0, setting.recomputes
 
 
 def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, accounting: Accounting) -> Judge:
@@ -136,7 +140,7 @@ class _Equations:
     profiles: dict[bool, SettingProfile]  # without recompute, and with it
     accounting: Accounting
 
-    def __call__(self, setting: Setting) -> SettingOutcome:
+    def __call__(self, setting: Setting) -> Outcome:
         return evaluate_by_equations(self.problem, self.profiles[setting.recomputes], self.accounting, setting)
 
 
@@ -151,7 +155,7 @@ def _equations(problem: Problem, settings: Sequence[Setting], accounting: Accoun
 
 def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
     """Return the profile with the most micro-batches that the model's profile covers, up to the needed number."""
-    advance = max(setting.advance or 0 for setting in settings)
-    counts = {setting.num_microbatches for setting in settings}
-    covered = [count for count in counts if problem.covers(count)]
-    return measure(problem, Setting(AVGPIPE, max(covered or counts), 1, advance, recomputes=settings[0].recomputes))
+    advance, counts = max(setting.advance or 0 for setting in settings), {setting.num_each for setting in settings}
+    most = max([count for count in counts if problem.covers(count)] or counts)
+    first = settings[0]
+    return measure(problem, tuned(AVGPIPE, first.num_ranks, most, 1, advance, recomputes=first.recomputes))

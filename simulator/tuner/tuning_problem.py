@@ -11,14 +11,15 @@ from typing import TypeVar
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, stages_of_layers
+from pipesched.profiles.io import Plan
 from pipesched.profiles.partitioning import arranged, cut_layers, is_searched
 from pipesched.schedules import Schedule
+from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.fast import EqualPipelines
-from pipesched.simulator.search import CutTask, fastest_cut
-from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.search import CutTask, Outcome, Setting, fastest_cut, plan_of
 
 MadeT = TypeVar("MadeT")
 
@@ -68,7 +69,7 @@ class Problem:
             ScheduleError: The schedule cannot have these counts.
         """
         num_sharing = setting.num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
-        size, (profile, bounds) = self.microbatch_size(setting.num_microbatches), self._cut(setting)
+        size, (profile, bounds) = self.microbatch_size(setting), self._cut(setting)
         key = size, bounds, num_sharing
         return _made(self.made.costs, key, lambda: costs_of_stages(profile, bounds, size, num_sharing), 256)
 
@@ -83,7 +84,7 @@ class Problem:
 
     def _cut(self, setting: Setting) -> tuple[Profile, tuple[tuple[int, int], ...]]:
         """Return the profile with its layers in the order of the stages, and the bounds of these."""
-        size, lists = self.microbatch_size(setting.num_microbatches), self.lists(setting)
+        size, lists = self.microbatch_size(setting), self.lists(setting)
         if setting.num_pipelines > 1 or not is_searched(self.profile, self.partition, lists.num_stages):
             return cut_layers(self.profile, self.partition, size, lists.num_stages)  # several drift: the busiest counts
         profile = arranged(self.profile, lists.num_stages)
@@ -102,7 +103,7 @@ class Problem:
         Raises:
             ScheduleError: The schedule cannot have these counts.
         """
-        return _one_pipeline(_alike(setting), len(self.cluster.devices))
+        return _one_pipeline(_alike(setting))
 
     def pipelines(self, setting: Setting, costs: StageCosts) -> EqualPipelines:
         """Return the pipelines of a setting, of which one stands for any number.
@@ -117,18 +118,29 @@ class Problem:
         key = _alike(setting), id(costs)  # which the pipelines keep, and so its identity
         return _made(self.made.pipelines, key, make, 8)
 
-    def microbatch_size(self, num_microbatches: int) -> int:
-        """Return the samples of each micro-batch of a batch in `num_microbatches`.
+    def microbatch_size(self, setting: Setting) -> int:
+        """Return the samples of each micro-batch of a setting.
 
         Raises:
-            ProfileError: It cannot be cut so.
+            ProfileError: The batch cannot be cut so.
         """
-        size, left = divmod(self.batch_size, num_microbatches)
+        size, left = divmod(self.batch_size, setting.num_each)
         if left:
             raise ProfileError(
-                f"got a batch of {self.batch_size} samples in {num_microbatches} micro-batches, expected equal ones"
+                f"got a batch of {self.batch_size} samples in {setting.num_each} micro-batches, expected equal ones"
             )
         return size
+
+    def partition_of(self, setting: Setting) -> tuple[int, ...]:
+        """Return the layers of each stage; raises as `bounds` does."""
+        return tuple(last - first for first, last in self.bounds(setting))
+
+    def plan_of(self, outcome: Outcome) -> Plan:
+        """Return the plan of a setting whose time is known."""
+        setting, size = outcome.setting.simplest, self.microbatch_size(outcome.setting)
+        setting = replace(setting, partition=self.partition_of(outcome.setting), microbatch_size=size)
+        samples = size * setting.schedule_spec().run(1).microbatches_per_step
+        return plan_of(replace(outcome, setting=setting), samples, self.profile, self.cluster)
 
 
 def _made(store: dict[Hashable, MadeT], key: Hashable, make: Callable[[], MadeT], most: int) -> MadeT:
@@ -142,12 +154,14 @@ def _made(store: dict[Hashable, MadeT], key: Hashable, make: Callable[[], MadeT]
 
 def _alike(setting: Setting) -> Setting:
     """Return a setting with the same lists per pipeline; it has two pipelines if it can have several."""
-    return setting if setting.advance is None else replace(setting, num_pipelines=2)
+    return setting if setting.advance is None else setting.in_pipelines(2, setting.advance)
 
 
 @lru_cache(maxsize=8)
-def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
+def _one_pipeline(setting: Setting) -> Schedule:
     """Return the lowered lists. R is inserted after lowering, because no message depends on R."""
     if setting.recomputes:
-        return recompute(_one_pipeline(replace(setting, recomputes=False), num_devices))
-    return lower(setting.build_one(num_devices))
+        return recompute(_one_pipeline(replace(setting, recomputes=False)))
+    if setting.advance is None:
+        return lower(setting.build())
+    return lower(one_pipeline(setting.num_ranks, setting.num_each, setting.num_pipelines, setting.advance))

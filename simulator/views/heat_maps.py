@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.simulator.analysis import literal
-from pipesched.simulator.tuner import Learning, SettingOutcome
+from pipesched.simulator.search import Learning, Outcome
 from pipesched.simulator.views.figure import (
     BLUE,
     DARK_RED,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MARKERS = {Learning.PLAIN: "o", Learning.AVERAGING: "^"}
 
 
-def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: str = "") -> None:
+def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "") -> None:
     """Draw the time and the memory of the best setting at each M and N, and all of them against each other.
 
     A cell without a fitting setting shows the fastest one, hatched; one without any known setting is empty. The
@@ -46,7 +46,7 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
     save_figure(lambda: heat_map_figure(outcomes, title), path, dpi=140)
 
 
-def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figure:
+def heat_map_figure(outcomes: Iterable[Outcome], title: str = "") -> Figure:
     """Return the picture that `draw_heat_maps` writes.
 
     Raises:
@@ -106,7 +106,7 @@ def _scatter(axes: Axes, grid: SettingGrid) -> None:
 
     outcomes, front = grid.outcomes, grid.front
 
-    def points(some: Iterable[SettingOutcome]) -> tuple[list[float], list[float]]:
+    def points(some: Iterable[Outcome]) -> tuple[list[float], list[float]]:
         shown = list(some)
         return [grid.memory.of(outcome) for outcome in shown], [grid.time.of(outcome) for outcome in shown]
 
@@ -121,7 +121,7 @@ def _scatter(axes: Axes, grid: SettingGrid) -> None:
             on_front = [o for o in front if o.setting.training is training]
             axes.scatter(*points(on_front), s=28, marker=marker, color=DARK_RED, zorder=3)
     for outcome in (front[0], front[-1]) if front else ():
-        text = f"M={outcome.setting.num_microbatches} N={outcome.setting.num_pipelines}"
+        text = f"M={outcome.setting.num_each} N={outcome.setting.num_pipelines}"
         (x,), (y,) = points([outcome])
         axes.annotate(text, (x, y), (4, 6), textcoords="offset points", fontsize=8, color=DARK_RED)
     for axis, scale_to, values in zip(

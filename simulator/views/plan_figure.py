@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.clusters import Cluster, Link, all_reduce
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.planner import Candidate, PlanOutcome, Request, predict_candidate
+from pipesched.simulator.planner import Request, layout_of, predict_candidate
+from pipesched.simulator.search import Outcome, Setting
 from pipesched.simulator.views.figure import (
     BLUE,
     DARK_BLUE,
@@ -78,7 +79,7 @@ class _Box:
         return x, self.y + self.height - _HEAD_IN - row * step - self.cell / 2
 
 
-def draw_plan(outcome: PlanOutcome, request: Request, path: Path | str) -> None:
+def draw_plan(outcome: Outcome, request: Request, path: Path | str) -> None:
     """Draw a plan and write the picture (.png, .svg or .pdf).
 
     Raises:
@@ -87,11 +88,11 @@ def draw_plan(outcome: PlanOutcome, request: Request, path: Path | str) -> None:
     save_figure(lambda: plan_figure(outcome, request), path)
 
 
-def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:
+def plan_figure(outcome: Outcome, request: Request) -> Figure:
     """Return the nodes with their devices above the Timeline of a plan, as a picture."""
     from pipesched.simulator.views.gantt_figure import draw, width_of
 
-    candidate = outcome.candidate
+    candidate = outcome.setting
     costs = request.cuts().costs_of(candidate)
     timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
     assert timeline is not None, "of one pipeline there always is one"
@@ -108,7 +109,7 @@ def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:
     return figure
 
 
-def layout_figure(candidate: Candidate, cluster: Cluster) -> ShownFigure:
+def layout_figure(candidate: Setting, cluster: Cluster) -> ShownFigure:
     """Return the nodes with their devices alone."""
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
@@ -120,7 +121,7 @@ def layout_figure(candidate: Candidate, cluster: Cluster) -> ShownFigure:
     return figure
 
 
-def _draw_layout(figure: Figure, cluster: Cluster, candidate: Candidate, boxes: list[_Box], below_in: float) -> None:
+def _draw_layout(figure: Figure, cluster: Cluster, candidate: Setting, boxes: list[_Box], below_in: float) -> None:
     """Draw the nodes, at a distance below the top of the figure."""
     width, height = figure.get_size_inches()
     height_in = max(box.y + box.height for box in boxes)
@@ -131,20 +132,20 @@ def _draw_layout(figure: Figure, cluster: Cluster, candidate: Candidate, boxes: 
     _Placement(axes, cluster, candidate, boxes).draw()
 
 
-def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
+def _caption(timeline: Timeline, outcome: Outcome) -> str:
     """Return the measures of the whole Timeline, as in the planner's table."""
     text = f"{readable_s(timeline.makespan_s)}, bubble_fraction {outcome.bubble_fraction:.1%}"
-    if outcome.candidate.is_asynchronous and outcome.steady_bubble_fraction is not None:
+    if outcome.setting.is_asynchronous and outcome.steady_bubble_fraction is not None:
         text += f"; at its pace, steady_bubble_fraction {outcome.steady_bubble_fraction:.1%}"
     return text
 
 
-def _shown(timeline: Timeline, candidate: Candidate) -> Timeline:
+def _shown(timeline: Timeline, candidate: Setting) -> Timeline:
     """Return the Timeline of the ranks that fit into the figure."""
     if len(timeline.rank_to_device) <= _MOST_ROWS:
         return timeline
-    spans = tuple(span for span in timeline.spans if span.rank < candidate.depth)
-    return replace(timeline, spans=spans, rank_to_device=timeline.rank_to_device[: candidate.depth], memory=())
+    spans = tuple(span for span in timeline.spans if span.rank < candidate.num_ranks)
+    return replace(timeline, spans=spans, rank_to_device=timeline.rank_to_device[: candidate.num_ranks], memory=())
 
 
 def _boxes(cluster: Cluster, width_in: float) -> list[_Box]:
@@ -173,7 +174,7 @@ class _Placement:
 
     axes: Axes
     cluster: Cluster
-    candidate: Candidate
+    setting: Setting
     boxes: list[_Box]
 
     def draw(self) -> None:
@@ -182,8 +183,8 @@ class _Placement:
             if index:
                 self._draw_link(self.boxes[index - 1], box)
         self._draw_ways()
-        for copy in range(self.candidate.width):
-            for rank in range(self.candidate.depth):
+        for copy in range(self.setting.width):
+            for rank in range(self.setting.num_ranks):
                 self._draw_device(rank, copy)
 
     def _draw_node(self, box: _Box) -> None:
@@ -215,9 +216,9 @@ class _Placement:
             self._write((left.x + left.width + right.x) / 2, y - 0.13, text, ha="center", color=FAINT, size=6.5)
 
     def _draw_device(self, rank: int, copy: int) -> None:
-        candidate, device = self.candidate, self.candidate.device(rank, copy)
-        (x, y), cell = self._fill(device, _blend(rank / max(1, candidate.depth - 1)))
-        stages = candidate.layout.stages[rank]
+        candidate, device = self.setting, self.setting.device(rank, copy)
+        (x, y), cell = self._fill(device, _blend(rank / max(1, candidate.num_ranks - 1)))
+        stages = layout_of(candidate).stages[rank]
         text = ",".join(map(str, stages)) if len(stages) <= 3 else f"{stages[0]},{stages[1]},.."
         name, size = (f"stage {text}" if len(stages) == 1 else f"stages\n{text}"), 11.3 * cell
         bold: dict[str, Any] = {"ha": "center", "size": size, "color": WHITE, "weight": "bold", "zorder": 6}
@@ -240,10 +241,10 @@ class _Placement:
 
     def _draw_ways(self) -> None:
         """Draw the way of the first copy's activations, and of the first stage's sum of gradients."""
-        devices = [self.candidate.device(rank, 0) for rank in range(self.candidate.depth)]
+        devices = [self.setting.device(rank, 0) for rank in range(self.setting.num_ranks)]
         self._draw_way(list(pairwise(devices)), _MESSAGE, 0.36)
-        form = self.candidate.layout
-        replicas = [self.candidate.device(rank, copy) for copy in range(self.candidate.width) for rank in form.homes[0]]
+        form = layout_of(self.setting)
+        replicas = [self.setting.device(rank, copy) for copy in range(self.setting.width) for rank in form.homes[0]]
         self._draw_way(list(all_reduce(1, replicas, self.cluster).hops), _REDUCTION, -0.36)
 
     def _draw_way(self, hops: list[tuple[int, int]], colour: str, side: float) -> None:
@@ -282,12 +283,12 @@ def _blend(share: float) -> tuple[float, ...]:
     return tuple(a + (b - a) * (place - index) for a, b in pair)
 
 
-def _explain_arrows(figure: Figure, candidate: Candidate, below_in: float) -> None:
+def _explain_arrows(figure: Figure, candidate: Setting, below_in: float) -> None:
     from matplotlib.lines import Line2D
 
     width_in, height_in = figure.get_size_inches()
     texts: dict[str, str] = {}
-    if candidate.depth > 1:
+    if candidate.num_ranks > 1:
         texts[_MESSAGE] = "way of copy 0's activations" if candidate.width > 1 else "way of the activations"
     if candidate.width > 1:
         texts[_REDUCTION] = "sum of stage 0's gradients"

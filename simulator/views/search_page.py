@@ -11,9 +11,9 @@ from pipesched.schedules import Timeline
 from pipesched.schedules.common import printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
-from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of
-from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, ordered_by
-from pipesched.simulator.tuner import Problem, SettingOutcome, timeline_of_setting
+from pipesched.simulator.planner import Request, predict_candidate, steps_of
+from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, ordered_by
+from pipesched.simulator.tuner import Problem, timeline_of_setting
 from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
 from pipesched.simulator.views.heat_map_panel import heat_faces, short_number
 from pipesched.simulator.views.html_page import KeyFigures, PagePart, html_page
@@ -32,7 +32,7 @@ _MOST_SPANS = 400_000
 """Of a longer Timeline no page is made."""
 
 
-def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, notes: str = "") -> str:
+def plan_page(best: Outcome, request: Request, title: str, rows: _Rows, notes: str = "") -> str:
     """Return the page of a planner's search: its plans, and the layout and Timeline of the best one.
 
     Args:
@@ -42,7 +42,7 @@ def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, note
         rows: A row of cells per plan, as people read them.
         notes: Lines at the end of the page, folded.
     """
-    candidate = best.candidate
+    candidate = best.setting
     costs = request.cuts().costs_of(candidate)
     timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
     assert timeline is not None, "of one pipeline there always is one"
@@ -73,8 +73,8 @@ def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, note
 
 
 def tune_page(
-    outcomes: Sequence[SettingOutcome],
-    best: SettingOutcome | None,
+    outcomes: Sequence[Outcome],
+    best: Outcome | None,
     problem: Problem,
     title: str,
     rows: _Rows,
@@ -103,7 +103,7 @@ def tune_page(
         return _page(title, KeyFigures([("chosen", "none: nothing fits")]), search | {"heading": ""}, notes)
     setting = best.setting
     timeline = timeline_of_setting(problem, setting)
-    settings = {"setting": setting, "micro-batch size": problem.microbatch_size(setting.num_microbatches)}
+    settings = {"setting": setting, "micro-batch size": problem.microbatch_size(setting)}
     many = "" if setting.num_pipelines == 1 else f": {setting.num_pipelines} pipelines, begun together"
     details = run_details(timeline, problem.cluster, settings)
     figures = KeyFigures(
@@ -112,7 +112,7 @@ def tune_page(
     return _page(title, figures, search | {"heading": f"chosen: {setting}{many}"}, notes, timeline, details)
 
 
-def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Rows, notes: str = "") -> str:
+def sweep_page(outcomes: Sequence[Outcome], by: str, title: str, rows: _Rows, notes: str = "") -> str:
     """Return the page of a sweep: its settings, and their picture.
 
     Args:
@@ -136,8 +136,8 @@ def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Row
     return _page(title, KeyFigures(figures), search, notes)
 
 
-def _memory_figure(best: PlanOutcome | SettingOutcome) -> list[tuple[str, str]]:
-    return [("peak memory", readable_bytes(best.most_bytes))] if best.most_bytes else []
+def _memory_figure(best: Outcome) -> list[tuple[str, str]]:
+    return [("peak memory", readable_bytes(best.held_bytes))] if best.held_bytes else []
 
 
 def _page(
@@ -167,12 +167,12 @@ def _table(rows: _Rows, best_row: int | None, what: str) -> dict[str, Any]:
     }
 
 
-def _map(grid: SettingGrid, quantity: ScaledQuantity, best: SettingOutcome | None) -> dict[str, Any]:
+def _map(grid: SettingGrid, quantity: ScaledQuantity, best: Outcome | None) -> dict[str, Any]:
     columns, rows = grid.labels
     known = sorted(quantity.of(outcome) for row in grid.cells for outcome in row if outcome is not None)
     face_of = heat_faces(known)
 
-    def cell(outcome: SettingOutcome | None) -> dict[str, Any] | None:
+    def cell(outcome: Outcome | None) -> dict[str, Any] | None:
         if outcome is None:
             return None
         value = quantity.of(outcome)

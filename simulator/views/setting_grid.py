@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.tuner import Evaluator, SettingOutcome, pareto, ranked
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import Evaluator, pareto, ranked
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -23,7 +24,7 @@ class ScaledQuantity:
     """
 
     title: str
-    of: Callable[[SettingOutcome], float]
+    of: Callable[[Outcome], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ class SettingGrid:
         memory: Peak memory of a device, in a unit.
     """
 
-    outcomes: tuple[SettingOutcome, ...]
-    front: tuple[SettingOutcome, ...]
+    outcomes: tuple[Outcome, ...]
+    front: tuple[Outcome, ...]
     microbatches: tuple[int, ...]
     pipelines: tuple[int, ...]
-    cells: tuple[tuple[SettingOutcome | None, ...], ...]
+    cells: tuple[tuple[Outcome | None, ...], ...]
     time: ScaledQuantity
     memory: ScaledQuantity
 
@@ -64,13 +65,13 @@ class SettingGrid:
         averaged = "; above 1: elastic averaging" if max(self.pipelines) > 1 else ""
         return f"pipelines N{averaged}", "micro-batches M of each pipeline"
 
-    def place(self, outcome: SettingOutcome) -> tuple[int, int]:
+    def place(self, outcome: Outcome) -> tuple[int, int]:
         """Return the row and column of an outcome."""
         setting = outcome.setting
-        return self.microbatches.index(setting.num_microbatches), self.pipelines.index(setting.num_pipelines)
+        return self.microbatches.index(setting.num_each), self.pipelines.index(setting.num_pipelines)
 
 
-def setting_grid(outcomes: Iterable[SettingOutcome]) -> SettingGrid:
+def setting_grid(outcomes: Iterable[Outcome]) -> SettingGrid:
     """Return the grid of the outcomes whose time and memory are finite numbers.
 
     Raises:
@@ -83,9 +84,9 @@ def setting_grid(outcomes: Iterable[SettingOutcome]) -> SettingGrid:
         raise SimulationError(
             f"outcomes: got {len(given)} without a time and a memory, expected at least one with both{reason}"
         )
-    best: dict[tuple[int, int], SettingOutcome] = {}
+    best: dict[tuple[int, int], Outcome] = {}
     for outcome in ranked(known, Evaluator.SIMULATE):
-        best.setdefault((outcome.setting.num_microbatches, outcome.setting.num_pipelines), outcome)
+        best.setdefault((outcome.setting.num_each, outcome.setting.num_pipelines), outcome)
     ms, ns = sorted({m for m, _ in best}, reverse=True), sorted({n for _, n in best})
     return SettingGrid(
         outcomes=known,
@@ -98,16 +99,16 @@ def setting_grid(outcomes: Iterable[SettingOutcome]) -> SettingGrid:
     )
 
 
-def _seconds(outcome: SettingOutcome) -> float:
+def _seconds(outcome: Outcome) -> float:
     return math.nan if outcome.seconds is None else outcome.seconds
 
 
-def _bytes(outcome: SettingOutcome) -> float:
+def _bytes(outcome: Outcome) -> float:
     return math.nan if outcome.held_bytes is None else outcome.held_bytes
 
 
 def _quantity(
-    name: str, units: Sequence[tuple[str, float]], value: float, of: Callable[[SettingOutcome], float]
+    name: str, units: Sequence[tuple[str, float]], value: float, of: Callable[[Outcome], float]
 ) -> ScaledQuantity:
     """Return a quantity in the largest unit that `value` has one of, or in the smallest."""
     unit, size = next((unit for unit in units if value >= unit[1]), units[-1])

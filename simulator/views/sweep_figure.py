@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, readable_s, unit_of
-from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, ordered_by, pareto_front
+from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, ordered_by, pareto_front
 from pipesched.simulator.views.figure import (
     CURVE_COLOURS,
     DARK_RED,
@@ -58,7 +58,7 @@ _WIDE = 4
 """Ratio of numbers above which they are drawn on a logarithmic scale."""
 
 
-def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> None:
+def draw_sweep(outcomes: Iterable[Outcome], by: str, path: str | Path) -> None:
     """Draw a sweep to a file (.png, .svg or .pdf); see `sweep_figure`.
 
     Raises:
@@ -67,7 +67,7 @@ def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> N
     save_figure(lambda: sweep_figure(outcomes, by), path, dpi=140)
 
 
-def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> ShownFigure:
+def sweep_figure(outcomes: Iterable[Outcome], by: str) -> ShownFigure:
     """Return a heat map of `by` for each schedule, and where bytes are known all settings over their memory.
 
     The axes of the maps are the two options (counts, parameters, links) with the most values. A cell shows its best
@@ -130,7 +130,7 @@ class _Map:
     best: tuple[Any, Any] | None
 
 
-def _maps(ordered: Sequence[SweptOutcome], by: str) -> list[_Map]:
+def _maps(ordered: Sequence[Outcome], by: str) -> list[_Map]:
     """Return the maps of the schedules whose best settings come first."""
     rows = [outcome.setting.to_row() for outcome in ordered]
     all_names = dict.fromkeys(name for row in rows for name in row if name != "schedule")
@@ -141,7 +141,7 @@ def _maps(ordered: Sequence[SweptOutcome], by: str) -> list[_Map]:
     xs, ys = _spread(values[x]), _spread(values[y], is_rising=False)
     maps = []
     for schedule in [*dict.fromkeys(str(row["schedule"]) for row in rows)][:_MOST_MAPS]:
-        cells: dict[tuple[Any, Any], SweptOutcome] = {}
+        cells: dict[tuple[Any, Any], Outcome] = {}
         for outcome, row in zip(ordered, rows, strict=True):
             if row["schedule"] == schedule and row.get(x) in xs and row.get(y) in ys:
                 cells.setdefault((row.get(x), row.get(y)), outcome)
@@ -166,7 +166,7 @@ def _spread(values: Iterable[Any], *, is_rising: bool = True) -> list[Any]:
     return known[::step]
 
 
-def _value(outcome: SweptOutcome, by: str) -> float | None:
+def _value(outcome: Outcome, by: str) -> float | None:
     value = outcome.measures()[by]
     return value if isinstance(value, int | float) else None
 
@@ -215,13 +215,13 @@ def _label(name: str, value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, named: str, scale: float) -> None:
+def _draw_front(figure: FigureBase, ordered: Sequence[Outcome], by: str, named: str, scale: float) -> None:
     """Draw every setting over its memory (crosses exceed the limit), and the front, with numbers explained below."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes = figure.subplots()
 
-    def points(some: Iterable[SweptOutcome]) -> tuple[list[float], list[float]]:
+    def points(some: Iterable[Outcome]) -> tuple[list[float], list[float]]:
         known = [outcome for outcome in some if outcome.held_bytes is not None]
         return [(o.held_bytes or 0) / _GIB for o in known], [(_value(o, by) or 0.0) / scale for o in known]
 

@@ -10,10 +10,10 @@ import pytest
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.count_list import counts
-from pipesched.cli.output.tune_print import result_to_dict
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
-from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import Problem, tuned
 from pipesched.workflows.tuning import TuneResult
 from tests.simulator.tuner.problems import model
 
@@ -74,13 +74,13 @@ def test_people_see_what_is_another_training_where_they_ask_for_it(tune):
 
 
 def test_where_only_averaging_fits_it_is_the_answer_and_says_so():
-    row = SettingOutcome(Setting("avgpipe", 4, 2, 0), 1.0, 1)
+    row = Outcome(tuned("avgpipe", 3, 4, 2, 0), 1.0, 1)
     problem = Problem(model(), 8, flat(2))
     result = TuneResult(
-        problem, "measure", (row, SettingOutcome(Setting("avgpipe", 4, 1, 0), reason="failed")), None, averages=False
+        problem, "measure", (row, Outcome(tuned("avgpipe", 3, 4, 1, 0), reason="failed")), None, averages=False
     )
     assert (result.chosen, result.averaged, result.candidates) == (row, None, (row,))
-    assert result_to_dict(result, lambda setting: {})["training"] == "elastic averaging"
+    assert result.to_dict()["training"] == "elastic averaging"
 
 
 def test_one_pipeline_is_called_by_its_own_name_everywhere(tune):

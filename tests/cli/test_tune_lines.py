@@ -10,25 +10,26 @@ import pytest
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.tune_options import TunedModel
 from pipesched.cli.output.command_lines import CommandLines
-from pipesched.cli.output.tune_print import print_verdict
+from pipesched.cli.terminal import print_result
 from pipesched.executor.launch import job_from_json
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import Problem, tuned
 from pipesched.workflows.tuning import Verdict, Verified
 from tests.simulator.tuner.problems import model
 
 MLP = "mlp:width=8,layers=6"
 LINES = [
-    (Setting("avgpipe", 4, 1, 0), build("1f1b", 3, 4)),
-    (Setting("avgpipe", 4, 1, 2), build("1f1b_afp", 3, 4, advance=2)),
-    (Setting("avgpipe", 4, 3, 1), build("avgpipe", 3, 12, pipelines=3, advance=1)),
-    (Setting("avgpipe", 2, 2, 0, recomputes=True), recompute(build("avgpipe", 3, 4, pipelines=2, advance=0))),
-    (Setting("zb_h1", 8), build("zb_h1", 3, 8)),
-    (Setting("interleaved", 4, num_chunks=2), build("interleaved", 3, 4, num_chunks=2)),
+    (tuned("avgpipe", 3, 4, 1, 0), build("1f1b", 3, 4)),
+    (tuned("avgpipe", 3, 4, 1, 2), build("1f1b_afp", 3, 4, advance=2)),
+    (tuned("avgpipe", 3, 4, 3, 1), build("avgpipe", 3, 12, pipelines=3, advance=1)),
+    (tuned("avgpipe", 3, 2, 2, 0, recomputes=True), recompute(build("avgpipe", 3, 4, pipelines=2, advance=0))),
+    (tuned("zb_h1", 3, 8), build("zb_h1", 3, 8)),
+    (tuned("interleaved", 3, 4, num_chunks=2), build("interleaved", 3, 4, num_chunks=2)),
 ]
 
 
@@ -44,7 +45,7 @@ def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, 
     job = job_from_json((folder / "run.json").read_text(), "run.json")
     assert from_json(job.job.schedule, "run.json").ops == lists.ops
     assert (job.model, job.optimizer, job.is_pinned) == (MLP, "sgd", False)
-    assert (job.job.microbatch_size, len(job.bounds)) == (8 // setting.num_microbatches, lists.num_stages)
+    assert (job.job.microbatch_size, len(job.bounds)) == (8 // setting.num_each, lists.num_stages)
     assert pipesched(f"{train} --steps 5 --job train.json").code == 0
     trained = job_from_json((folder / "train.json").read_text(), "train.json")
     assert trained.job.schedule_spec.run(5).lists(1).held().ops == lists.ops
@@ -78,17 +79,17 @@ def test_the_lines_that_are_printed_run(pipesched, folder, number):
 
 def verified(*pairs):
     """Settings that were run, of these seconds predicted and measured."""
-    return tuple(Verified(SettingOutcome(Setting("avgpipe", 4, 1, 0), 1.0, 1), *pair) for pair in pairs)
+    return tuple(Verified(Outcome(tuned("avgpipe", 3, 4, 1, 0), 1.0, 1), *pair) for pair in pairs)
 
 
 def test_too_few_settings_are_not_ranked(capsys):
     three, four = verified((1, 1), (2, 2), (3, 3)), verified((1, 1), (2, 2), (3, 4), (4, 3))
     for few in (three[:1], three[:2], three):
         assert Verdict(few).to_dict()["rank_correlation"] is None
-        print_verdict(Verdict(few))
+        print_result(Verdict(few).table())
         said = " ".join(capsys.readouterr().out.split())
         assert "too few settings verified to rank" in said
         assert "rank correlation" not in said
     assert Verdict(four).to_dict()["rank_correlation"] == pytest.approx(0.8)  # 1 - 6 * (1 + 1) / (4 * 15)
-    print_verdict(Verdict(four))
+    print_result(Verdict(four).table())
     assert "rank correlation of prediction and measurement 0.800" in " ".join(capsys.readouterr().out.split())

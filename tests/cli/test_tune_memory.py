@@ -5,7 +5,7 @@ import pytest
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
-from pipesched.simulator.tuner import Accounting, Setting, predict_setting
+from pipesched.simulator.tuner import Accounting, predict_setting, tuned
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
 from pipesched.simulator.tuner.tuning_problem import Problem
 from pipesched.workflows.tuning import Measurement
@@ -28,9 +28,9 @@ def held_bytes(problem, setting):
 @pytest.mark.parametrize("num_pipelines", [1, 2])
 def test_a_setting_that_was_not_profiled_holds_what_the_equation_says(problem, num_pipelines):
     """Eq. 8, from M = 8 and N = 1 to M = 4, within 5 % of what malloc says."""
-    setting = Setting("avgpipe", 4, num_pipelines, 0)
+    setting = tuned("avgpipe", 2, 4, num_pipelines, 0)
     held = held_bytes(problem, setting)
-    profile = measure(problem, Setting("avgpipe", 8, 1, 0))
+    profile = measure(problem, tuned("avgpipe", 2, 8, 1, 0))
     predicted_bytes = {how: predict_setting(profile, 4, num_pipelines, how).held_bytes for how in Accounting}
     assert evaluate_setting(problem, setting).held_bytes == pytest.approx(held, rel=0.05)
     assert predicted_bytes[Accounting.CONSISTENT] == pytest.approx(held, rel=0.05)

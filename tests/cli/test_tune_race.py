@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles.io import save_profile
-from pipesched.simulator.tuner import SettingOutcome
+from pipesched.simulator.search import Outcome
 from tests.simulator.tuner.problems import model
 
 LINE = "tune m.json -b 8 -p 2 -n 1 --advance 0-2"
@@ -17,7 +17,7 @@ def tune(pipesched, folder, monkeypatch):
     """Tune a model whose settings take, when they run, the less the more micro-batches they have."""
 
     def run(measurement, setting, tick=None):
-        return SettingOutcome(setting, 1e-3 / setting.num_microbatches, 1)
+        return Outcome(setting, 1e-3 / setting.num_microbatches, 1)
 
     save_profile(replace(model(), model="mlp:layers=6,width=8"), folder / "m.json")
     monkeypatch.setattr("pipesched.workflows.tuning.setting_runs.Measurement.__call__", run)

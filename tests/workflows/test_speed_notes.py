@@ -10,7 +10,7 @@ from pipesched.profiles.costs import median_profile
 from pipesched.profiles.io import Plan, Predicted
 from pipesched.schedules import Yardstick
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.simulator.tuner import Setting, SettingOutcome
+from pipesched.simulator.search import Outcome, Setting
 from pipesched.workflows.arguments import read_schedule_argument
 from pipesched.workflows.measuring import result_of
 from pipesched.workflows.tuning import verified_settings
@@ -45,7 +45,7 @@ def results():
     yield "what_if", pipesched.what_if(RUN, profile=PROFILE, schedule="gpipe", draws=1)
     yield "profile_from_runs", pipesched.profile_from_runs(RUN, PROFILE)
     yield "costs_from_runs", pipesched.costs_from_runs(RUN, profile=PROFILE)
-    setting = SettingOutcome(Setting("1f1b", 4, 1), 1.0, 1)
+    setting = Outcome(Setting("1f1b", 2, 4), 1.0, 1)
     yield "tune", verified_settings([setting], lambda *_: replace(setting, yardstick=SLOW), profiled=BEFORE)
 
 

@@ -18,7 +18,7 @@ from pipesched.cli.terminal import complain, json_answer, num_bytes, print_json,
 from pipesched.questions import NumDevices, PartitionSettings, ProfiledSize
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import ArgumentError, given_stages, gpus_in_all, other_device, unknown_bytes
+from pipesched.workflows import ArgumentError
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -52,13 +52,7 @@ def partition(
         microbatch_size=microbatch_size,
         **values_of(settings),
     )
-    notes = [
-        *doubts_of_table(profile),
-        *gpus_in_all(result.request.profile, num_devices),
-        *other_device(result.request.profile, machines.machine),
-        *unknown_bytes(result.request.profile),
-        *given_stages(result.request.profile),
-    ]
+    notes = [*doubts_of_table(profile), *result.notes]
     if out is not None:
         if out.name.endswith(".graph.txt"):
             emit(result.staged_graph(profile), out)

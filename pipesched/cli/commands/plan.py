@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import pipesched
-from pipesched.cli.errors import NEGATIVE, InputError
+from pipesched.cli.errors import NEGATIVE, InputError, in_flags
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
@@ -18,12 +18,11 @@ from pipesched.cli.output.doubts import doubts_of_table
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
-from pipesched.cli.terminal import complain, print_json, progress_bar
+from pipesched.cli.terminal import complain, print_json, print_results, progress_bar
 from pipesched.questions import ConvertRate, InputShare, PlanSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import given_stages, gpus_in_all, other_device, unknown_bytes
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
@@ -58,15 +57,7 @@ def plan(
     Counts are lists and ranges: 1,2,4 or 1:8:x2. Ctrl-C ends the search with the best plan so far. Exits with 1 if
     nothing fits.
     """
-    from pipesched.cli.output.plan_print import (
-        explained,
-        exportable,
-        nothing_fits,
-        plans_to_dict,
-        print_explained,
-        print_plans,
-        untried,
-    )
+    from pipesched.cli.output.plan_print import explained, nothing_fits, print_explained
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.planning import require_planning
     from pipesched.workflows.simulating import Setup
@@ -84,31 +75,24 @@ def plan(
     with progress_bar(f"planning for {len(cluster.devices)} devices") as tick:
         result = pipesched.plan(setup, **values_of(asked), progress=tick)
     ranking, request, best = result.ranking, result.request, result.best
-    notes = [
-        *doubts_of_table(profile),
-        *gpus_in_all(costs, len(cluster.devices)),
-        *other_device(costs, machines.machine),
-        *unknown_bytes(costs),
-        *given_stages(costs),
-        *ranking.notes,
-    ]
+    doubts = doubts_of_table(profile)
+    notes = [*doubts, *result.notes]
     if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
     if best is None:
         if json:
-            print_json("plan", plans_to_dict(result), notes)
+            print_json("plan", result.to_dict(), notes)
         complain(nothing_fits(ranking, request))
         raise typer.Exit(NEGATIVE)
     limit = device_limit_lines(machines, cluster, range(len(cluster.devices)))
-    said = [*limit, *notes, *untried(request, asked)]
     for path in out or ():
-        _write(result, said, path)
+        _write(result, [*limit, *doubts], path)
     if asked.trainer is not None:
         emit(result.export(asked.trainer), None)
     elif json:
-        print_json("plan", plans_to_dict(result) | (explained(best, request) if explain else {}), notes)
+        print_json("plan", result.to_dict() | (explained(best, request) if explain else {}), notes)
     else:
-        print_plans(ranking, request, [*said, *exportable(result)])
+        print_results(result.tables([*limit, *doubts], in_flags))
         if explain:
             print_explained(best, request)
     if plot is not None:
@@ -119,9 +103,7 @@ def plan(
 
 def _write(result: PlanSearch, notes: Sequence[str], out: Path) -> None:
     """Write the best plan, or a page of all of them."""
-    from pipesched.cli.output.plan_print import page_of_plans
-
     if suffix_of(out) == PAGE:
-        emit(page_of_plans(result, notes), out)
+        emit(result.page(notes), out)
     else:
         result.save(out)

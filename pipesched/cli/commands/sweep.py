@@ -19,7 +19,6 @@ from pipesched.cli.terminal import complain, print_json, print_result, progress_
 from pipesched.questions import Jitter, JitterSeed, SweepSettings
 from pipesched.schedules.common import values_of
 from pipesched.simulator import NetworkOptions
-from pipesched.workflows import given_stages, other_device
 
 
 @grouped
@@ -71,19 +70,16 @@ def sweep(
             say=in_flags,
             progress=tick,
         )
-    notes = other_device(setup.loaded_costs, costs.machines.machine)
-    notes += given_stages(setup.loaded_costs) if setup.partition is None else []
     limit = costs.machines.limit_text()
     limits = [] if limit is None else [f"memory limit {limit} of every device"]
     if asked.num_runs > 1:
         limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
-    said = [*result.uneven_cuts(top), *limits, *notes]
     for path in outputs:
-        write_sweep(result, path, said)
+        write_sweep(result, path, limits)
     if json:
-        print_json("sweep", result.to_dict(), notes)
+        print_json("sweep", result.to_dict(), result.notes)
     else:
-        print_result(result.table(top, said))
+        print_result(result.table(top, limits))
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)

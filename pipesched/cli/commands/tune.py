@@ -9,7 +9,7 @@ import typer
 
 import pipesched
 from pipesched.cli.byte_sizes import enough
-from pipesched.cli.errors import NEGATIVE
+from pipesched.cli.errors import NEGATIVE, in_flags
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
@@ -19,20 +19,12 @@ from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.tune_print import (
-    page_of_settings,
-    print_race,
-    print_settings,
-    print_verdict,
-    result_to_dict,
-)
-from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
+from pipesched.cli.terminal import complain, num_bytes, print_json, print_result, print_results, progress_bar
 from pipesched.executor import Repetitions
 from pipesched.profiles.processes import LoadMeter
 from pipesched.questions import TuneSettings
 from pipesched.schedules.common import values_of
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import given_stages, other_device, unknown_bytes, unknown_to_equations
 
 if TYPE_CHECKING:
     from pipesched.workflows.tuning import TuneResult, Verdict
@@ -83,10 +75,7 @@ def tune(
     profile, num_devices = setup.profile, len(cluster.devices)
     if is_run:
         require_same_layers(profile)
-    notes = [*other_device(profile, machines.machine), *unknown_bytes(profile)]
-    notes += given_stages(profile, num_devices) if setup.partition is None else []
-    notes += unknown_to_equations(setup.network, asked.evaluator)
-    notes += doubts_of_machine(num_devices, runs, meter) if is_run else []
+    doubts = doubts_of_machine(num_devices, runs, meter) if is_run else []
     is_exact = json or any([plot, out, asked.budget_s])
     first = asked.top if is_exact else max(asked.top, verify or 1)
     searching = "running the settings" if asked.evaluator == "measure" else "tuning"
@@ -99,32 +88,37 @@ def tune(
             is_exact=is_exact,
             progress=tick,
         )
-    notes += result.notes
     commands = CommandLines(result.problem, tuned, runs)
     if plot is not None:
         from pipesched.simulator.views import draw_heat_maps
 
         draw_heat_maps(result.outcomes, plot, result.title)
-    limit = [*device_limit_lines(machines, cluster, range(num_devices)), *commands.warnings()]
+    limit = [*device_limit_lines(machines, cluster, range(num_devices)), *commands.warnings(), *doubts]
     for path in out or ():
         if suffix_of(path) == PAGE:
-            emit(page_of_settings(result, commands, [*limit, *notes]), path)
+            emit(result.page(limit, commands.lines, in_flags), path)
         else:
             rows = _rows_with_plan(result, path) if suffix_of(path) == ".json" else result.to_rows()
             emit(table_text(rows, suffix_of(path)), path)
     verdict = None if verify is None or asked.budget_s is not None else _verdict(result, verify, runs)
     if json:
-        data = result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
-        print_json("tune", data, notes if verdict is None else [*notes, *verdict.notes])
+        data = _data(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
+        print_json("tune", data, [*doubts, *result.notes, *([] if verdict is None else verdict.notes)])
     else:
-        print_settings(result, asked.top, commands, [*limit, *notes])
-        if result.race is not None:
-            print_race(result.race, commands)
+        print_results(result.tables(asked.top, limit, commands.lines, in_flags))
         if verdict is not None:
-            print_verdict(verdict)
+            print_result(verdict.table(), verdict.notes)
     if not result.fitting:
         complain(_nothing_fits(result, machines.memory_limit))
         raise typer.Exit(NEGATIVE)
+
+
+def _data(result: TuneResult, commands: CommandLines) -> dict[str, Any]:
+    """Return plain data, with the command lines of the answer, and of the best setting with elastic averaging."""
+    data, best, averaged = result.to_dict(), result.chosen, result.averaged
+    if averaged is not None:
+        data["with_elastic_averaging"]["commands"] = commands(averaged.setting)
+    return data | {"commands": None if best is None else commands(best.setting)}
 
 
 def _how(runs: RunOptions) -> dict[str, Any]:
@@ -145,13 +139,10 @@ def _rows_with_plan(result: TuneResult, out: Path) -> list[dict[str, Any]]:
     from json import loads
 
     from pipesched.profiles.io.plan_json import plan_text
-    from pipesched.simulator.tuner import plan_of_setting
 
     rows, chosen = result.to_rows(), result.chosen
     if chosen is not None:
-        rows[result.outcomes.index(chosen)]["plan"] = loads(
-            plan_text(plan_of_setting(chosen, result.problem), str(out))
-        )
+        rows[result.outcomes.index(chosen)]["plan"] = loads(plan_text(result.problem.plan_of(chosen), str(out)))
     return rows
 
 

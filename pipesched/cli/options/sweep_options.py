@@ -16,8 +16,8 @@ from pipesched.simulator import NetworkOptions
 
 if TYPE_CHECKING:
     from pipesched.schedules.builders import Parameter
+    from pipesched.simulator.search import ParameterNumber
     from pipesched.workflows.simulating import Setup
-    from pipesched.workflows.sweeping import ParameterNumber
 
 
 def parameter_values(texts: Sequence[str], names: Sequence[str]) -> dict[str, tuple[ParameterNumber, ...]]:

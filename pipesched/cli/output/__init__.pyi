@@ -13,8 +13,5 @@ from .output_files import emit as emit
 from .output_files import write_timeline as write_timeline
 from .plan_print import explained as explained
 from .plan_print import nothing_fits as nothing_fits
-from .plan_print import plans_to_dict as plans_to_dict
 from .plan_print import print_explained as print_explained
-from .plan_print import print_plans as print_plans
 from .training_table import print_outcomes as print_outcomes
-from .tune_print import print_settings as print_settings

@@ -13,7 +13,8 @@ from pipesched.schedules.common import values_of
 
 if TYPE_CHECKING:
     from pipesched.cli.options.tune_options import TunedModel
-    from pipesched.simulator.tuner import Problem, Setting
+    from pipesched.simulator.search import Setting
+    from pipesched.simulator.tuner import Problem
 
 _NOT_TUNED = {"prediction", "averaging"}
 """Options of runs without a meaning for tuned schedules, or for schedules without averaging."""
@@ -33,11 +34,10 @@ class CommandLines:
         ``-m`` of both counts the micro-batches of all pipelines together.
         """
         from pipesched.profiles.io import costs_file_of
-        from pipesched.simulator.tuner import partition_of
 
-        size = self.problem.microbatch_size(setting.num_microbatches)
+        size = self.problem.microbatch_size(setting)
         model, schedule = self.problem.profile.model, self._schedule(setting)
-        cut = ["--partition", ",".join(map(str, partition_of(setting, self.problem)))]
+        cut = ["--partition", ",".join(map(str, self.problem.partition_of(setting)))]
         share = [] if self.given.input_share is None else ["--input-share", f"{self.given.input_share:g}"]
         profile = ["--profile", self.given.model, *share] if self.given.is_file else []
         sized = ["--microbatch-size", str(size)]
@@ -49,6 +49,10 @@ class CommandLines:
             "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainSettings)),
         }
 
+    def lines(self, setting: Setting) -> list[str]:
+        """Return the same lines, indented for a caption."""
+        return [f"    {line}" for line in self(setting).values()]
+
     def warnings(self) -> list[str]:
         """Return a warning if a file, and not the user, names the code that the lines import."""
         from pipesched.profiles.io import costs_file_of, imports_of
@@ -58,10 +62,10 @@ class CommandLines:
         return [] if file is None else [f"these lines import {model}, as {file} says: run them only if it is yours"]
 
     def _schedule(self, setting: Setting) -> list[str]:
-        num_microbatches = setting.num_microbatches * setting.num_pipelines
-        words = ["-s", setting.name, "-p", str(len(self.problem.cluster.devices)), "-m", str(num_microbatches)]
+        simplest = setting.simplest
+        words = ["-s", simplest.schedule, "-p", str(setting.num_ranks), "-m", str(setting.num_microbatches)]
         words += [] if setting.num_chunks is None else ["-v", str(setting.num_chunks)]
-        words += [word for name, value in setting.parameters.items() for word in ("--set", f"{name}={value}")]
+        words += [word for name, value in simplest.parameters for word in ("--set", f"{name}={value}")]
         return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainSettings]) -> list[str]:

@@ -9,7 +9,7 @@ from pipesched.profiles.costs import LayerExecution, Profile
 from pipesched.questions import TrainerName
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import find
-from pipesched.simulator.planner import Candidate
+from pipesched.simulator.search import Setting
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
 from pipesched.workflows.exporting.setting_export import flags_of
@@ -39,20 +39,20 @@ class TrainerRule:
         """Whether the trainer divides the layers among stages by itself."""
         return self.trainer == "deepspeed"
 
-    def __call__(self, candidate: Candidate) -> str | None:
+    def __call__(self, candidate: Setting) -> str | None:
         """Return why the trainer cannot express a candidate, or None if it can."""
-        few = min(candidate.num_microbatches, 2 * candidate.depth)  # a trainer's rules need no more
+        few = min(candidate.num_microbatches, 2 * candidate.num_ranks)  # a trainer's rules need no more
         if find(candidate.schedule).is_own or candidate.replicas:
             few = candidate.num_microbatches
         return _refusal(self, replace(candidate, num_microbatches=few, microbatch_size=1))
 
 
 @lru_cache(maxsize=4096)
-def _refusal(rule: TrainerRule, candidate: Candidate) -> str | None:
+def _refusal(rule: TrainerRule, candidate: Setting) -> str | None:
     setting = PipelineSetting(
         schedule_spec=candidate.schedule_spec(),
         partition=candidate.partition,
-        microbatch_size=candidate.microbatch_size,
+        microbatch_size=candidate.size,
         compression=candidate.compression,
         execution=rule.execution,
         dtype=rule.dtype,

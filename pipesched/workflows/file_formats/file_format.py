@@ -81,10 +81,9 @@ def _checkpoint() -> dict[str, Any]:
 
 
 def _search() -> dict[str, Any]:
-    from pipesched.simulator.search import Journal, SweptOutcome
-    from pipesched.simulator.tuner import SettingOutcome
+    from pipesched.simulator.search import Journal
 
-    return Journal.line_schema(SettingOutcome, SweptOutcome)
+    return Journal.line_schema()
 
 
 FILE_FORMATS: dict[FormatName, FileFormat] = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile
-from pipesched.profiles.io import with_stages
+from pipesched.profiles.costs import Profile, costs_of_stages
+from pipesched.profiles.io import machine_name_of, with_stages
 from pipesched.profiles.partitioning import (
     PartitionedStages,
     arranged_order,
@@ -20,9 +22,23 @@ from pipesched.profiles.partitioning import (
     over_memory,
 )
 from pipesched.questions import NumDevices, PartitionAim, PartitionSettings, ProfiledSize
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import build
 from pipesched.schedules.common import values_of
+from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import ArgumentError, Table, asks, require_settings
+from pipesched.simulator.planner import predict_candidate
+from pipesched.simulator.search import Setting
+from pipesched.workflows import (
+    ArgumentError,
+    Table,
+    asks,
+    given_stages,
+    gpus_in_all,
+    other_device,
+    require_settings,
+    unknown_bytes,
+)
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ProfileArgument,
@@ -30,11 +46,15 @@ from pipesched.workflows.arguments import (
     read_microbatch_size,
     read_profile_argument,
 )
-from pipesched.workflows.planning.replicated_pace import simulated_times
+from pipesched.workflows.simulating import Setup, simulate
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+_MOST_OPS = 4096
+"""Most devices times micro-batches of a round for a simulated partition; more would take longer than some seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +119,17 @@ class PartitionedModel:
     partitioned: PartitionedStages
     simulated_s: float | None = None
     data_parallel_s: float | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """Cautions about profile and machines, a line each."""
+        request = self.request
+        return [
+            *gpus_in_all(request.profile, request.num_devices),
+            *other_device(request.profile, machine_name_of(request.cluster)),
+            *unknown_bytes(request.profile),
+            *given_stages(request.profile),
+        ]
 
     @property
     def layers(self) -> str:
@@ -279,7 +310,7 @@ def partition(question: PartitionQuestion) -> PartitionedModel:
     )
     is_replicated = question.by == "replicas"
     partitioned = request.stages()
-    times = simulated_times(measured, partitioned, request.microbatch_size, machines) if is_replicated else ()
+    times = _simulated_times(measured, partitioned, request.microbatch_size, machines) if is_replicated else ()
     return PartitionedModel(request, partitioned, *times)
 
 
@@ -292,3 +323,35 @@ def number_ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _simulated_times(
+    profile: Profile, partitioned: PartitionedStages, size: int, cluster: Cluster
+) -> tuple[float | None, float | None]:
+    """Return the times per micro-batch of stages with replicas under 1F1B-RR and of plain data parallelism [s].
+
+    Ranks take the devices in order. The time of 1F1B-RR is the steady-state time. A step of data parallelism is one
+    micro-batch on each device, which has all layers, and the sum of all gradients over all devices. A time is None if
+    it cannot be predicted, or not within seconds.
+
+    Args:
+        profile: Profile of the model.
+        partitioned: Stages and their replicas.
+        size: Samples of a micro-batch.
+        cluster: Machines.
+    """
+    replicas = tuple(stage.replicas for stage in partitioned.stages)
+    num_devices, round_size = sum(replicas), math.lcm(*replicas)
+    if num_devices * max(num_devices, round_size) > _MOST_OPS:
+        return None, None
+    ordered = profile if profile.graph is None else profile.in_order(partitioned.order)
+    bounds = tuple((stage.first, stage.last) for stage in partitioned.stages)
+    layers = (len(profile.layers),)
+    plain = Setting("gpipe", 1, 1, microbatch_size=size, width=num_devices, partition=layers)
+    own_s = plain_s = None
+    with suppress(ProfileError, ScheduleError, SimulationError):
+        num_microbatches = round_size * math.ceil(2 * num_devices / round_size)
+        lists = build("1f1b_rr", num_devices, num_microbatches, replicas=replicas)
+        own_s = simulate(lists, Setup(costs_of_stages(ordered, bounds, size), cluster)).steady_s_per_microbatch
+        plain_s = predict_candidate(plain, costs_of_stages(ordered, plain.bounds, size), cluster).seconds / num_devices
+    return own_s, plain_s

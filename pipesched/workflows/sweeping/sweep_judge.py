@@ -30,10 +30,9 @@ from pipesched.simulator.fast import (
     longer_runs,
     steady_pace,
 )
-from pipesched.simulator.search import SweptOutcome, SweptSetting, memory_excess, over_memory_reason
-from pipesched.workflows.arguments import ScheduleSource, layer_bounds, partition_text, source_of_entry
+from pipesched.simulator.search import Outcome, Setting, memory_excess, over_memory_reason
+from pipesched.workflows.arguments import ScheduleSource, source_of_entry
 from pipesched.workflows.simulating import REFUSED, Setup, cut_text
-from pipesched.workflows.sweeping.link_cuts import best_of_cuts, contenders, has_many_links, sampled_cuts
 
 _STEPS = 10
 """Steps of loops for each stage of each micro-batch of a setting."""
@@ -69,60 +68,29 @@ class SweepJudge:
     num_runs: int = 1
     _known_costs: dict[Any, StageCosts] = field(default_factory=dict, repr=False, compare=False)
 
-    def __call__(self, settings: Sequence[SweptSetting]) -> list[SweptOutcome]:
+    def __call__(self, settings: Sequence[Setting]) -> list[Outcome]:
         """Return the outcomes of settings with the same op lists and the same micro-batch size, in their order."""
         first = settings[0]
         machine_code.expect(_STEPS * first.num_cells * len(settings))
         try:
             source = _source(first.order)
         except REFUSED as error:
-            return [SweptOutcome(setting, reason=self.say(error)) for setting in settings]
-        shared = self._under_few_cuts(settings, source)
-        return [self._outcome_of(source, setting) for setting in settings] if shared is None else shared
+            return [Outcome(setting, reason=self.say(error)) for setting in settings]
+        return [self._outcome_of(source, setting) for setting in settings]
 
-    def _outcome_of(self, source: ScheduleSource, setting: SweptSetting) -> SweptOutcome:
+    def _outcome_of(self, source: ScheduleSource, setting: Setting) -> Outcome:
         """Return the outcome of a setting, or the reason why it is refused."""
         try:
             return self._outcome(source, setting)
         except REFUSED as error:
-            return SweptOutcome(setting, reason=self.say(error))
+            return Outcome(setting, reason=self.say(error))
 
-    def _under_few_cuts(self, settings: Sequence[SweptSetting], source: ScheduleSource) -> list[SweptOutcome] | None:
-        """Return the outcomes of settings with many links, which share a few cuts; None where each has its own cut."""
-        setup = self.setup
-        if not setup.cuts_layers or not has_many_links(settings):
-            return None
-        try:
-            cuts = sampled_cuts(settings, lambda setting: self._cut(source, setting).partition_text)
-            own = {setting: cut for setting, cut in cuts.items() if cut is not None}
-            bounds = layer_bounds(setup.loaded_costs, source.schedule, settings[0].microbatch_size, "balanced")
-        except REFUSED:  # each setting finds the reason again
-            return None
-        if bounds is None or len(own) < len(cuts):  # a graph that is cut as its file says
-            return None
-        simple = partition_text([last - first for first, last in bounds]) or "balanced", "uniform"
-        exact = replace(self, setup=replace(setup, jitter=0.0), num_runs=1)
-        by_pace = source.longer is not None
-        samples = {cut: exact.under_cut(cut, [*cuts]) for cut in dict.fromkeys([*own.values(), *simple])}
-        outcomes = {cut: [*of_samples] for cut, of_samples in samples.items()}
-        rest = [setting for setting in settings if setting not in cuts]
-        for cut, some in contenders(rest, samples, by_pace=by_pace).items():
-            outcomes[cut] += exact.under_cut(cut, some) if some else []
-        best = best_of_cuts(outcomes, own, by_pace=by_pace)
-        if not setup.jitter:
-            return [best[setting][1] for setting in settings]
-        return [outcome for setting in settings for outcome in self.under_cut(best[setting][0], [setting])]
-
-    def under_cut(self, cut: str, settings: Sequence[SweptSetting]) -> list[SweptOutcome]:
-        """Return the outcomes of settings under one cut of the layers."""
-        return replace(self, setup=replace(self.setup, partition=cut))(settings)
-
-    def _cut(self, source: ScheduleSource, setting: SweptSetting) -> Setup:
+    def _cut(self, source: ScheduleSource, setting: Setting) -> Setup:
         """Return the setup of a setting, with its machines and the layers of its stages."""
         cluster = self._cluster(source.schedule, dict(setting.link))
         return replace(self.setup, microbatch_size=setting.microbatch_size, cluster=cluster).cut(source)
 
-    def has_bytes(self, setting: SweptSetting) -> bool:
+    def has_bytes(self, setting: Setting) -> bool:
         """Whether the costs of a setting have bytes.
 
         Raises:
@@ -132,13 +100,13 @@ class SweepJudge:
         any_cut = replace(setup, partition="uniform") if setup.cuts_layers else setup
         return any_cut.costs_of(_source(setting.order)).has_bytes
 
-    def uneven_cuts(self, outcomes: Sequence[SweptOutcome]) -> list[str]:
+    def uneven_cuts(self, outcomes: Sequence[Outcome]) -> list[str]:
         """Return at most three lines on stages with unequal numbers of layers, one for each cut.
 
         Args:
             outcomes: Predicted outcomes, the best first; the first outcome of each schedule and number of ranks counts.
         """
-        firsts: dict[tuple[str, int], SweptSetting] = {}
+        firsts: dict[tuple[str, int], Setting] = {}
         for outcome in outcomes:
             firsts.setdefault((outcome.setting.schedule, outcome.setting.num_ranks), outcome.setting)
         names: dict[str, list[str]] = {}
@@ -149,7 +117,7 @@ class SweepJudge:
                 names.setdefault(cut_text(source.schedule, layers), []).append(setting.schedule)
         return [f"{', '.join(alike)}: {cut}" for cut, alike in names.items()][:3]
 
-    def _costs(self, source: ScheduleSource, setting: SweptSetting) -> StageCosts:
+    def _costs(self, source: ScheduleSource, setting: Setting) -> StageCosts:
         """Return the costs of a schedule; schedules with equal shares of a device or equal cuts have the same costs."""
         known, schedule, size = self.setup, source.schedule, setting.microbatch_size
         if known.cuts_layers:
@@ -170,7 +138,7 @@ class SweepJudge:
             return self.setup.limited(Cluster((Device(),) * (max(schedule.rank_to_device) + 1), Link(**link)))
         return self.setup.cluster_of(schedule)
 
-    def _outcome(self, source: ScheduleSource, setting: SweptSetting) -> SweptOutcome:
+    def _outcome(self, source: ScheduleSource, setting: Setting) -> Outcome:
         schedule, setup = source.schedule, self.setup
         costs, cluster = self._costs(source, setting), self._cluster(schedule, dict(setting.link))
         lists, scenario = _lists(setting.order), Scenario(schedule, costs, cluster, setup.network)
@@ -184,26 +152,24 @@ class SweepJudge:
         pace = self._pace(lists, source, scenario, timeline)
         num_devices = len(set(schedule.rank_to_device))
         has_limit = any(cluster.devices[device].memory_bytes is not None for device in schedule.rank_to_device)
-        return SweptOutcome(
+        outcome = Outcome(
             setting,
             timeline.makespan_s,
-            idle_share(work_s, num_devices, timeline.makespan_s),
-            None if pace is None else pace.s_per_microbatch,
-            None if pace is None else pace.bubble_fraction,
             max(peak_bytes.values(), default=None),
+            over_memory_reason(memory_excess(peak_bytes, cluster)),
+            idle_share(work_s, num_devices, timeline.makespan_s),
             is_judged=bool(peak_bytes) and has_limit,
-            reason=over_memory_reason(memory_excess(peak_bytes, cluster)),
         )
+        return outcome.at_pace(pace)
 
     def _pace(
         self, lists: KnownLists, source: ScheduleSource, scenario: Scenario, timeline: Timeline
-    ) -> SteadyPace | None:
+    ) -> SteadyPace | Inexact | None:
         """Return the steady-state time of a setting, or None if unknown."""
         if self.setup.jitter:
             return None
         if self.is_steady:
-            pace = steady_pace(scenario, timeline, source.longer, lists.runs)
-            return None if isinstance(pace, Inexact) else pace
+            return steady_pace(scenario, timeline, source.longer, lists.runs)
         lowered = lists.batch.schedule
         is_batch = isinstance(lists.runs, RepeatedRuns) and with_steps(lowered) is lowered
         if not is_batch or drifting_scenario(scenario) is not None:
@@ -212,7 +178,7 @@ class SweepJudge:
 
 
 @lru_cache(maxsize=2)
-def _lists(order: SweptSetting) -> KnownLists:
+def _lists(order: Setting) -> KnownLists:
     """Return the compiled lists of a setting; the last ones are kept, as settings of many links have the same lists."""
     source = _source(order)
     lowered, runs = lower(source.schedule), None
@@ -222,7 +188,7 @@ def _lists(order: SweptSetting) -> KnownLists:
 
 
 @lru_cache(maxsize=8)
-def _source(order: SweptSetting) -> ScheduleSource:
+def _source(order: Setting) -> ScheduleSource:
     """Return the schedule of a setting; the last ones are kept, as settings of many sizes have the same lists.
 
     Raises:

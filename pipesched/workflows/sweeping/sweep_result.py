@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
-from pipesched.simulator.search import COLUMN_HEADINGS, SweptOutcome, pareto_front
+from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, pareto_front
 from pipesched.workflows import Table, with_nan
 from pipesched.workflows.simulating import Setup
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
@@ -29,37 +29,39 @@ class SweepResult:
         by: Name of the measure that orders them.
         columns: The columns of the table: settings, then measures.
         setup: The common inputs of all settings.
+        notes: Cautions about costs and machines, a line each.
     """
 
-    outcomes: tuple[SweptOutcome, ...]
+    outcomes: tuple[Outcome, ...]
     by: str
     columns: tuple[str, ...]
     setup: Setup
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"SweepResult({self._counted()})"
 
     @property
-    def fitting(self) -> tuple[SweptOutcome, ...]:
+    def fitting(self) -> tuple[Outcome, ...]:
         """The outcomes that fit, or may fit, the best first."""
         return tuple(outcome for outcome in self.outcomes if outcome.fits)
 
     @property
-    def best(self) -> SweptOutcome | None:
+    def best(self) -> Outcome | None:
         """The best outcome that fits, or None if nothing fits."""
         return next(iter(self.fitting), None)
 
     @property
-    def refused(self) -> tuple[SweptOutcome, ...]:
+    def refused(self) -> tuple[Outcome, ...]:
         """The outcomes of invalid settings, with their reasons."""
         return tuple(outcome for outcome in self.outcomes if outcome.seconds is None)
 
     @property
-    def front(self) -> tuple[SweptOutcome, ...]:
+    def front(self) -> tuple[Outcome, ...]:
         """The fitting outcomes that no other one beats in `by` and memory at once, by rising `by`."""
         return pareto_front(self.outcomes, self.by)
 
-    def to_rows(self, outcomes: Iterable[SweptOutcome] | None = None) -> list[dict[str, Any]]:
+    def to_rows(self, outcomes: Iterable[Outcome] | None = None) -> list[dict[str, Any]]:
         """Return plain data: one row per setting, with the same columns in each row and None for missing values.
 
         Args:
@@ -96,14 +98,14 @@ class SweepResult:
         """Return a page for a browser: a table of the settings to sort, at most 20,000, and the picture.
 
         Args:
-            notes: Lines below the table, before the reasons of invalid settings.
+            notes: Lines below the table, before the notes of the result and the reasons of invalid settings.
         """
         from pipesched.simulator.views import sweep_page
 
         rows = self.to_rows(self.outcomes[:_MOST_ROWS])
         known = [name for name in self.columns if any(row[name] is not None for row in rows)]
         cells = [{COLUMN_HEADINGS.get(name, name): cell_text(name, row[name]) for name in known} for row in rows]
-        lines = [*self._idle_devices(), *notes, *self._refusals()]
+        lines = self._lines(_MOST_TOLD, notes)
         if len(self.outcomes) > _MOST_ROWS:
             lines.insert(0, f"the table has the first {_MOST_ROWS:,} settings of {len(self.outcomes):,}")
         return sweep_page(self.outcomes, self.by, self.title, cells, "\n".join(lines))
@@ -118,7 +120,7 @@ class SweepResult:
 
         Args:
             top: Most rows.
-            notes: Lines of the caption, before the reasons of invalid settings.
+            notes: Lines of the caption, before the notes of the result and the reasons of invalid settings.
         """
         shown = (self.fitting or tuple(o for o in self.outcomes if o.seconds is not None))[:top]
         rows = [{**outcome.setting.to_row(), **outcome.measures()} for outcome in shown]
@@ -139,15 +141,14 @@ class SweepResult:
         lines = [
             *([f"all with {', '.join(fixed)}"] if fixed else []),
             *([f"{more} more that fit are left out (--top, --out)"] if more > 0 else []),
-            *self._idle_devices(),
-            *notes,
-            *self._refusals(),
+            *self._lines(top, notes),
         ]
         return Table(self.title, cells, "\n".join(lines))
 
-    def uneven_cuts(self, top: int = 10) -> list[str]:
-        """Return at most three lines on stages with unequal numbers of layers among the first `top` that fit."""
-        return SweepJudge(self.setup).uneven_cuts(self.fitting[:top])
+    def _lines(self, top: int, notes: Sequence[str]) -> list[str]:
+        """Return the lines on idle devices, on stages of unequal layers among the first `top`, notes and refusals."""
+        uneven = SweepJudge(self.setup).uneven_cuts(self.fitting[:top])
+        return [*self._idle_devices(), *uneven, *notes, *self.notes, *self._refusals()]
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -182,7 +183,7 @@ class SweepResult:
                 for (name, kind), count in kinds.items()]  # fmt: skip
 
 
-def _kind(outcome: SweptOutcome) -> tuple[str, str]:
+def _kind(outcome: Outcome) -> tuple[str, str]:
     return outcome.setting.schedule, re.sub(r"[0-9]+", "0", outcome.reason or "")
 
 
@@ -192,6 +193,8 @@ def _plain(value: object) -> object:
 
 _MOST_ROWS = 20_000
 """Most settings in the table of a page, which takes some MB."""
+_MOST_TOLD = 10
+"""First settings of a page whose stages of unequal layers are named."""
 _ALWAYS = ("schedule", "num_ranks", "num_microbatches")
 _SHOWN = dict.fromkeys(
     (

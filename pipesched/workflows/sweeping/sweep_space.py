@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 from pipesched.schedules.builders import Entry, find
-from pipesched.simulator.search import SETTING_COLUMNS, SweptSetting
+from pipesched.simulator.search import SETTING_COLUMNS, ParameterNumber, Setting
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
-
-ParameterNumber: TypeAlias = int | float | tuple[int, ...]
 
 MOST_SETTINGS = 1_000_000
 """Most settings of a sweep; their outcomes take about a GB."""
@@ -58,7 +56,7 @@ class SweepSpace:
             len(self._chunks(entry)) * prod(map(len, self._parameters(entry).values())) for _, entry in self._entries()
         )
 
-    def settings(self) -> tuple[SweptSetting, ...]:
+    def settings(self) -> tuple[Setting, ...]:
         """Return every setting once; settings with the same op lists and the same micro-batch size stand together.
 
         Raises:
@@ -83,12 +81,12 @@ class SweepSpace:
             raise ArgumentError(f"where: got {self.condition.text!r}, which {what}, expected some; try another")
         return kept
 
-    def _orders(self) -> Iterator[SweptSetting]:
+    def _orders(self) -> Iterator[Setting]:
         for name, entry in self._entries():
             parameters = self._parameters(entry)
             axes: list[Sequence[Any]] = [self.num_ranks, self.num_microbatches, self._chunks(entry)]
             for p, m, v, *values, recomputes in product(*axes, *parameters.values(), self.recomputes):
-                yield SweptSetting(name, p, m, v, tuple(zip(parameters, values, strict=True)), recomputes)
+                yield Setting(name, p, m, v, tuple(zip(parameters, values, strict=True)), recomputes)
 
     def _entries(self) -> Iterator[tuple[str, Entry]]:
         return ((name, find(name)) for name in self.schedules)
@@ -103,6 +101,6 @@ class SweepSpace:
         return {name: values for name, values in self.parameters.items() if name in known}
 
 
-def _row(setting: SweptSetting, entry: Entry) -> dict[str, object]:
+def _row(setting: Setting, entry: Entry) -> dict[str, object]:
     """Return a setting with its number of stages per rank, also if the schedule fixes it."""
     return {**setting.to_row(), "num_chunks": entry.chunks_with(setting.num_chunks, dict(setting.parameters))}

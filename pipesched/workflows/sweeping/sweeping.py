@@ -8,16 +8,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
-from pipesched.profiles.clusters import Link
+from pipesched.profiles.clusters import Cluster, Link
+from pipesched.profiles.io import machine_name_of
 from pipesched.profiles.processes import num_cores, rare_collections
 from pipesched.questions import RECOMPUTES, SweepSettings
 from pipesched.schedules.common import Counts, tuple_of
 from pipesched.simulator.search import (
+    MEASURES,
     Journal,
-    SweptOutcome,
-    SweptSetting,
+    Outcome,
+    ParameterNumber,
+    Setting,
     make_process_runner,
-    measured_columns,
     ordered_by,
     own_sources,
     search_all,
@@ -25,6 +27,8 @@ from pipesched.simulator.search import (
 from pipesched.workflows import (
     ArgumentError,
     asks,
+    given_stages,
+    other_device,
     refused_settings,
     require_callable,
     require_choice,
@@ -53,7 +57,7 @@ from pipesched.workflows.simulating import (
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
 from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
-from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
+from pipesched.workflows.sweeping.sweep_space import SweepSpace
 
 _MOST_TOGETHER = 1_024
 """Most settings of a block."""
@@ -62,7 +66,7 @@ _MOST_BLOCKS = 16
 _FEW = 1_000_000
 """Work of all blocks, as `_work` counts it, below which starting processes takes longer than the work."""
 
-_Block: TypeAlias = tuple[SweptSetting, ...]
+_Block: TypeAlias = tuple[Setting, ...]
 """Settings with the same op lists and the same micro-batch size."""
 
 
@@ -115,7 +119,7 @@ def sweep(question: SweepQuestion) -> SweepResult:
     judge = SweepJudge(setup, question.is_steady, question.say, require_runs(question.num_runs, setup.jitter))
     settings = space.settings()
     by = question.by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
-    require_choice("by", by, sorted({*SweptOutcome.MEASURES} - {"fits", "reason"}))
+    require_choice("by", by, sorted({*MEASURES} - {"fits", "reason"}))
     if by == "s_per_sample" and settings[0].microbatch_size is None:
         raise ArgumentError("by: got s_per_sample, expected samples of a micro-batch, too; try s_per_microbatch")
     if setup.limit_bytes is not None or by == "peak_memory_bytes":
@@ -124,9 +128,9 @@ def sweep(question: SweepQuestion) -> SweepResult:
     journal = None
     if question.resume is not None:
         what = setup, judge.is_steady, judge.num_runs, *own_sources(settings)
-        journal = Journal(Path(question.resume), SweptOutcome, what, "these costs, machines, network and builders")
+        journal = Journal(Path(question.resume), what, "these costs, machines, network and builders")
 
-    def search(settings: Sequence[SweptSetting]) -> Iterator[Sequence[SweptOutcome]]:
+    def search(settings: Sequence[Setting]) -> Iterator[Sequence[Outcome]]:
         blocks = _blocks(settings)
         workers = num_workers or (num_cores() if sum(map(_work, blocks)) > _FEW else 1)
         run, shares = ray_runner or make_process_runner(workers), _shares(blocks, workers)
@@ -136,7 +140,10 @@ def sweep(question: SweepQuestion) -> SweepResult:
         outcomes = search_all(settings, search, journal, question.progress)
     if all(outcome.seconds is None for outcome in outcomes):
         raise refused_settings(len(outcomes), outcomes[0].reason)
-    return SweepResult(ordered_by(outcomes, by), by, measured_columns(settings), setup)
+    costs, notes = setup.loaded_costs, [*given_stages(setup.loaded_costs)] if setup.partition is None else []
+    if isinstance(setup.cluster, Cluster):
+        notes = [*other_device(costs, machine_name_of(setup.cluster)), *notes]
+    return SweepResult(ordered_by(outcomes, by), by, (*space.columns, *MEASURES), setup, tuple(notes))
 
 
 def _space(question: SweepQuestion, setup: Setup) -> SweepSpace:
@@ -196,7 +203,7 @@ def _link_values(name: str, values: object) -> tuple[float, ...]:
     return tuple(map(float, numbers))
 
 
-def _blocks(settings: Sequence[SweptSetting]) -> list[_Block]:
+def _blocks(settings: Sequence[Setting]) -> list[_Block]:
     """Return settings in blocks of the same op lists and the same micro-batch size, the shortest lists first."""
     alike = groupby(settings, key=lambda setting: replace(setting, link=()))
     rows = [tuple(some) for _, some in alike]
@@ -218,7 +225,7 @@ def _work(block: _Block) -> int:
     return block[0].num_cells * (3 + len(block))
 
 
-def _require_judged(settings: Sequence[SweptSetting], judge: SweepJudge, asked: str) -> None:
+def _require_judged(settings: Sequence[Setting], judge: SweepJudge, asked: str) -> None:
     """Refuse a limit for costs without bytes; costs have bytes for all settings or for none."""
     for setting, *_ in _blocks(settings):
         try:

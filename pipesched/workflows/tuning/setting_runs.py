@@ -17,7 +17,8 @@ from pipesched.schedules.common import values_of
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.ops import Step
 from pipesched.simulator.memory import over_capacity, peak_memory
-from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+from pipesched.simulator.search import Outcome, Setting, over_memory_reason
+from pipesched.simulator.tuner import Problem
 from pipesched.workflows import ArgumentError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Measurement:
         self,
         setting: Setting,
         tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
-    ) -> SettingOutcome:
+    ) -> Outcome:
         """Run `setting`; return the seconds of the median iteration and the peak bytes of the devices.
 
         Raises:
@@ -101,13 +102,12 @@ class Measurement:
         try:
             spec = self._spec_of(setting)
         except (ScheduleError, ProfileError) as error:
-            return SettingOutcome(setting, reason=str(error))
+            return Outcome(setting, reason=str(error))
         timeline = (self.runs or launch)(spec, tick).timeline
         held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
         over = over_capacity(timeline.memory, self.problem.cluster, timeline)
         seconds = _iteration_s(timeline, setting.num_pipelines, self._skipped(setting)) / setting.num_pipelines
-        reason = None if over is None else f"over memory: {over}"
-        return SettingOutcome(setting, seconds, held_bytes, reason, timeline.yardstick)
+        return Outcome(setting, seconds, held_bytes, over_memory_reason(over), yardstick=timeline.yardstick)
 
     def num_iterations(self, setting: Setting) -> int:
         """Return the iterations in one run: warm-up, `iterations`, and one more, as times are from Step to Step."""
@@ -118,8 +118,8 @@ class Measurement:
 
     def _spec_of(self, setting: Setting) -> RunSpec:
         problem = self.problem
-        size = problem.microbatch_size(setting.num_microbatches)
-        schedule = lower(setting.build(len(problem.cluster.devices)))
+        size = problem.microbatch_size(setting)
+        schedule = lower(setting.build())
         bounds = problem.bounds(setting)
         lists = repeat(schedule, self.num_iterations(setting)).held()
         return self.spec(lists, problem.profile.model, bounds, size)

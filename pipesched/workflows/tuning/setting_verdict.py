@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import StatisticsError, correlation, fmean
 from typing import TYPE_CHECKING, Any
 
 from pipesched.executor import RunSettings
 from pipesched.schedules import Yardstick
 from pipesched.simulator.analysis import readable_change, readable_s, readable_share
-from pipesched.simulator.tuner import Setting, SettingOutcome, rank_correlation, regret
+from pipesched.simulator.search import Outcome, Setting
+from pipesched.simulator.tuner import tuned_row
 from pipesched.workflows import (
     ArgumentError,
     Table,
@@ -21,6 +23,7 @@ from pipesched.workflows import (
     require_kind,
     require_names,
 )
+from pipesched.workflows.tuning.setting_race import to_run
 from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
 from pipesched.workflows.tuning.tune_result import TuneResult
 
@@ -43,19 +46,11 @@ class Verified:
         yardstick: Speed of the machine in the run, or None if unknown.
     """
 
-    outcome: SettingOutcome
+    outcome: Outcome
     predicted_s: float
     measured_s: float
     measured_bytes: int | None = None
     yardstick: Yardstick | None = None
-
-
-def to_verify(
-    outcomes: Sequence[SettingOutcome], plain: SettingOutcome | None, count: int
-) -> tuple[SettingOutcome, ...]:
-    """Return the first `count` of `outcomes`, which fit, and plain 1F1B for comparison."""
-    best = list(outcomes[:count])
-    return (*best, plain) if best and plain is not None and plain not in best else tuple(best)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -78,7 +73,8 @@ class Verdict:
     @property
     def regret(self) -> float | None:
         """The slowdown of the choice against the best run, relative, or None without runs."""
-        return regret([run.measured_s for run in self.verified]) if self.verified else None
+        seconds = [run.measured_s for run in self.verified]
+        return seconds[0] / min(seconds) - 1 if seconds else None
 
     @property
     def is_ranked(self) -> bool:
@@ -102,7 +98,7 @@ class Verdict:
         """Return plain data."""
         return {
             "settings": [
-                {**run.outcome.to_row(), "predicted_s": run.predicted_s, "measured_s": run.measured_s}
+                {**tuned_row(run.outcome), "predicted_s": run.predicted_s, "measured_s": run.measured_s}
                 for run in self.verified
             ],
             "regret": self.regret,
@@ -195,7 +191,7 @@ def run_settings(
     require_kind("run_settings", run_settings, RunSettings, "RunSettings")
     require_flag("is_checked", is_checked)
     require_callable("progress", progress)
-    best = to_verify(result.candidates, result.plain, count)
+    best = to_run(result.candidates, result.plain, count)
     if not best:
         raise ArgumentError("result: got no setting that fits, expected at least one; try more devices")
     require_same_layers(result.problem.profile)
@@ -207,7 +203,7 @@ def run_settings(
 
 
 def verified_settings(
-    outcomes: Sequence[SettingOutcome],
+    outcomes: Sequence[Outcome],
     measurement: Measurement,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     *,
@@ -239,3 +235,19 @@ def verified_settings(
         seconds = (outcome.seconds or 0.0, measured.seconds)
         verified.append(Verified(outcome, *seconds, measured.held_bytes, measured.yardstick))
     return Verdict(tuple(verified), profiled)
+
+
+def rank_correlation(predicted_s: Sequence[float], measured_s: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation, -1 to 1, or None for fewer than two settings or all equal."""
+    try:
+        return correlation(_ranks(predicted_s), _ranks(measured_s))
+    except StatisticsError:
+        return None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the place of each value, equal ones sharing the mean of theirs."""
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(sorted(values)):
+        places.setdefault(value, []).append(place)
+    return [float(fmean(places[value])) for value in values]

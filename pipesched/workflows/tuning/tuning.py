@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
 from pipesched.executor import Repetitions, RunSettings
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.io import machine_name_of
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
 from pipesched.questions import RECOMPUTES, TuneSettings
 from pipesched.schedules.common import tuple_of, values_of
-from pipesched.simulator import Inexact, SteadyPace
-from pipesched.simulator.search import evaluate_in_turn, own_sources
+from pipesched.simulator import Inexact
+from pipesched.simulator.search import Outcome, Setting, divisors, evaluate_in_turn, nearest_batch, own_sources
 from pipesched.simulator.tuner import (
     Accounting,
     Evaluator,
     Problem,
-    Setting,
-    SettingOutcome,
     Space,
     best_plain,
     evaluate_setting,
@@ -33,6 +33,8 @@ from pipesched.simulator.tuner import (
 from pipesched.workflows import (
     ArgumentError,
     asks,
+    given_stages,
+    other_device,
     refused_settings,
     require_at_least,
     require_callable,
@@ -40,16 +42,20 @@ from pipesched.workflows import (
     require_kind,
     require_rate,
     require_settings,
+    unknown_bytes,
+    unknown_to_equations,
 )
 from pipesched.workflows.arguments import (
+    NamedSchedule,
     read_devices_argument,
     read_workers,
+    require_one_step,
+    searched_entries,
 )
 from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_unused
-from pipesched.workflows.tuning.setting_race import CONTENDERS, raced
+from pipesched.workflows.tuning.setting_race import CONTENDERS, contenders_of, race_here
 from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
 from pipesched.workflows.tuning.tune_result import TuneResult
-from pipesched.workflows.tuning.tune_space import covered_microbatches, tunable_schedules
 
 _FEW = 2000
 """Number of settings below which starting processes takes longer than the work."""
@@ -110,6 +116,7 @@ def tune(question: TuneQuestion) -> TuneResult:
     schedules = tunable_schedules(question.schedules)
     asked = None if question.microbatches is None else tuple_of(question.microbatches)
     space = Space(
+        num_ranks=len(machines.devices),
         microbatches=covered_microbatches(problem, asked),
         pipelines=tuple_of(question.pipelines or (1, 2, 3, 4)),
         advances=tuple_of(question.advances),
@@ -119,9 +126,14 @@ def tune(question: TuneQuestion) -> TuneResult:
     )
     measurement = _measurement(question, problem)
     result = _searched(question, problem, space, measurement)
-    if question.budget_s is None or measurement is None:
+    notes = [*other_device(profile, machine_name_of(machines)), *unknown_bytes(profile)]
+    notes += given_stages(profile, len(machines.devices)) if setup.partition is None else []
+    notes += unknown_to_equations(setup.network, question.evaluator)
+    result = replace(result, notes=(*notes, *result.notes))
+    if question.budget_s is None or measurement is None or not result.candidates:
         return result
-    return raced(result, measurement, question.budget_s, question.num_contenders, question.progress)
+    contenders = contenders_of(result.candidates, result.plain, question.num_contenders)
+    return replace(result, race=race_here(contenders, problem, measurement, question.budget_s, question.progress))
 
 
 def require_tuning(settings: TuneSettings) -> None:
@@ -210,24 +222,96 @@ def _searched(question: TuneQuestion, problem: Problem, space: Space, measuremen
     if measures:
         return result
     known = {outcome.setting: outcome for outcome in outcomes if evaluated is None or outcome.setting in evaluated}
-    return replace(result, advanced=_advanced(result, who, known), paces=_paces(result, question.top))
+    result = replace(result, advanced=_advanced(result, who, known))
+    return result if who is Evaluator.AVGPIPE else _paced(result, question.top)
 
 
-def _paces(result: TuneResult, count: int) -> dict[Setting, SteadyPace | Inexact]:
-    """Return the steady-state times of the first settings of either training; AvgPipe's equations have none."""
-    if result.evaluator == Evaluator.AVGPIPE:
-        return {}
-    trainings: dict[str, list[SettingOutcome]] = {}
+def _paced(result: TuneResult, count: int) -> TuneResult:
+    """Return the result with the steady state of the first settings of either training, or why it is unknown."""
+    trainings: dict[str, list[Outcome]] = {}
     for outcome in result.fitting:
         trainings.setdefault(outcome.setting.training, []).append(outcome)
     first = chain.from_iterable(outcomes[:count] for outcomes in trainings.values())
-    return {outcome.setting: pace_of_setting(result.problem, outcome) for outcome in first}
+    paces = {outcome.setting: pace_of_setting(result.problem, outcome) for outcome in first}
+    reasons = dict.fromkeys(pace.reason for pace in paces.values() if isinstance(pace, Inexact))
+    outcomes = tuple(outcome.at_pace(paces.get(outcome.setting)) for outcome in result.outcomes)
+    plain = None if result.plain is None else result.plain.at_pace(paces.get(result.plain.setting))
+    notes = tuple(f"steady time: {reason}" for reason in reasons)
+    return replace(result, outcomes=outcomes, plain=plain, notes=notes)
 
 
-def _advanced(result: TuneResult, who: Evaluator, known: Mapping[Setting, SettingOutcome]) -> SettingOutcome | None:
+def _advanced(result: TuneResult, who: Evaluator, known: Mapping[Setting, Outcome]) -> Outcome | None:
     if result.chosen is None or result.chosen.setting.advance is None:
         return None
     known = {} if who is Evaluator.AVGPIPE else known  # the equations' are not our model's
     return smallest_advance(
         lambda setting: known.get(setting) or evaluate_setting(result.problem, setting), result.chosen.setting
     )
+
+
+def tunable_schedules(schedules: Sequence[NamedSchedule]) -> tuple[str, ...]:
+    """Return the names, as a search knows them, of schedules that train batch by batch, each once.
+
+    Raises:
+        ArgumentError: There is none, or one steps without a flush.
+        ScheduleError: A schedule does not exist.
+    """
+    entries = searched_entries(schedules, "['avgpipe', 'zb_h1']", require_one_step)
+    for entry in entries:
+        if entry.traits.is_asynchronous:
+            raise ArgumentError(
+                f"schedules: got {entry.name}, which steps without a flush, expected schedules that train batch by "
+                "batch; try avgpipe,zb_h1"
+            )
+    return tuple(entry.searched_name for entry in entries)
+
+
+def covered_microbatches(problem: Problem, asked: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the possible numbers of micro-batches: the given ones, or all that the profile covers.
+
+    Raises:
+        ArgumentError: The profile covers none, or not a given one; with the nearest that it covers.
+    """
+    size = problem.batch_size
+    covered = [count for count in divisors(size) if problem.covers(count)]
+    if not covered:
+        raise ArgumentError(
+            f"batch_size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
+            f"try {nearest_batch(problem.profile, size)}, or profile the model again with other sizes"
+        )
+    if asked is None:
+        return tuple(covered)
+    require_dividing(asked, size, covered)
+    for count in asked:
+        if count not in covered:
+            raise ArgumentError(
+                f"microbatches: got {count} in a batch of {size}, so {size // count} samples in each, expected a size "
+                f"that {_covered(problem.profile)}; try `microbatches={_nearest(count, covered)}`"
+            )
+    return tuple(asked)
+
+
+def require_dividing(asked: Sequence[int], batch_size: int, there: Sequence[int]) -> None:
+    """Refuse numbers of micro-batches that do not divide the batch.
+
+    Args:
+        there: Valid numbers.
+
+    Raises:
+        ArgumentError: One does not divide it.
+    """
+    for count in asked:
+        if count < 1 or batch_size % count:
+            raise ArgumentError(
+                f"microbatches: got {count}, expected what divides the batch of {batch_size}; "
+                f"try `microbatches={_nearest(count, there)}`"
+            )
+
+
+def _nearest(wanted: int, there: Sequence[int]) -> str:
+    return " or ".join(map(str, sorted(sorted(there, key=lambda count: abs(count - wanted))[:2])))
+
+
+def _covered(profile: Profile) -> str:
+    sizes = profile.microbatch_sizes
+    return f"the profile covers, {sizes[0]} to {sizes[-1]}"

@@ -8,15 +8,16 @@ import pytest
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
 from pipesched.schedules.ops import backward, backward_input, backward_weight, forward
-from pipesched.simulator.planner import Candidate
+from pipesched.simulator.planner import layout_of
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import predict_candidate
+from pipesched.simulator.search import Setting
 from pipesched.workflows.arguments import searched_entries
 
 CANDIDATES = (
-    Candidate("dualpipe", 4, 1, 8, 1, (1,) * 4),
-    Candidate("dualpipe_v", 4, 1, 8, 1, (1,) * 8),
-    Candidate("dualpipe", 4, 2, 8, 1, (1,) * 4, recomputes=True),
+    Setting("dualpipe", 4, 8, microbatch_size=1, partition=(1,) * 4),
+    Setting("dualpipe_v", 4, 8, microbatch_size=1, partition=(1,) * 8),
+    Setting("dualpipe", 4, 8, recomputes=True, microbatch_size=1, width=2, partition=(1,) * 4),
 )
 
 
@@ -41,7 +42,7 @@ def test_eight_micro_batches_of_dualpipe_keep_a_device_busy_for_less_where_ops_h
 
 def test_the_bound_has_the_conversion_of_messages():
     costs = StageCosts((StageCost(1.0, 2.0, output_bytes=100),) * 2, compression=Compression(4, 100.0))
-    candidate = Candidate("1f1b", 2, 1, 4, 1, (1, 1), compression="half")
+    candidate = Setting("1f1b", 2, 4, microbatch_size=1, partition=(1, 1), compression="half")
     cluster = flat(2, Link(0.1, 1000.0))
     predicted_s = predict_candidate(candidate, costs, cluster).seconds
     assert 0.9 * predicted_s < Bounds(cluster).of(candidate, costs).seconds <= predicted_s
@@ -50,14 +51,14 @@ def test_the_bound_has_the_conversion_of_messages():
 def test_what_a_device_must_hold_is_said_of_that_device():
     light, heavy = StageCost(1.0, 2.0, weight_bytes=100), StageCost(1.0, 2.0, weight_bytes=5000)
     cluster = Cluster((Device(memory_bytes=150), Device()), Link())
-    least = Bounds(cluster).of(Candidate("1f1b", 2, 1, 4, 1, (1, 1)), StageCosts((light, heavy)))
+    least = Bounds(cluster).of(Setting("1f1b", 2, 4, microbatch_size=1, partition=(1, 1)), StageCosts((light, heavy)))
     assert least.peak_bytes == {0: 200, 1: 10_000}  # weights and gradients
     assert least.over_memory == "device 0 holds at least 200 bytes of 150"
 
 
 def test_a_device_must_hold_what_a_backward_works_in_beside_all_in_flight():
     costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=100, working_bytes=30, weight_bytes=1),) * 2)
-    least = Bounds(flat(2)).of(Candidate("1f1b", 2, 1, 4, 1, (1, 1)), costs)
+    least = Bounds(flat(2)).of(Setting("1f1b", 2, 4, microbatch_size=1, partition=(1, 1)), costs)
     assert least.peak_bytes == {0: 231, 1: 131}
 
 
@@ -87,8 +88,9 @@ def shuffled(seed):
 def test_the_bound_holds_of_any_schedule_of_a_users_own(seed):
     chance = Random(seed)
     (entry,) = searched_entries([shuffled(seed)], "")
-    whole = Candidate(entry.searched_name, 3, chance.choice((1, 2)), 4, 1, (), recomputes=chance.random() < 0.5)
-    candidate = replace(whole, partition=(1,) * whole.layout.num_stages)
+    width, recomputes = chance.choice((1, 2)), chance.random() < 0.5
+    whole = Setting(entry.searched_name, 3, 4, recomputes=recomputes, microbatch_size=1, width=width)
+    candidate = replace(whole, partition=(1,) * layout_of(whole).num_stages)
     parts = [(chance.random(), 2 * chance.random(), chance.random(), chance.random()) for _ in candidate.partition]
     sizes = {"output_bytes": 10, "weight_bytes": 9, "saved_bytes": 50, "working_bytes": seed % 2 * 70}
     costs = StageCosts(tuple(StageCost(*part, **sizes) for part in parts))

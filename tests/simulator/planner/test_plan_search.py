@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.cli.output.plan_print import print_plans
+from pipesched.cli.terminal import print_results
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
-from pipesched.simulator.planner import plan_of, plan_search, search_plans
+from pipesched.simulator.planner import plan_search, search_plans
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
 from pipesched.simulator.planner.request import candidates
 from pipesched.simulator.planner.single_copy import bound_single_copy
+from pipesched.workflows.planning import PlanSearch
 from tests.properties import examples
 from tests.simulator.planner.instances import random_request
 
@@ -44,11 +45,11 @@ def test_the_ranking_is_that_of_an_exhaustive_search_but_for_faster_cuts(seed):
     best = {}  # of the cuts of a candidate, of which one is left
     for _, _, outcome in predicted(request):
         if outcome.fits:
-            uncut = replace(outcome.candidate, partition=())
+            uncut = replace(outcome.setting, partition=())
             best[uncut] = max(outcome.throughput, best.get(uncut, 0.0))
     of_candidates = sorted(best.values(), reverse=True)
     assert all(own >= its * (1 - 1e-12) for own, its in zip(throughputs, of_candidates, strict=False))
-    as_considered = [plan.throughput for plan in ranking.ranked if plan.candidate in known]
+    as_considered = [plan.throughput for plan in ranking.ranked if plan.setting in known]
     assert all(any(own == pytest.approx(its, rel=1e-12) for its in fits[:5]) for own in as_considered)
     assert bool(throughputs) == bool(fits)
     assert ranking.headroom == (pytest.approx(0, abs=1e-9) if fits else math.inf)
@@ -92,9 +93,9 @@ def test_of_an_interrupted_search_nothing_is_told_that_takes_longer_than_an_answ
     monkeypatch.setattr(plan_search, "_QUICK_OPS", 0)
     request = limited(None)
     ranking = search_plans(request, tick=stop)
-    assert [plan.costs for plan in ranking.ranked] == [None] * len(ranking.ranked) != []
-    assert plan_of(ranking.ranked[0], request).predicted.communication_fraction is None
-    print_plans(ranking, request, [])
+    assert [plan.parts for plan in ranking.ranked] == [None] * len(ranking.ranked) != []
+    assert request.plan_of(ranking.ranked[0]).predicted.communication_fraction is None
+    print_results(PlanSearch(request, ranking).tables())
     out = capsys.readouterr().out
     assert "stopped" in out
     assert "bubble" not in out
@@ -112,7 +113,7 @@ def test_no_bound_is_above_what_it_bounds(seed):
             continue
         least = bounds.of(candidate, costs)
         assert least.seconds <= outcome.seconds * SLACK, candidate
-        assert max(least.peak_bytes.values()) <= outcome.most_bytes, candidate
+        assert max(least.peak_bytes.values()) <= outcome.held_bytes, candidate
         assert least.over_memory is None or not outcome.fits
         single_copy = bound_single_copy(candidate, costs, request.cluster, bounds, network)
         assert single_copy.seconds <= outcome.seconds * SLACK, candidate

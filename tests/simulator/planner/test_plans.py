@@ -12,9 +12,10 @@ from pipesched.simulator import NetworkOptions, Scenario
 from pipesched.simulator.analysis import critical_path
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
-from pipesched.simulator.planner import Candidate, plan_of, reasons, search_plans
+from pipesched.simulator.planner import reasons, search_plans
 from pipesched.simulator.planner.candidate_evaluation import lowered, predict_candidate
 from pipesched.simulator.planner.request import Request, candidates
+from pipesched.simulator.search import Setting
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.simulator.planner.instances import random_profile, random_request
 
@@ -34,7 +35,7 @@ def ask(**changes):
 def test_what_is_planned_is_what_runs(tmp_path):
     request = ask(depths=(2,), schedules=("1f1b",))
     best = search_plans(request).ranked[0]
-    save_plan(plan_of(best, request), tmp_path / "plan.json")
+    save_plan(request.plan_of(best), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     lists = lower(plan.run(1).lists(1).held())
     costs = request.cuts().costs_of(plan)
@@ -48,21 +49,21 @@ def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
     ranking = search_plans(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)
     # 2 samples of 8 layers of 3 s; 64 bytes of gradients summed in two rounds of half of them; 8 steps of 0.5 s
     assert ranking.ranked[0].seconds == pytest.approx(2 * 8 * 3 + 2 * 32 / 1000 + 8 * 0.5)
-    assert ranking.ranked[0].costs.reduce_s == pytest.approx(2 * 32 / 1000)
+    assert ranking.ranked[0].parts.reduce_s == pytest.approx(2 * 32 / 1000)
 
 
 def test_a_pipeline_of_equal_stages_is_as_fast_as_the_closed_form_of_1f1b():
     request = ask(cluster=flat(4), depths=(4,), schedules=("1f1b",), profile=even(8, sizes=(1,)))
     best = search_plans(request).ranked[0]
-    assert best.candidate.partition == (2, 2, 2, 2)
+    assert best.setting.partition == (2, 2, 2, 2)
     assert best.seconds == pytest.approx((16 + 3) * 2 * 3 + 2 * 0.5)
-    assert best.costs.bubble_s == pytest.approx(3 * 2 * 3)
+    assert best.parts.bubble_s == pytest.approx(3 * 2 * 3)
 
 
 def test_large_activations_stay_inside_the_node_and_large_gradients_do_too():
     wide = even(8, output_bytes=400, sizes=(1,))
     best = search_plans(ask(profile=wide, depths=(2,), schedules=("1f1b",))).ranked[0]
-    assert best.candidate.placement == "pipeline"
+    assert best.setting.placement == "pipeline"
     heavy = replace(
         even(8, sizes=(1,)), layers=tuple(replace(wide_layer, weight_bytes=400) for wide_layer in wide.layers)
     )
@@ -74,13 +75,13 @@ def test_large_activations_stay_inside_the_node_and_large_gradients_do_too():
         ),
     )
     best = search_plans(ask(profile=heavy, depths=(2,), schedules=("1f1b",))).ranked[0]
-    assert best.candidate.placement == "data"
+    assert best.setting.placement == "data"
 
 
 def test_slower_devices_get_fewer_layers():
     cluster = replace(flat(2), devices=(Device(1.0), Device(0.5)))
     best = search_plans(ask(profile=even(9), cluster=cluster, depths=(2,), schedules=("gpipe",))).ranked[0]
-    assert best.candidate.partition == (6, 3)
+    assert best.setting.partition == (6, 3)
 
 
 def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
@@ -90,7 +91,7 @@ def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
         profile=profile(*[heavy] * 4, *[light] * 4), cluster=cluster, depths=(2,), schedules=("1f1b",), batch_size=4
     )
     best = search_plans(request).ranked[0]
-    assert best.candidate.partition < (4, 4)
+    assert best.setting.partition < (4, 4)
     assert max(best.held_bytes) <= 1000
 
 
@@ -104,7 +105,7 @@ def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
         max(predict_candidate(c, request.cuts().costs_of(c), cluster).peak_bytes.values())
         for c in candidates(request, request.cuts())
     )
-    assert min(outcome.most_bytes for outcome in known) == least
+    assert min(outcome.held_bytes for outcome in known) == least
 
 
 def test_a_search_without_time_stops_at_the_first_plan_and_says_so():
@@ -164,8 +165,8 @@ def test_the_pace_of_a_run_without_a_flush_is_that_of_a_long_run(seed):
         recomputes=(False,),
     )
     for outcome in search_plans(request).ranked:
-        run = outcome.candidate.schedule_spec().run(1000)
-        costs = request.cuts().costs_of(outcome.candidate)
+        run = outcome.setting.schedule_spec().run(1000)
+        costs = request.cuts().costs_of(outcome.setting)
         long = run_time(
             lambda steps, run=run, costs=costs: Scenario(run.lists(steps), costs, request.cluster),
             1000,
@@ -185,8 +186,8 @@ def test_pipedreams_replicas_are_a_candidate():
 def test_the_critical_path_of_a_plan_reaches_from_start_to_end():
     request = random_request(random.Random(5))
     best = search_plans(request, top=1).ranked[0]
-    costs = request.cuts().costs_of(best.candidate)
-    path = critical_path(predict_candidate(best.candidate, costs, request.cluster).timeline)
+    costs = request.cuts().costs_of(best.setting)
+    path = critical_path(predict_candidate(best.setting, costs, request.cluster).timeline)
     assert path[-1].end_s - path[0].start_s == pytest.approx(best.seconds)
 
 
@@ -214,7 +215,7 @@ def test_devices_are_left_idle_only_if_that_is_allowed():
     request = replace(request, fewer=True)
     assert {c.num_devices for c in candidates(request, request.cuts())} == {1, 2, 3}
     copies = replace(request, depths=(1,))
-    assert search_plans(copies, top=1).ranked[0].candidate.num_devices == 2  # three cannot share four samples evenly
+    assert search_plans(copies, top=1).ranked[0].setting.num_devices == 2  # three cannot share four samples evenly
 
 
 def test_whole_nodes_are_left_idle_or_part_of_one():
@@ -226,7 +227,7 @@ def test_whole_nodes_are_left_idle_or_part_of_one():
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "wpipe"])
 def test_lists_made_from_one_copy_are_those_that_run(name, width):
     chunks = 2 if name == "interleaved" else None
-    candidate = Candidate(name, 2, width, 4, 1, (), "data", chunks)
+    candidate = Setting(name, 2, 4, chunks, microbatch_size=1, width=width, placement="data")
     made, run = lowered(candidate.order, 1), lower(candidate.schedule_spec().run(1).lists(1).held())
     assert place_copies(made, "data", width) == run
 
@@ -235,6 +236,6 @@ def test_lists_made_from_one_copy_are_those_that_run(name, width):
 def test_a_plan_is_predicted_with_the_messages_that_are_asked_for(network):
     request = ask(profile=even(8, output_bytes=40, sizes=(1,)), depths=(4,), schedules=("1f1b",), network=network)
     best = search_plans(request).ranked[0]
-    lists, costs = lowered(best.candidate.order, 1), request.cuts().costs_of(best.candidate)
+    lists, costs = lowered(best.setting.order, 1), request.cuts().costs_of(best.setting)
     assert best.seconds == simulate_lists(lists, costs, request.cluster, network=network).makespan_s
     assert best.seconds != simulate_lists(lists, costs, request.cluster).makespan_s

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.simulator.search import BestFirst, BoundedCandidate, evaluate_in_turn
+from pipesched.simulator.search import BestFirst, BoundedSetting, evaluate_in_turn
 
 
 def queue_of(costs, top=99):
     """Candidates by name under (bound, cost); a cost of None: it cannot be taken."""
-    return BestFirst((BoundedCandidate(bound, n, name) for n, (name, (bound, _)) in enumerate(costs.items())), top)
+    return BestFirst((BoundedSetting(bound, n, name) for n, (name, (bound, _)) in enumerate(costs.items())), top)
 
 
 def judge_of(costs):
     def judge(bounded):
-        cost = costs[bounded.candidate][1]
-        return replace(bounded, cost=math.inf if cost is None else cost, outcome=f"{bounded.candidate} {cost}")
+        cost = costs[bounded.setting][1]
+        return replace(bounded, cost=math.inf if cost is None else cost, outcome=f"{bounded.setting} {cost}")
 
     return judge
 
@@ -39,7 +39,7 @@ def several_at_once(workers):
 
 
 def names(refined):
-    return [bounded.candidate for bounded in refined]
+    return [bounded.setting for bounded in refined]
 
 
 def test_what_cannot_be_the_best_is_never_evaluated():
@@ -73,9 +73,9 @@ def test_a_bound_may_rise_several_times():
     def judge(bounded):
         if bounded.num_refined < 3:
             return replace(bounded, cost=bounded.cost + 1, num_refined=bounded.num_refined + 1)
-        return replace(bounded, outcome=bounded.candidate)
+        return replace(bounded, outcome=bounded.setting)
 
-    queue = BestFirst([BoundedCandidate(1, 0, "a"), BoundedCandidate(3, 1, "b")], 1)
+    queue = BestFirst([BoundedSetting(1, 0, "a"), BoundedSetting(3, 1, "b")], 1)
     assert names(queue.refine(judge, evaluate_in_turn)) == ["a", "a", "a", "b", "a"]
     assert queue.ranked == ("a",)
 
@@ -84,7 +84,7 @@ def test_a_search_that_is_stopped_loses_no_candidate():
     def stop(bounded):
         raise KeyboardInterrupt
 
-    queue = BestFirst([BoundedCandidate(1, 0, "a"), BoundedCandidate(2, 1, "b")], 1)
+    queue = BestFirst([BoundedSetting(1, 0, "a"), BoundedSetting(2, 1, "b")], 1)
     with pytest.raises(KeyboardInterrupt):
         list(queue.refine(stop, evaluate_in_turn))
     assert sorted(queue.open_bounds) == [1, 2]

@@ -26,7 +26,7 @@ def kill(machine):
 """
 SQUARES = """
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search import make_ray_runner, ray_runner
+from pipesched.simulator.search import make_ray_runner, runners
 
 def squared(number):
     return number**2
@@ -39,7 +39,7 @@ kill(machines[0])
 while set(known) < {number**2 for number in range(20)}:
     known.append(next(answers))
 kill(machines[1])
-ray_runner._PATIENCE_S = 0.5
+runners._PATIENCE_S = 0.5
 try:
     print(sum(1 for _ in answers))
 except SimulationError as error:

@@ -1,7 +1,7 @@
 from functools import partial
 
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.simulator.tuner import Problem, Setting, evaluate_setting, smallest_advance
+from pipesched.simulator.tuner import Problem, evaluate_setting, smallest_advance, tuned
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 
@@ -12,7 +12,7 @@ def figure_7(transfer_s, memory_bytes=None):
 
 
 def outcome_of(problem):
-    return smallest_advance(partial(evaluate_setting, problem), Setting("avgpipe", 8, 1, 0))
+    return smallest_advance(partial(evaluate_setting, problem), tuned("avgpipe", 2, 8, 1, 0))
 
 
 def test_figure_7_needs_one():
@@ -37,4 +37,4 @@ def test_memory_may_not_suffice_for_it():
 
 
 def test_where_the_profile_knows_nothing_neither_does_it():
-    assert smallest_advance(partial(evaluate_setting, figure_7(1.0)), Setting("avgpipe", 4, 1, 0)) is None
+    assert smallest_advance(partial(evaluate_setting, figure_7(1.0)), tuned("avgpipe", 2, 4, 1, 0)) is None

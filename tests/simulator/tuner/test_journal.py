@@ -6,9 +6,9 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.tuner import Space, evaluate_setting, search_settings, setting_journal
 from tests.simulator.tuner.problems import problem
 
-SETTINGS = Space((2, 4, 8), (1, 2), (0, 1)).settings()
+SETTINGS = Space(3, (2, 4, 8), (1, 2), (0, 1)).settings()
 
-OUTCOME = '{"setting": {"schedule": "avgpipe", "num_microbatches": 8}, "seconds": 2.5}\n'
+OUTCOME = '{"setting": {"schedule": "avgpipe", "num_ranks": 3, "num_microbatches": 8}, "seconds": 2.5}\n'
 
 
 def stopped_after(count, asked, path):

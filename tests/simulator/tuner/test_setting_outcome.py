@@ -1,9 +1,9 @@
-from pipesched.simulator.search import least
-from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, best_plain, pareto, ranked
+from pipesched.simulator.search import Outcome, least
+from pipesched.simulator.tuner import Evaluator, best_plain, pareto, ranked, tuned, tuned_row
 
 
 def outcome(m, n, seconds, held_bytes, reason=None, advance=1):
-    return SettingOutcome(Setting("avgpipe", m, n, advance), seconds, held_bytes, reason)
+    return Outcome(tuned("avgpipe", 3, m, n, advance), seconds, held_bytes, reason)
 
 
 FAST = outcome(4, 2, 1.0, 900)
@@ -51,7 +51,7 @@ def test_on_the_front_nobody_is_beaten_in_time_and_memory_at_once():
 
 
 def test_a_row_is_plain_data():
-    assert FAST.to_row() == {
+    assert tuned_row(FAST) == {
         "schedule": "avgpipe",
         "num_microbatches": 4,
         "num_pipelines": 2,
@@ -65,5 +65,5 @@ def test_a_row_is_plain_data():
         "held_bytes": 900,
         "reason": None,
     }
-    best_plain = outcome(4, 1, 1.0, 900, advance=0).to_row()
+    best_plain = tuned_row(outcome(4, 1, 1.0, 900, advance=0))
     assert (best_plain["schedule"], best_plain["microbatches"], best_plain["training"]) == ("1f1b", 4, "plain")

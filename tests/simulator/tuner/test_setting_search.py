@@ -8,16 +8,17 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.tuner import Accounting, Evaluator, Setting, Space, predict_setting, search_settings
+from pipesched.simulator.tuner import Accounting, Evaluator, Space, predict_setting, search_settings, tuned
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
 from tests.simulator.tuner.problems import problem
 
-SPACE = Space((1, 2, 4, 8), (1, 2, 3), (0, 2), ("avgpipe", "zb_h1", "interleaved", "chimera"), recomputes=(False, True))
+SCHEDULES = ("avgpipe", "zb_h1", "interleaved", "chimera")
+SPACE = Space(3, (1, 2, 4, 8), (1, 2, 3), (0, 2), SCHEDULES, recomputes=(False, True))
 
 
 def by_simpy(asked, setting):
     """Seconds of a batch and the most that a device holds, with all pipelines in SimPy."""
-    schedule = lower(setting.build(len(asked.cluster.devices)))
+    schedule = lower(setting.build())
     costs = asked.costs(setting)
     timeline = simulate_lists(schedule, costs, asked.cluster)
     peaks = peak_memory(memory(timeline, costs, schedule))
@@ -44,7 +45,7 @@ def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pip
 
 
 def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles():
-    asked, several, single = problem(), Setting("avgpipe", 2, 3, 0), Setting("avgpipe", 2, 1, 0)
+    asked, several, single = problem(), tuned("avgpipe", 3, 2, 3, 0), tuned("avgpipe", 3, 2, 1, 0)
     assert slows(asked, several)
     in_step_s, _ = by_simpy(asked, several)
     best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(several).stages)
@@ -62,26 +63,26 @@ def test_where_devices_share_a_nic_it_is_what_simpy_says_of_all_pipelines():
     nodes = tuple(replace(device, node=index // 2) for index, device in enumerate(asked.cluster.devices))
     asked = replace(asked, cluster=replace(asked.cluster, devices=nodes, nics=((0, 1),)))
     outcome, expected = (
-        evaluate_setting(asked, Setting("avgpipe", 8, 2, 1)),
-        by_simpy(asked, Setting("avgpipe", 8, 2, 1)),
+        evaluate_setting(asked, tuned("avgpipe", 3, 8, 2, 1)),
+        by_simpy(asked, tuned("avgpipe", 3, 8, 2, 1)),
     )
     assert (outcome.seconds, outcome.held_bytes) == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numbers():
-    free = evaluate_setting(problem(), Setting("avgpipe", 2, 3, 0))
-    tight = evaluate_setting(problem(memory_bytes=free.held_bytes - 1), Setting("avgpipe", 2, 3, 0))
+    free = evaluate_setting(problem(), tuned("avgpipe", 3, 2, 3, 0))
+    tight = evaluate_setting(problem(memory_bytes=free.held_bytes - 1), tuned("avgpipe", 3, 2, 3, 0))
     assert (tight.seconds, tight.held_bytes) == (free.seconds, free.held_bytes)
     assert f"over memory: device 1 holds {free.held_bytes} bytes of {free.held_bytes - 1}" in tight.reason
-    assert evaluate_setting(problem(memory_bytes=free.held_bytes), Setting("avgpipe", 2, 3, 0)).fits
+    assert evaluate_setting(problem(memory_bytes=free.held_bytes), tuned("avgpipe", 3, 2, 3, 0)).fits
 
 
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (Setting("chimera", 4), "chimera"),
-        (Setting("avgpipe", 3, 1, 0), "8 samples in 3 micro-batches, expected equal ones"),
-        (Setting("interleaved", 4, num_chunks=3), "got 9 stages for 6 layers"),
+        (tuned("chimera", 3, 4), "chimera"),
+        (tuned("avgpipe", 3, 3, 1, 0), "8 samples in 3 micro-batches, expected equal ones"),
+        (tuned("interleaved", 3, 4, num_chunks=3), "got 9 stages for 6 layers"),
     ],
 )
 def test_what_cannot_be_is_rejected_with_the_reason(setting, why):
@@ -93,7 +94,7 @@ def test_what_cannot_be_is_rejected_with_the_reason(setting, why):
 
 
 def test_a_microbatch_that_the_profile_does_not_cover_is_rejected():
-    assert "expected 1 to 8" in evaluate_setting(problem(batch_size=16), Setting("avgpipe", 1, 1, 0)).reason
+    assert "expected 1 to 8" in evaluate_setting(problem(batch_size=16), tuned("avgpipe", 3, 1, 1, 0)).reason
 
 
 @pytest.mark.slow
@@ -115,19 +116,19 @@ def test_another_runner_can_take_over():
 
 @pytest.mark.parametrize("accounting", Accounting)
 def test_the_equations_start_from_the_most_microbatches_in_one_pipeline(accounting):
-    asked, setting = problem(), Setting("avgpipe", 4, 3, 2)
+    asked, setting = problem(), tuned("avgpipe", 3, 4, 3, 2)
     outcomes = {
         o.setting: o for o in search_settings(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)
     }
-    expected = predict_setting(measure(asked, Setting("avgpipe", 8, 1, 2)), 4, 3, accounting)
+    expected = predict_setting(measure(asked, tuned("avgpipe", 3, 8, 1, 2)), 4, 3, accounting)
     assert (outcomes[setting].seconds, outcomes[setting].held_bytes) == (expected.seconds, round(expected.held_bytes))
-    assert "say nothing of zb_h1" in outcomes[Setting("zb_h1", 4)].reason
+    assert "say nothing of zb_h1" in outcomes[tuned("zb_h1", 3, 4)].reason
 
 
 def test_the_equations_keep_the_limit_too():
-    free = search_settings(problem(), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
+    free = search_settings(problem(), [tuned("avgpipe", 3, 4, 2, 0)], Evaluator.AVGPIPE)[0]
     tight = search_settings(
-        problem(memory_bytes=free.held_bytes - 1), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE
+        problem(memory_bytes=free.held_bytes - 1), [tuned("avgpipe", 3, 4, 2, 0)], Evaluator.AVGPIPE
     )[0]
     assert (free.fits, tight.fits) == (True, False)
     assert tight.reason.startswith("over memory: device 0 holds")
@@ -136,25 +137,25 @@ def test_the_equations_keep_the_limit_too():
 def test_the_equations_skip_what_the_profile_does_not_cover():
     asked = problem(batch_size=16)
     single, eight = search_settings(
-        asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE
+        asked, [tuned("avgpipe", 3, 1, 1, 0), tuned("avgpipe", 3, 8, 1, 0)], Evaluator.AVGPIPE
     )
     assert "expected 1 to 8" in single.reason
     assert eight.fits
     with pytest.raises(ProfileError, match="expected 1 to 8"):
-        search_settings(asked, [Setting("avgpipe", 1, 1, 0)], Evaluator.AVGPIPE)
+        search_settings(asked, [tuned("avgpipe", 3, 1, 1, 0)], Evaluator.AVGPIPE)
 
 
 def test_without_links_to_wait_for_advance_gains_nothing():
     asked = problem(link=None)
     free = replace(asked, cluster=replace(asked.cluster, intra=type(asked.cluster.intra)()))
-    assert len({evaluate_setting(free, Setting("avgpipe", 8, 1, advance)).seconds for advance in range(4)}) == 1
+    assert len({evaluate_setting(free, tuned("avgpipe", 3, 8, 1, advance)).seconds for advance in range(4)}) == 1
 
 
 @pytest.mark.parametrize("network", [NetworkOptions(sends="blocking"), NetworkOptions("eager", slowdown=0.25)])
 @pytest.mark.parametrize("num_pipelines", [1, 2])
 def test_a_setting_is_predicted_with_the_messages_that_are_asked_for(network, num_pipelines):
-    asked, setting = replace(problem(link=Link(0.5, 20.0)), network=network), Setting("avgpipe", 8, num_pipelines, 0)
-    lists, costs = lower(setting.build(3)), asked.costs(setting)
+    asked, setting = replace(problem(link=Link(0.5, 20.0)), network=network), tuned("avgpipe", 3, 8, num_pipelines, 0)
+    lists, costs = lower(setting.build()), asked.costs(setting)
     expected_s = simulate_lists(lists, costs, asked.cluster, network=network).makespan_s / num_pipelines
     assert evaluate_setting(asked, setting).seconds == pytest.approx(expected_s, rel=1e-9)
     assert evaluate_setting(replace(asked, network=USUAL_NETWORK), setting).seconds != pytest.approx(expected_s)

@@ -3,10 +3,10 @@
 import pickle
 from dataclasses import replace
 
-from pipesched.simulator.tuner import Setting
+from pipesched.simulator.tuner import tuned
 from tests.simulator.tuner.problems import problem
 
-SETTING = Setting("avgpipe", 4, 2, 1)
+SETTING = tuned("avgpipe", 3, 4, 2, 1)
 
 
 def test_costs_and_pipelines_are_made_once_and_no_other_problem_has_them():
@@ -14,7 +14,7 @@ def test_costs_and_pipelines_are_made_once_and_no_other_problem_has_them():
     costs = asked.costs(SETTING)
     pipelines = asked.pipelines(SETTING, costs)
     assert asked.costs(SETTING) is costs
-    assert asked.pipelines(replace(SETTING, num_pipelines=3), costs) is pipelines  # which stand for any number
+    assert asked.pipelines(SETTING.in_pipelines(3, 1), costs) is pipelines  # which stand for any number
     assert asked.pipelines(SETTING, replace(costs, overlap=0.5)) is not pipelines
 
     for other in (replace(asked, partition="uniform"), pickle.loads(pickle.dumps(asked))):
@@ -28,5 +28,5 @@ def test_only_the_last_pipelines_are_kept():
     asked = problem()
     costs = asked.costs(SETTING)
     for num_microbatches in range(1, 20):
-        asked.pipelines(replace(SETTING, num_microbatches=num_microbatches), costs)
+        asked.pipelines(tuned("avgpipe", 3, num_microbatches, 2, 1), costs)
     assert len(asked.made.pipelines) == 8

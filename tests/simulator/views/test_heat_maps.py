@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.tuner import Setting, SettingOutcome, Space, search_settings
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import Space, search_settings, tuned
 from pipesched.simulator.views import draw_heat_maps, heat_map_figure
 from tests.simulator.tuner.problems import problem
 
@@ -14,7 +15,7 @@ STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", STARTS)
 def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
-    outcomes = search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2), (0, 1)).settings())
+    outcomes = search_settings(problem(memory_bytes=9000), Space(3, (2, 4, 8), (1, 2), (0, 1)).settings())
     assert {outcome.fits for outcome in outcomes} == {True, False}
     draw_heat_maps(outcomes, tmp_path / f"map{suffix}", "a model")
     assert (tmp_path / f"map{suffix}").read_bytes().startswith(STARTS[suffix])
@@ -22,12 +23,12 @@ def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
 
 @pytest.mark.parametrize("memory_bytes", [1, None])
 def test_they_are_drawn_where_nothing_fits_and_of_one_setting(tmp_path, memory_bytes):
-    outcomes = search_settings(problem(memory_bytes=memory_bytes), Space((8,)).settings())
+    outcomes = search_settings(problem(memory_bytes=memory_bytes), Space(3, (8,)).settings())
     draw_heat_maps(outcomes, tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
 
 
-IMPOSSIBLE = SettingOutcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages for 2 layers")
+IMPOSSIBLE = Outcome(tuned("avgpipe", 3, 2, 1, 0), reason="got 3 stages for 2 layers")
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,14 @@ def test_heat_maps_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, outcom
 @pytest.mark.parametrize("values", [(0.0, 0), (0.0, 4096), (2.0, 0)])
 def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_drawn(tmp_path, values):
     seconds, held_bytes = values
-    free = SettingOutcome(Setting("avgpipe", 4, 1, 0), seconds, held_bytes)
-    draw_heat_maps([IMPOSSIBLE, free, SettingOutcome(Setting("avgpipe", 8, 2, 0), 1.0, 2**20)], tmp_path / "map.png")
+    free = Outcome(tuned("avgpipe", 3, 4, 1, 0), seconds, held_bytes)
+    draw_heat_maps([IMPOSSIBLE, free, Outcome(tuned("avgpipe", 3, 8, 2, 0), 1.0, 2**20)], tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
 
 
 @pytest.mark.parametrize(("pipelines", "is_said"), [((1,), False), ((1, 2), True)])
 def test_several_pipelines_are_said_to_be_averaged(tmp_path, pipelines, is_said):
-    outcomes = search_settings(problem(), Space((4, 8), pipelines).settings())
+    outcomes = search_settings(problem(), Space(3, (4, 8), pipelines).settings())
     draw_heat_maps(outcomes, tmp_path / "map.svg")
     text = (tmp_path / "map.svg").read_text()
     assert "micro-batches M of each pipeline" in text
@@ -68,7 +69,7 @@ def test_several_pipelines_are_said_to_be_averaged(tmp_path, pipelines, is_said)
 
 
 def test_maps_have_their_scale_of_colours_and_say_what_frames_and_hatching_mean():
-    outcomes = search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2)).settings())
+    outcomes = search_settings(problem(memory_bytes=9000), Space(3, (2, 4, 8), (1, 2)).settings())
     figure = heat_map_figure(outcomes)
     seconds = [outcome.seconds for outcome in outcomes]
     bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
@@ -80,6 +81,6 @@ def test_maps_have_their_scale_of_colours_and_say_what_frames_and_hatching_mean(
 
 
 def test_where_no_bytes_are_known_there_is_a_map_of_the_time_alone():
-    outcomes = [SettingOutcome(Setting("avgpipe", m, 1, 0), float(m), 0) for m in (2, 4)]
+    outcomes = [Outcome(tuned("avgpipe", 3, m, 1, 0), float(m), 0) for m in (2, 4)]
     axes, bar = heat_map_figure(outcomes).axes
     assert (axes.get_title(loc="left") or axes.get_title(), bar.get_label()) == ("time per batch [s]", "<colorbar>")

@@ -9,7 +9,8 @@ import pytest
 
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
 from pipesched.simulator.planner import search_plans
-from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, Space, ranked, search_settings
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import Evaluator, Space, ranked, search_settings, tuned
 from pipesched.simulator.views import plan_page, tune_page
 from tests.browser import opened
 from tests.simulator.planner.instances import random_request
@@ -21,24 +22,25 @@ TIMES = ["1.2 s", "900 ms", "1204 s", "85 us", "-", "85.5 us"]
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return ranked(search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2)).settings()), Evaluator.SIMULATE)
+    settings = Space(3, (2, 4, 8), (1, 2)).settings()
+    return ranked(search_settings(problem(memory_bytes=9000), settings), Evaluator.SIMULATE)
 
 
 def data_of(page):
     return json.loads(Elements(page).texts["script"][0])
 
 
-def tuned(outcomes, title="a model", rows=None):
+def page_of(outcomes, title="a model", rows=None):
     rows = rows or [{"time": time} for time in TIMES]
     return tune_page(outcomes, outcomes[0], problem(memory_bytes=9000), title, rows, "below")
 
 
 def test_a_map_has_the_best_setting_of_each_cell_with_what_it_takes(outcomes):
-    time, memory = data_of(tuned(outcomes))["search"]["maps"]
+    time, memory = data_of(page_of(outcomes))["search"]["maps"]
     assert (time["columns"], time["rows"]) == (["1", "2"], ["8", "4", "2"])
     for row, m in enumerate((8, 4, 2)):
         for column, n in enumerate((1, 2)):
-            here = [o for o in outcomes if (o.setting.num_microbatches, o.setting.num_pipelines) == (m, n)]
+            here = [o for o in outcomes if (o.setting.num_each, o.setting.num_pipelines) == (m, n)]
             best = min(here, key=lambda outcome: (not outcome.fits, outcome.seconds))
             for cells in (time["cells"], memory["cells"]):
                 lines = dict(cells[row][column]["lines"])
@@ -47,25 +49,25 @@ def test_a_map_has_the_best_setting_of_each_cell_with_what_it_takes(outcomes):
                 assert lines.get("rejected", "") == readable_reason(best.reason)
                 assert cells[row][column]["fits"] == best.fits
                 answer = outcomes[0].setting
-                assert cells[row][column]["is_best"] == ((m, n) == (answer.num_microbatches, answer.num_pipelines))
+                assert cells[row][column]["is_best"] == ((m, n) == (answer.num_each, answer.num_pipelines))
 
 
 def test_the_best_runs_below_with_its_memory_and_limit(outcomes):
-    data = data_of(tuned(outcomes))
+    data = data_of(page_of(outcomes))
     assert data["search"]["heading"] == f"chosen: {outcomes[0].setting}"
     assert [lane["limit"] for lane in data["runs"][0]["memory"]] == [9000] * 3
     assert data["end"] * data["tick_s"] == pytest.approx(outcomes[0].seconds)
 
 
 def test_where_nothing_fits_or_can_be_predicted_there_is_the_table_alone():
-    outcome = SettingOutcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages for 2 layers")
+    outcome = Outcome(tuned("avgpipe", 3, 2, 1, 0), reason="got 3 stages for 2 layers")
     page = tune_page([outcome], None, problem(), "a model", [{"rejected": "got 3 stages"}], best_row=None)
     assert "<canvas" not in page
     assert data_of(page)["search"]["maps"] == []
 
 
 def test_a_page_opens_with_the_figures_of_the_best_and_folds_its_table_and_notes(outcomes):
-    page = tuned(outcomes)
+    page = page_of(outcomes)
     places = [
         page.index(text) for text in ("</h1>", 'id="figures"', 'id="maps"', "<canvas", 'id="candidates"', 'id="notes"')
     ]
@@ -86,21 +88,21 @@ def unlimited_request():
 def test_a_plan_page_has_a_picture_of_the_layout_and_allows_no_other():
     request = unlimited_request()
     ranking = search_plans(request, top=2)
-    page = plan_page(ranking.ranked[0], request, "plans", [{"plan": str(o.candidate)} for o in ranking.ranked])
+    page = plan_page(ranking.ranked[0], request, "plans", [{"plan": str(o.setting)} for o in ranking.ranked])
     search = data_of(page)["search"]
-    assert [cell for (cell,) in search["rows"]] == [str(outcome.candidate) for outcome in ranking.ranked]
+    assert [cell for (cell,) in search["rows"]] == [str(outcome.setting) for outcome in ranking.ranked]
     picture = b64decode(search["picture"].removeprefix("data:image/svg+xml;base64,")).decode()
     assert "<svg" in picture
     (policy,) = [value for name, value in Elements(page).attributes if name == "content" and "default-src" in value]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert policy.endswith("; img-src data:")
-    assert page == plan_page(ranking.ranked[0], request, "plans", [{"plan": str(o.candidate)} for o in ranking.ranked])
+    assert page == plan_page(ranking.ranked[0], request, "plans", [{"plan": str(o.setting)} for o in ranking.ranked])
 
 
 def test_names_of_a_stranger_end_no_element(outcomes):
-    attacked = Elements(tuned(outcomes, ATTACK, [{ATTACK: ATTACK}])).texts
+    attacked = Elements(page_of(outcomes, ATTACK, [{ATTACK: ATTACK}])).texts
     assert {tag: len(texts) for tag, texts in attacked.items()} == {
-        tag: len(texts) for tag, texts in Elements(tuned(outcomes)).texts.items()
+        tag: len(texts) for tag, texts in Elements(page_of(outcomes)).texts.items()
     }
 
 
@@ -129,7 +131,7 @@ document.body.append(result);
 
 def test_a_browser_sorts_the_table_by_what_is_meant_and_explains_the_cells_of_a_map(outcomes, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(tuned(outcomes))
+    path.write_text(page_of(outcomes))
     assert opened(path, tmp_path)[1] == []
     elements, console = opened(path, tmp_path, DRIVE)
     assert console == ["driven"]
@@ -141,7 +143,7 @@ def test_a_browser_sorts_the_table_by_what_is_meant_and_explains_the_cells_of_a_
     red, green, blue = bytes.fromhex(first["colour"].removeprefix("#"))
     assert told["colour"] == f"rgb({red}, {green}, {blue})"
     assert told["op"] == "forward of stage 0, micro-batch 0"
-    assert told["boxes"] == 2 * 3 * outcomes[0].setting.num_microbatches + 3  # F and B on each device, and a step
+    assert told["boxes"] == 2 * 3 * outcomes[0].setting.num_each + 3  # F and B on each device, and a step
 
 
 def test_a_browser_shows_the_layout_of_a_plan_under_the_policy_of_its_page(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 import pipesched
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search import SweptOutcome, SweptSetting, measured_columns, ordered_by
+from pipesched.simulator.search import MEASURES, SETTING_COLUMNS, Outcome, Setting, ordered_by
 from pipesched.simulator.views import draw_sweep, sweep_figure
 from pipesched.simulator.views.heat_map_panel import short_number
 from pipesched.workflows.sweeping import SweepResult
@@ -14,9 +14,9 @@ from tests.browser import opened
 
 
 def outcomes(has_bytes=True):
-    settings = [SweptSetting(name, p, m) for name in ("1f1b", "zbv") for p in (2, 4) for m in (4, 8, 16)]
+    settings = [Setting(name, p, m) for name in ("1f1b", "zbv") for p in (2, 4) for m in (4, 8, 16)]
     return [
-        SweptOutcome(setting, seconds=1.0 * number, held_bytes=2**30 * (20 - number) if has_bytes else None,
+        Outcome(setting, seconds=1.0 * number, held_bytes=2**30 * (20 - number) if has_bytes else None,
                      is_judged=True, reason="over memory: device 0" if number == 1 else None)
         for number, setting in enumerate(settings, 1)
     ]  # fmt: skip
@@ -56,8 +56,8 @@ def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["1f1b", "interleaved_zb", "a/very/long/path/to/a/module/of/mine.py:my_own_builder"])
 def test_no_legend_is_cut_off_and_no_two_schedules_look_alike(name):
-    settings = [SweptSetting(f"{name}{index}", 4, m, 2) for index in range(15) for m in (4, 8)]
-    many = [SweptOutcome(setting, seconds=1.0 + number, held_bytes=2**30 * (40 - number))
+    settings = [Setting(f"{name}{index}", 4, m, 2) for index in range(15) for m in (4, 8)]
+    many = [Outcome(setting, seconds=1.0 + number, held_bytes=2**30 * (40 - number))
             for number, setting in enumerate(settings)]  # fmt: skip
     figure = sweep_figure(many, "makespan_s")
     figure.draw_without_rendering()
@@ -72,7 +72,7 @@ def test_no_legend_is_cut_off_and_no_two_schedules_look_alike(name):
 
 
 def test_points_of_the_front_that_touch_share_a_number():
-    near = [SweptOutcome(SweptSetting("1f1b", 2, m), seconds=seconds, held_bytes=held) for m, seconds, held in
+    near = [Outcome(Setting("1f1b", 2, m), seconds=seconds, held_bytes=held) for m, seconds, held in
             [(4, 1.0, 2**34), (8, 1.001, 2**34 - 1), (16, 3.0, 2**31)]]  # fmt: skip
     (front,) = sweep_figure(near, "makespan_s").subfigs[1].axes
     assert texts(front) == ["1, 2", "3"]
@@ -87,12 +87,12 @@ def test_without_bytes_there_are_the_maps_alone(tmp_path):
 
 def test_where_nothing_could_be_predicted_there_is_no_picture():
     with pytest.raises(SimulationError, match="got no setting with makespan_s"):
-        sweep_figure([SweptOutcome(SweptSetting("1f1b", 2, 4), reason="none")], "makespan_s")
+        sweep_figure([Outcome(Setting("1f1b", 2, 4), reason="none")], "makespan_s")
 
 
 def test_a_page_has_the_table_and_the_picture(tmp_path):
     page = tmp_path / "sweep.html"
-    columns = measured_columns(outcome.setting for outcome in outcomes())
+    columns = (*SETTING_COLUMNS, *MEASURES)
     setup = pipesched.Setup(pipesched.DeviceCost(1.0, 2.0))
     page.write_text(SweepResult(ordered_by(outcomes(), "makespan_s"), "makespan_s", columns, setup).page())
     shown, console = opened(page, tmp_path)

@@ -8,7 +8,6 @@ import pytest
 import pipesched
 from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
 from pipesched.questions import TrainerName
-from pipesched.simulator.planner import plan_of
 from pipesched.workflows.exporting import export_setting
 
 PROFILE = "profiles/data/gpt-10m-epyc.json"
@@ -57,10 +56,10 @@ def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it
     runs = [
         number
         for number, outcome in plans.items()
-        if outcome.candidate.compression is None and RUNS[trainer](outcome.candidate)
+        if outcome.setting.compression is None and RUNS[trainer](outcome.setting)
     ]
     assert list(anything.trainers[trainer]) == runs
-    assert [n for n, outcome in plans.items() if is_exported(plan_of(outcome, anything.request), trainer)] == runs
+    assert [n for n, outcome in plans.items() if is_exported(anything.request.plan_of(outcome), trainer)] == runs
     assert 0 < len(runs) < len(plans)
 
 
@@ -68,11 +67,11 @@ def test_the_plans_that_a_trainer_can_be_told_of_are_known_and_are_those_that_it
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything, trainer):
     result = searched(trainer=trainer, compression="both")
-    candidates = [outcome.candidate for outcome in result.ranking.ranked]
+    candidates = [outcome.setting for outcome in result.ranking.ranked]
     assert result.trainers[trainer] == tuple(range(1, len(candidates) + 1))
     assert all(RUNS[trainer](candidate) for candidate in candidates)
     asked = dict(enumerate(anything.ranking.ranked, 1))
-    assert {asked[number].candidate for number in anything.trainers[trainer]} <= set(candidates)
+    assert {asked[number].setting for number in anything.trainers[trainer]} <= set(candidates)
     assert export_setting(result.plan, trainer) == result.export(trainer)
 
 
@@ -80,7 +79,7 @@ def test_only_what_the_trainer_runs_is_searched_for_it_and_all_of_that(anything,
 def test_a_refused_plan_has_a_way_out(anything, trainer):
     """The advice is followed as it stands: other words of the plan, or a plan for the trainer."""
     for outcome in anything.ranking.ranked:
-        plan, changes = plan_of(outcome, anything.request), {}
+        plan, changes = anything.request.plan_of(outcome), {}
         for _ in range(3):
             try:
                 assert export_setting(plan, trainer, **changes)
@@ -92,7 +91,7 @@ def test_a_refused_plan_has_a_way_out(anything, trainer):
             name, value = advice.partition("`, or")[0].strip("`").split("=")
             changes[name] = value
         else:
-            pytest.fail(f"{outcome.candidate}: {advice}")
+            pytest.fail(f"{outcome.setting}: {advice}")
 
 
 def test_a_profile_that_the_trainer_cannot_run_is_refused_with_its_reason():

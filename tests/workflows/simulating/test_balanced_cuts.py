@@ -237,9 +237,9 @@ def test_pipelines_that_drift_apart_are_not_slower_than_with_equal_numbers_of_la
 def test_a_plan_takes_the_best_cut_and_claims_no_more_than_it_knows():
     profile = pipesched.profile_of_layers(LayerCosts((EQUAL,) * 10), 1).profile
     result = pipesched.plan(profile, batch_size=8, num_devices=4, depths=4, recompute="no")
-    assert result.best.candidate.schedule == "interleaved"
+    assert result.best.setting.schedule == "interleaved"
     assert result.best.seconds == pytest.approx(0.780, rel=1e-9)
-    (second,) = [plan for plan in result.ranking.ranked if plan.candidate.schedule == "1f1b"]
+    (second,) = [plan for plan in result.ranking.ranked if plan.setting.schedule == "1f1b"]
     assert second.seconds == pytest.approx(0.870, rel=1e-9)
     assert "no other can be faster" not in result.table().caption
     assert "the cuts of the plans shown come from a local search" in result.table().caption

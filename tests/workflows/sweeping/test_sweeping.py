@@ -105,7 +105,7 @@ def test_ops_that_begin_a_rounding_late_hold_as_much_everywhere(break_even, monk
 def test_one_count_does_for_a_list_of_one():
     alone = pipesched.sweep(["1f1b"], COSTS, num_ranks=2, num_microbatches=4)
     assert alone.to_rows() == pipesched.sweep(["1f1b"], COSTS, num_ranks=[2], num_microbatches=[4]).to_rows()
-    assert repr(alone.front).startswith("(SweptOutcome(schedule='1f1b', num_ranks=2, num_microbatches=4, makespan_s=")
+    assert repr(alone.front).startswith("(Outcome(Setting(schedule='1f1b', num_ranks=2, num_microbatches=4, ")
 
 
 def test_stages_per_rank_are_told_where_nobody_gave_them():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import pipesched
-from pipesched.simulator.tuner import Setting, SettingOutcome
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import tuned
 from pipesched.workflows.tuning import SettingRace, TuneResult
 from pipesched.workflows.tuning.setting_race import contenders_of, race_settings, require_one_round
 from tests.simulator.tuner.problems import problem
@@ -16,9 +17,7 @@ ADVANCES = (0, 1, 2)
 
 def predicted(*seconds):
     """Settings of rising M, predicted to take so long."""
-    return tuple(
-        SettingOutcome(Setting("avgpipe", m, 1, 0), s, 1) for m, s in zip((2, 4, 8, 16), seconds, strict=False)
-    )
+    return tuple(Outcome(tuned("avgpipe", 3, m, 1, 0), s, 1) for m, s in zip((2, 4, 8, 16), seconds, strict=False))
 
 
 class Track:
@@ -36,7 +35,7 @@ class Track:
         self.now_s += 2 * taken
         self.ran.append(setting.num_microbatches)
         reason = "over memory: device 0" if setting.num_microbatches in self.refused else None
-        return SettingOutcome(setting, taken, 1, reason)
+        return Outcome(setting, taken, 1, reason)
 
 
 def race_on(track, contenders, budget_s):
@@ -108,17 +107,17 @@ def test_one_contender_has_won_without_a_run():
 
 def test_settings_that_differ_in_their_advance_alone_are_one_contender_beside_plain_1f1b():
     outcomes = tuple(
-        SettingOutcome(Setting("avgpipe", m, 1, advance), 1.0 * m - 0.01 * advance, 1)
+        Outcome(tuned("avgpipe", 3, m, 1, advance), 1.0 * m - 0.01 * advance, 1)
         for m in (2, 4, 8)
         for advance in ADVANCES[::-1]
     )
     result = TuneResult(problem(), "simulate", outcomes, outcomes[2], averages=False)
-    assert [str(contender.setting) for contender in contenders_of(result, 2)] == [
+    assert [str(contender.setting) for contender in contenders_of(result.candidates, result.plain, 2)] == [
         "1f1b_afp M=2 N=1 advance=2",
         "1f1b_afp M=4 N=1 advance=2",
         "1f1b M=2 N=1",
     ]
-    race = race_on(Track({2: 2.0, 4: 1.0, 8: 3.0}), contenders_of(result, 2), 1000.0)
+    race = race_on(Track({2: 2.0, 4: 1.0, 8: 3.0}), contenders_of(result.candidates, result.plain, 2), 1000.0)
     assert result.chosen == outcomes[0]
     assert replace(result, race=race).chosen == outcomes[3]
     assert replace(result, race=race).averaged is None

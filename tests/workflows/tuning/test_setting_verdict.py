@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 
 import pipesched
-from pipesched.simulator.tuner import Setting, SettingOutcome
+from pipesched.simulator.search import Outcome
+from pipesched.simulator.tuner import tuned
 from pipesched.workflows.tuning import TuneResult, verified_settings
 from tests.simulator.tuner.problems import problem
 
 
 def outcomes(*seconds):
     """Settings of rising M, predicted to take so long and to hold a byte a second."""
-    return tuple(
-        SettingOutcome(Setting("avgpipe", m, 1, 0), s, int(s)) for m, s in zip((1, 2, 4, 8), seconds, strict=False)
-    )
+    return tuple(Outcome(tuned("avgpipe", 3, m, 1, 0), s, int(s)) for m, s in zip((1, 2, 4, 8), seconds, strict=False))
 
 
 def test_a_verdict_has_seconds_and_bytes_of_every_setting_in_the_order_of_the_runs():
@@ -23,7 +22,7 @@ def test_a_verdict_has_seconds_and_bytes_of_every_setting_in_the_order_of_the_ru
     def measurement(setting, tick):
         ran.append(setting.num_microbatches)
         tick(1.0)
-        return SettingOutcome(setting, {1: 6.0, 2: 4.0}[setting.num_microbatches], 10 * setting.num_microbatches)
+        return Outcome(setting, {1: 6.0, 2: 4.0}[setting.num_microbatches], 10 * setting.num_microbatches)
 
     verdict = verified_settings(outcomes(3.0, 5.0), measurement, fractions.append)
 
@@ -43,7 +42,7 @@ def test_a_setting_that_cannot_be_run_is_refused_with_the_reason():
     with pytest.raises(
         pipesched.ArgumentError, match=r"settings: got .* that can be run: too few layers; leave it out"
     ):
-        verified_settings(outcomes(1.0), lambda setting, tick: SettingOutcome(setting, reason="too few layers"))
+        verified_settings(outcomes(1.0), lambda setting, tick: Outcome(setting, reason="too few layers"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_a_setting_that_cannot_be_run_is_refused_with_the_reason():
     [
         ({"count": 0}, "count: got 0, expected at least 1"),
         ({"iterations": 0}, "iterations: got 0, expected at least 1"),
-        ({"settings": [Setting("avgpipe", 16, 2, 0)]}, "settings: got avgpipe M=16 N=2 advance=0, expected settings"),
+        ({"settings": [tuned("avgpipe", 3, 16, 2, 0)]}, "settings: got avgpipe M=16 N=2 advance=0, expected settings"),
         ({"settings": "avgpipe"}, "settings: got 'avgpipe', expected a list"),
         ({"settings": [["avgpipe"]]}, "settings: got list"),
         ({"progress": 3}, "progress: got 3, expected a function"),
