@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
+from pipesched.schedules.common import MAX_NUMBER, Counts, Description, tuple_of
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
@@ -27,8 +25,12 @@ class ModelOptions(RunSettings):
 
     panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[
-        str | None,
-        typer.Option(help="Samples per micro-batch to measure of a model, as 1,2,4; of a table, its one size."),
+        Counts | None,
+        Description(
+            "Samples per micro-batch to measure of a model, as 1,2,4; of a table, its one size.",
+            least=1,
+            most=MAX_NUMBER,
+        ),
     ] = None
 
     shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
@@ -59,7 +61,7 @@ class ModelOptions(RunSettings):
         require_device(self.device)
         sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
         if self.microbatch_sizes is not None:
-            sizes = list(counts(self.microbatch_sizes, "--microbatch-sizes", 1))
+            sizes = list(tuple_of(self.microbatch_sizes))
         model = load_model(what)
         with progress_bar(f"profiling {model.name}") as tick:
             return profile_model(
@@ -75,7 +77,7 @@ class ModelOptions(RunSettings):
 
     def _of_table(self, file: str) -> Profile:
         """Return the profile of a table of layers; the table is for one micro-batch size."""
-        sizes = () if self.microbatch_sizes is None else counts(self.microbatch_sizes, "--microbatch-sizes", 1)
+        sizes = () if self.microbatch_sizes is None else tuple_of(self.microbatch_sizes)
         if len(sizes) != 1 or self != ModelOptions(microbatch_sizes=self.microbatch_sizes):
             raise InputError(
                 f"{file}: got a table of layers, expected --microbatch-sizes with the one size that it is of, and no "

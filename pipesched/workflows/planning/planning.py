@@ -30,7 +30,7 @@ from pipesched.workflows.arguments import (
 )
 from pipesched.workflows.exporting import TrainerRule
 from pipesched.workflows.planning.plan_result import PlanSearch
-from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_unused
+from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_table_size, require_unused
 
 _COMPRESSIONS: Mapping[str, tuple[MessagePrecision | None, ...]] = {
     "no": (None,),
@@ -57,7 +57,8 @@ def plan(question: PlanQuestion) -> PlanSearch:
     """Find the fastest layout, schedule and partition that fits; a KeyboardInterrupt ends the search.
 
     Args:
-        setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone. A device is the
+        setup: The profile of the model, machines and other conditions, a `Setup`; or the profile alone; or a table of
+            layers with the `microbatch_size` of its times. A device is the
             group of GPUs that share a layer of the profile. Without a cluster there are `num_devices` equal devices
             whose links take no time.
         progress: Receives the share of settled candidates.
@@ -71,7 +72,8 @@ def plan(question: PlanQuestion) -> PlanSearch:
         ScheduleError: A schedule does not exist.
     """
     setup = read_setup_argument(question.setup)
-    require_unused(setup, "plan", "partition", "microbatch_size", "compression", "jitter", "seed", "engine", "buffers")
+    require_unused(setup, "plan", "partition", "compression", "jitter", "seed", "engine", "buffers")
+    require_table_size(setup, "plan")
     rule = None if question.trainer is None else TrainerRule.of(question.trainer, setup.profile)
     request = Request(
         profile=setup.profile,

@@ -15,6 +15,7 @@ from .schedule_comparison import compare_sources as compare_sources
 from .setup import Setup as Setup
 from .setup import SetupArgument as SetupArgument
 from .setup import read_setup_argument as read_setup_argument
+from .setup import require_table_size as require_table_size
 from .setup import require_unused as require_unused
 from .simulation import makespans_of_runs as makespans_of_runs
 from .simulation import require_runs as require_runs

@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, CostSource, Profile, StageCosts
-from pipesched.profiles.io import Plan
+from pipesched.profiles.costs import Compression, CostSource, LayerCosts, Profile, StageCosts, profile_of_costs
+from pipesched.profiles.io import Plan, costs_model
 from pipesched.profiles.partitioning import is_searched
 from pipesched.questions import CostSettings, PredictionSettings
 from pipesched.schedules import Schedule
@@ -71,12 +71,14 @@ class Setup(PredictionSettings, CostSettings):
 
     @property
     def profile(self) -> Profile:
-        """The costs as a profile, with backwards split as asked.
+        """The costs as a profile, with backwards split as asked; a table of layers is one of its `microbatch_size`.
 
         Raises:
             ArgumentError, ProfileError: The costs are no profile.
         """
         costs = self.loaded_costs
+        if isinstance(costs, LayerCosts) and self.microbatch_size is not None:
+            costs = profile_of_costs(costs, costs_model(costs.origin), self.microbatch_size)
         if costs.way_to_profile:
             raise ProfileError(
                 f"costs {costs.origin}: got {type(costs).__name__}, expected a profile, which has sizes of "
@@ -213,3 +215,13 @@ def require_unused(setup: Setup, question: str, *names: str) -> None:
         value = getattr(setup, name)
         if value != declared(Setup)[name].default:
             raise ArgumentError(f"setup: got `{name}={value}`, expected none: {question} does not use it; leave it out")
+
+
+def require_table_size(setup: Setup, question: str) -> None:
+    """Refuse a micro-batch size where a search varies it: only a table of layers has one size.
+
+    Raises:
+        ArgumentError: The setup has a size, and its costs are no table of layers.
+    """
+    if not isinstance(setup.loaded_costs, LayerCosts):
+        require_unused(setup, question, "microbatch_size")

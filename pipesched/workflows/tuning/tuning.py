@@ -52,7 +52,7 @@ from pipesched.workflows.arguments import (
     require_one_step,
     searched_entries,
 )
-from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_unused
+from pipesched.workflows.simulating import SetupArgument, read_setup_argument, require_table_size, require_unused
 from pipesched.workflows.tuning.setting_race import CONTENDERS, contenders_of, race_here
 from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers, spec_of_run
 from pipesched.workflows.tuning.tune_result import TuneResult
@@ -108,8 +108,9 @@ def tune(question: TuneQuestion) -> TuneResult:
         RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
     """
     setup = read_setup_argument(question.setup)
-    unused = "microbatch_size", "compression", "convert_bytes_per_s", "jitter", "seed", "engine", "buffers"
+    unused = "compression", "convert_bytes_per_s", "jitter", "seed", "engine", "buffers"
     require_unused(setup, "tune", *unused)
+    require_table_size(setup, "tune")
     machines, profile = setup.limited(read_devices_argument(setup.cluster, question.num_devices)), setup.profile
     parse_partition(setup.partition_text or "balanced", (1.0,) * len(profile.layers), len(machines.devices))
     problem = Problem(profile, question.batch_size, machines, setup.partition_text, setup.network)

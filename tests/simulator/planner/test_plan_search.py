@@ -117,4 +117,4 @@ def test_no_bound_is_above_what_it_bounds(seed):
         assert least.over_memory is None or not outcome.fits
         single_copy = bound_single_copy(candidate, costs, request.cluster, bounds, network)
         assert single_copy.seconds <= outcome.seconds * SLACK, candidate
-        assert all(held <= outcome.held_bytes[device] for device, held in single_copy.peak_bytes.items()), candidate
+        assert all(held <= outcome.device_bytes[device] for device, held in single_copy.peak_bytes.items()), candidate
