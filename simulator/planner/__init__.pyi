@@ -1,5 +1,6 @@
 from .candidate_evaluation import predict_candidate as predict_candidate
 from .candidate_evaluation import steps_of as steps_of
+from .candidate_evaluation import timeline_of as timeline_of
 from .plan_search import PROOF as PROOF
 from .plan_search import PlanRanking as PlanRanking
 from .plan_search import SearchProgress as SearchProgress

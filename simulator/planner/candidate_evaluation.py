@@ -39,6 +39,7 @@ from pipesched.simulator.fast import (
     unflushed_pace,
 )
 from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.request import Request
 from pipesched.simulator.planner.stage_layout import layout_of
 from pipesched.simulator.search import UNPREDICTABLE, Outcome, Setting, TimeParts, over_memory_reason, settled_pace
 
@@ -49,13 +50,6 @@ _MOST_OPS = 3_000_000
 """The most ops of all lists together, which take about a minute."""
 MOST_CELLS = 2_000
 """Stages times micro-batches, of all copies, of the longest run that is made longer for its steady-state time."""
-
-
-def evaluate_candidate(
-    candidate: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> Outcome:
-    """Predict a candidate, or report why it is refused."""
-    return detailed(weigh_candidate(candidate, costs, cluster, network), costs, cluster, network)
 
 
 def weigh_candidate(
@@ -153,6 +147,14 @@ def predict_candidate(
     pace_s = _pace_s(run.timeline, lists, steps)  # not faster than the busiest device goes for long
     seconds = max(pace_s, Bounds(cluster).of(candidate, costs).seconds)
     return replace(run, meaning=Meaning.PACE, seconds=seconds, precision=Precision.APPROXIMATE)
+
+
+def timeline_of(candidate: Setting, request: Request) -> Timeline:
+    """Return the Timeline of the `steps_of` steps that a candidate of a request is predicted by; raises as above."""
+    costs = request.cuts().costs_of(candidate)
+    timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
+    assert timeline is not None, "of one pipeline there always is one"
+    return timeline
 
 
 def lists_of_candidate(candidate: Setting) -> Schedule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from operator import attrgetter
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SAME
@@ -33,53 +33,40 @@ _SMALL = 0.1
 """The least share of the difference that is named."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Respect:
-    """One respect in which candidates differ.
-
-    Attributes:
-        of: Returns the respect of a candidate.
-        rest: Returns the respects that must be the same.
-        says: Returns the name of a candidate that differs in it.
-    """
-
-    of: Callable[[Setting], object]
-    rest: Callable[[Setting], object]
-    says: Callable[[Setting], str]
-
-
-_RESPECTS = (
-    _Respect(
-        lambda c: c.placement,
-        lambda c: (c.num_ranks, c.width, c.named_schedule, c.num_microbatches, c.recomputes, c.compression),
+_LAYOUT = ("num_ranks", "width")
+_RESPECTS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Setting], str]], ...] = (
+    (
+        ("placement",),
+        (*_LAYOUT, "named_schedule", "num_microbatches", "recomputes", "compression"),
         lambda c: "data inside the node" if c.placement == "data" else "a pipeline inside the node",
     ),
-    _Respect(
-        lambda c: (c.num_ranks, c.width),
-        lambda c: c.compression,
+    (
+        _LAYOUT,
+        ("compression",),
         lambda c: f"{c.num_ranks} x {c.width} ({c.named_schedule}, M={c.num_microbatches})",
     ),
-    _Respect(
-        lambda c: c.named_schedule,
-        lambda c: (c.num_ranks, c.width, c.placement, c.compression),
+    (
+        ("named_schedule",),
+        (*_LAYOUT, "placement", "compression"),
         lambda c: f"{c.named_schedule} (M={c.num_microbatches})",
     ),
-    _Respect(
-        lambda c: c.num_microbatches,
-        lambda c: (c.num_ranks, c.width, c.named_schedule, c.placement, c.recomputes, c.compression),
+    (
+        ("num_microbatches",),
+        (*_LAYOUT, "named_schedule", "placement", "recomputes", "compression"),
         lambda c: f"M={c.num_microbatches}",
     ),
-    _Respect(
-        lambda c: c.recomputes,
-        lambda c: (c.num_ranks, c.width, c.named_schedule, c.placement, c.num_microbatches, c.compression),
+    (
+        ("recomputes",),
+        (*_LAYOUT, "named_schedule", "placement", "num_microbatches", "compression"),
         lambda c: "with recomputation" if c.recomputes else "without recomputation",
     ),
-    _Respect(
-        lambda c: c.compression,
-        lambda c: (c.num_ranks, c.width, c.named_schedule, c.placement, c.num_microbatches, c.recomputes),
+    (
+        ("compression",),
+        (*_LAYOUT, "named_schedule", "placement", "num_microbatches", "recomputes"),
         lambda c: "messages in half precision" if c.compression else "messages as they are",
     ),
 )
+"""The attributes in which candidates differ, the attributes that they must share, and the name of the difference."""
 
 
 def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
@@ -96,12 +83,13 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
         for index, (least_s, other) in enumerate(ranking.considered)
     )
     candidate, said = chosen.setting, 0
-    for respect in _RESPECTS:
+    for differing, shared, name_of in _RESPECTS:
+        of, rest = attrgetter(*differing), attrgetter(*shared)
         near = (
             (least_s, other)
             for least_s, _, other in in_order
-            if respect.of(other) != respect.of(candidate)
-            and respect.rest(other) == respect.rest(candidate)
+            if of(other) != of(candidate)
+            and rest(other) == rest(candidate)
             and not _is_hopeless(known.get(other), chosen)
         )
         least_s, other = next(near, (0.0, None))
@@ -113,7 +101,7 @@ def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
         line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
         if line is not None:
             said += 1
-            yield f"{respect.says(other)}: {line}"
+            yield f"{name_of(other)}: {line}"
 
 
 def _looked_at(candidate: Setting, known: Outcome | None, request: Request, costs: StageCosts) -> Outcome | None:

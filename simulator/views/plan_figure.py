@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.clusters import Cluster, Link, all_reduce
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.planner import Request, layout_of, predict_candidate
+from pipesched.simulator.planner import Request, layout_of, timeline_of
 from pipesched.simulator.search import Outcome, Setting
 from pipesched.simulator.views.figure import (
     BLUE,
@@ -93,9 +93,7 @@ def plan_figure(outcome: Outcome, request: Request) -> Figure:
     from pipesched.simulator.views.gantt_figure import draw, width_of
 
     candidate = outcome.setting
-    costs = request.cuts().costs_of(candidate)
-    timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
-    assert timeline is not None, "of one pipeline there always is one"
+    timeline = timeline_of(candidate, request)
     chart = replace(gantt_layout([_shown(timeline, candidate)]), captions=(_caption(timeline, outcome),))
     boxes = _boxes(request.cluster, width_of(chart))
     height_in = max(box.y + box.height for box in boxes)

@@ -11,7 +11,7 @@ from pipesched.schedules import Timeline
 from pipesched.schedules.common import printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s
-from pipesched.simulator.planner import Request, predict_candidate, steps_of
+from pipesched.simulator.planner import Request, steps_of, timeline_of
 from pipesched.simulator.search import COLUMN_HEADINGS, Outcome, ordered_by
 from pipesched.simulator.tuner import Problem, timeline_of_setting
 from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
@@ -44,8 +44,7 @@ def plan_page(best: Outcome, request: Request, title: str, rows: _Rows, notes: s
     """
     candidate = best.setting
     costs = request.cuts().costs_of(candidate)
-    timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
-    assert timeline is not None, "of one pipeline there always is one"
+    timeline = timeline_of(candidate, request)
     settings = {
         "plan": candidate,
         "micro-batch size": candidate.microbatch_size,

@@ -10,7 +10,6 @@ from pipesched.cli.terminal import num_bytes, print_lines, print_table, seconds
 from pipesched.workflows import with_equal_devices
 
 if TYPE_CHECKING:
-    from pipesched.schedules import Timeline
     from pipesched.simulator.planner import PlanRanking, Request
     from pipesched.simulator.search import Outcome
 
@@ -37,8 +36,9 @@ def nothing_fits(ranking: PlanRanking, request: Request) -> str:
 def explained(outcome: Outcome, request: Request) -> dict[str, Any]:
     """Return, as plain data, why each device idles, and the critical path."""
     from pipesched.simulator.analysis import critical_path, shares, usage
+    from pipesched.simulator.planner import steps_of, timeline_of
 
-    timeline, steps = _timeline(outcome, request)
+    timeline, steps = timeline_of(outcome.setting, request), steps_of(outcome.setting)
     path = critical_path(timeline)
     return {
         "explained_steps": steps,
@@ -64,8 +64,9 @@ def explained(outcome: Outcome, request: Request) -> dict[str, Any]:
 def print_explained(outcome: Outcome, request: Request) -> None:
     """Print the same for people."""
     from pipesched.simulator.analysis import critical_path, readable_path, shares, usage
+    from pipesched.simulator.planner import steps_of, timeline_of
 
-    timeline, steps = _timeline(outcome, request)
+    timeline, steps = timeline_of(outcome.setting, request), steps_of(outcome.setting)
     rows = []
     for use in usage(timeline):
         causes = {cause: seconds(idle_s) for cause, idle_s in use.idle_by_cause_s}
@@ -81,12 +82,3 @@ def print_explained(outcome: Outcome, request: Request) -> None:
         half = _MOST_STAYS // 2
         stays = [*stays[:half], f".. {len(stays) - 2 * half} more ..", *stays[-half:]]
     print_lines([f"critical path of {seconds(total_s)}: {parts}", "  " + "; ".join(stays)])
-
-
-def _timeline(outcome: Outcome, request: Request) -> tuple[Timeline, int]:
-    from pipesched.simulator.planner import predict_candidate, steps_of
-
-    plan, costs = outcome.setting, request.cuts().costs_of(outcome.setting)
-    timeline = predict_candidate(plan, costs, request.cluster, request.network).timeline
-    assert timeline is not None, "of one pipeline there always is one"
-    return timeline, steps_of(plan)

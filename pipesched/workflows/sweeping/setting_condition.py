@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 from pipesched.schedules.common import shown
 from pipesched.workflows import ArgumentError
-
-_Reader: TypeAlias = Callable[[Mapping[str, object]], Any]
 
 SHORT_NAMES = {"p": "num_ranks", "m": "num_microbatches", "v": "num_chunks"}
 
@@ -47,7 +45,7 @@ class SettingCondition:
     """
 
     text: str
-    _read: _Reader = field(compare=False, repr=False)
+    _tree: ast.expr = field(compare=False, repr=False)
 
     @staticmethod
     def read(text: str, columns: Collection[str]) -> SettingCondition:
@@ -69,7 +67,7 @@ class SettingCondition:
                     f"where: got {shown(text)}, expected names of columns, numbers, texts, arithmetic, "
                     f"comparisons, and, or, not, in; try {_EXAMPLE}"
                 )
-        return SettingCondition(text, _reader(tree))
+        return SettingCondition(text, tree)
 
     def holds(self, row: Mapping[str, object]) -> bool:
         """Return whether the condition holds for a setting; a comparison with a missing value is false.
@@ -78,7 +76,7 @@ class SettingCondition:
             ArgumentError: A number is divided by 0, or the result is neither true nor false.
         """
         try:
-            return _truth(self._read(row))
+            return _truth(_value(self._tree, row))
         except TypeError:
             return False
         except ArithmeticError as error:
@@ -108,51 +106,26 @@ def _is_known(node: ast.AST) -> bool:
     return isinstance(node, (*structure, ast.Tuple, ast.List)) or type(node) in _OPERATORS
 
 
-def _reader(node: ast.expr) -> _Reader:
-    """Return a function that evaluates an expression for a row; the tree is read once."""
+def _value(node: ast.expr, row: Mapping[str, object]) -> Any:
+    """Return the value of an expression for a setting; raises a TypeError for arithmetic with another value."""
     match node:
         case ast.Constant(value=value):
-            return lambda _: value
+            return value
         case ast.Name(id=name):
-            column = SHORT_NAMES.get(name, name)
-            return lambda row: row.get(column)
+            return row.get(SHORT_NAMES.get(name, name))
         case ast.Tuple(elts=items) | ast.List(elts=items):
-            members = [_reader(item) for item in items]
-            return lambda row: [member(row) for member in members]
+            return [_value(item, row) for item in items]
         case ast.UnaryOp(op=op, operand=operand):
-            apply, inner = _OPERATORS[type(op)], _reader(operand)
-            return lambda row: apply(inner(row))
+            return _OPERATORS[type(op)](_value(operand, row))
         case ast.BinOp(op=op, left=left, right=right):
-            apply, first, second = _OPERATORS[type(op)], _number_reader(left), _number_reader(right)
-            return lambda row: apply(first(row), second(row))
+            numbers = _value(left, row), _value(right, row)
+            if not all(isinstance(number, int | float) for number in numbers):
+                raise TypeError
+            return _OPERATORS[type(op)](*numbers)
         case ast.BoolOp(op=op, values=parts):
-            readers, decides = [_reader(part) for part in parts], all if isinstance(op, ast.And) else any
-            return lambda row: decides(_truth(reader(row)) for reader in readers)
+            decides = all if isinstance(op, ast.And) else any
+            return decides(_truth(_value(part, row)) for part in parts)
         case ast.Compare(left=left, ops=ops, comparators=others):
-            return _comparison([_OPERATORS[type(op)] for op in ops], [_reader(item) for item in (left, *others)])
+            values = [_value(item, row) for item in (left, *others)]
+            return all(_OPERATORS[type(op)](*pair) for op, pair in zip(ops, pairwise(values), strict=True))
     raise AssertionError("it was read")
-
-
-def _comparison(operators: Sequence[Callable[..., Any]], readers: Sequence[_Reader]) -> _Reader:
-    if len(operators) == 1:
-        (compare,), (first, second) = operators, readers
-        return lambda row: compare(first(row), second(row))
-
-    def compare_all(row: Mapping[str, object]) -> bool:
-        values = [reader(row) for reader in readers]
-        return all(compare(*pair) for compare, pair in zip(operators, pairwise(values), strict=True))
-
-    return compare_all
-
-
-def _number_reader(node: ast.expr) -> _Reader:
-    """Return a function that evaluates a number for a row, and raises a TypeError for another value."""
-    reader = _reader(node)
-
-    def read(row: Mapping[str, object]) -> int | float:
-        value = reader(row)
-        if not isinstance(value, int | float):
-            raise TypeError
-        return value
-
-    return read
