@@ -1,7 +1,9 @@
 """Notes on numbers that should not be believed: each comes where its rule says, and is silent elsewhere."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import pipesched
@@ -179,3 +181,36 @@ def test_a_schedule_of_side_by_side_ops_says_that_costs_hide_nothing_of_them(nam
 def test_a_note_on_two_schedules_stands_once_with_both_names():
     pairs = [("a", "a: slow"), ("b", "a limit"), ("b", "b: slow"), ("c", "a limit"), ("b", "b: slow")]
     assert merged_notes(pairs) == ["a, b: slow", "a limit"]
+
+
+GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda setup: pipesched.sweep(["1f1b"], setup, num_ranks=2, num_microbatches=4),
+        lambda setup: pipesched.tune(setup, batch_size=4, num_devices=2, pipelines=[1]),
+        lambda setup: pipesched.plan(setup, batch_size=4, num_devices=2, schedules=["gpipe"]),
+        lambda setup: pipesched.partition(setup.profile, 2, setup.cluster, by="time"),
+    ],
+    ids=["sweep", "tune", "plan", "partition"],
+)
+def test_a_search_of_the_library_has_the_notes_of_its_command(ask):
+    machine = pipesched.load_machine("dgx-a100")
+    two = replace(machine, devices=machine.devices[:2], nics=())
+    assert "not on the GPUs of dgx-a100" in " ".join(ask(pipesched.Setup(GPT, two)).notes)
+    assert list(ask(pipesched.Setup(GPT, pipesched.flat(2))).notes) == []
+
+
+@pytest.mark.parametrize("search", [pipesched.plan, pipesched.tune])
+def test_a_table_of_layers_with_the_size_of_its_times_is_planned_and_tuned_as_its_profile(search):
+    layers = pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0, output_bytes=8),) * 4)
+    asked = {"batch_size": 2, "num_devices": 2}
+    measured = pipesched.profile_of_layers(layers, 2).profile
+    table, its_profile = (search(setup, **asked) for setup in (pipesched.Setup(layers, microbatch_size=2), measured))
+    pd.testing.assert_frame_equal(table.to_frame(), its_profile.to_frame())
+    with pytest.raises(pipesched.ProfileError, match="got LayerCosts, expected a profile"):
+        search(layers, **asked)
+    with pytest.raises(pipesched.ArgumentError, match="got `microbatch_size=2`, expected none"):
+        search(pipesched.Setup(measured, microbatch_size=2), **asked)

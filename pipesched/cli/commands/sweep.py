@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,12 +14,19 @@ from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.sweep_options import link_values, parameter_values, sweep_setup
-from pipesched.cli.output.output_files import check_outputs
-from pipesched.cli.output.sweep_output import SWEEP, write_sweep
-from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
+from pipesched.cli.terminal import complain, json_answer, print_json, print_result, progress_bar
 from pipesched.questions import Jitter, JitterSeed, SweepSettings
 from pipesched.schedules.common import values_of
+from pipesched.schedules.formats import suffix_of
 from pipesched.simulator import NetworkOptions
+from pipesched.simulator.views import FIGURE_SUFFIXES
+
+if TYPE_CHECKING:
+    from pipesched.workflows.sweeping import SweepResult
+
+_SUFFIXES = (*TABLE, ".parquet", *FIGURE_SUFFIXES, PAGE)
+"""Suffixes of the files of a sweep."""
 
 
 @grouped
@@ -55,7 +63,9 @@ def sweep(
     An invalid setting has a row with the reason. Exits with 1 if nothing fits.
     """
     outputs = out or []
-    check_outputs(*((path, SWEEP) for path in outputs), journal=None if asked.resume is None else Path(asked.resume))
+    check_outputs(
+        *((path, _SUFFIXES) for path in outputs), journal=None if asked.resume is None else Path(asked.resume)
+    )
     names = [name.strip() for name in schedule.split(",") if name.strip()]
     if not names:
         raise InputError(f"--schedule: got {schedule!r}, expected names; try 1f1b,zbv")
@@ -75,7 +85,7 @@ def sweep(
     if asked.num_runs > 1:
         limits.append(f"each setting is the run of median makespan of {asked.num_runs} with jitter {jitter:g}")
     for path in outputs:
-        write_sweep(result, path, limits)
+        _write(result, path, limits)
     if json:
         print_json("sweep", result.to_dict(), result.notes)
     else:
@@ -83,3 +93,22 @@ def sweep(
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)
+
+
+def _write(result: SweepResult, path: Path, notes: Sequence[str]) -> None:
+    """Write every setting to `path`, which has one of the suffixes of `_SUFFIXES`; a page with notes."""
+    match suffix_of(path):
+        case ".parquet":
+            from pipesched.simulator.views import write_parquet
+
+            write_parquet(result.to_frame(), path)
+        case ".html":
+            emit(result.page(notes), path)
+        case suffix if suffix in FIGURE_SUFFIXES:
+            from pipesched.simulator.views import draw_sweep
+
+            draw_sweep(result.outcomes, result.by, path)
+        case ".json":
+            emit(json_answer("sweep", result.to_dict()), path)
+        case suffix:
+            emit(table_text(result.to_rows(), suffix), path)
