@@ -31,7 +31,6 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-import pipesched
 from pipesched.cli.main import main as pipesched_main
 
 COLUMNS, LEFT_OUT = 80, "..."
@@ -104,7 +103,6 @@ def _as_a_terminal() -> Iterator[None]:
         try:
             yield
         finally:
-            pipesched.close()
             signal.signal(signal.SIGTERM, before)
             for name in set(sys.modules) - modules:
                 if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == Path.cwd():

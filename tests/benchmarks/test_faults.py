@@ -51,44 +51,15 @@ print(codes, faults.main())
     assert [line for line in page.read_text().splitlines() if line.startswith("# ")] == ["# A", "# B", "# C", "# D"]
 
 
-def test_a_command_is_as_slow_on_a_busy_machine_as_alone():
-    """Four busy processes share one processor with a command that computes for 0.5 s, and with one that sleeps."""
-    done = run_program("""
-import os, signal, tempfile, time
-from pathlib import Path
-from fault_rows.attempt import attempt
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-busy = []
-while len(busy) < 4:
-    if (pid := os.fork()) == 0:
-        while True: pass
-    busy.append(pid)
-def compute(_):
-    while time.process_time() < 0.5: pass  # a fork begins with none
-for run in (compute, lambda _: time.sleep(0.5)):
-    before_s = time.monotonic()
-    result = attempt([], Path(tempfile.mkdtemp()), run, limit_s=20.0)
-    print(result.exit_code, result.seconds, time.monotonic() - before_s)
-for pid in busy: os.kill(pid, signal.SIGKILL)
-""")
-    assert done.returncode == 0, done.stderr
-    (code, computing_s, whole_s), (code_2, sleeping_s, _) = (
-        map(float, line.split()) for line in done.stdout.splitlines()
-    )
-    assert (code, code_2) == (0, 0)
-    assert 0.4 < computing_s < whole_s / 2
-    assert 0.5 <= sleeping_s < 1.5
-
-
 def test_damaged_files_of_every_format_and_damaged_command_lines_are_answered_in_a_line():
-    lines = table("damaged_input", 34)
-    assert "As promised: 48 of 48." in lines, "\n".join(lines)
+    lines = table("damaged_input", 17)
+    assert "As promised: 24 of 24." in lines, "\n".join(lines)
 
 
 def test_hostile_files_of_every_format_do_nothing():
-    lines = table("hostile_files", 2)
-    attacks = [line.split("|") for line in lines if line.startswith("| a pickle")]
-    assert [cells[-2].strip() for cells in attacks] == ["0", "0"], "\n".join(lines)
+    lines = table("hostile_files", 1)
+    (cells,) = (line.split("|") for line in lines if line.startswith("| a pickle"))
+    assert cells[-2].strip() == "0", "\n".join(lines)
 
 
 def test_a_training_that_is_killed_and_goes_on_ends_with_the_same_bytes():

@@ -82,26 +82,6 @@ def test_data_hold_the_circle_link_by_link(pipesched):
     assert {name: entry["safe"] for name, entry in data["backends"].items()}["buffered"] is False
 
 
-def test_data_name_what_is_missing(pipesched, folder):
-    lowered = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
-    (folder / "gap.csv").write_text(lowered)
-    assert pipesched("check -f gap.csv").code == 0
-    (folder / "gap.csv").write_text(lowered.replace("0SEND_F0,", ""))
-    data = json.loads(pipesched("check -f gap.csv --json").out)
-    deadlock = next(finding["deadlock"] for finding in data["findings"] if finding["kind"] == "progress")
-    assert deadlock["missing"] == {"rank": 0, "op": "0SEND_F0", "text": "which is missing"}
-    assert (deadlock["is_circle"], deadlock["others"]) == (False, [0])
-
-
-def test_many_findings_are_counted(pipesched, folder):
-    data = json.loads(pipesched("show -s gpipe -p 2 -m 30 --format json").out)
-    (folder / "hollow.json").write_text(json.dumps(data | {"ops": [[], []]}))
-    answer = pipesched("check -f hollow.json")
-    assert answer.code == 1
-    assert answer.out.count("is missing") == 20
-    assert "gpipe: and 100 more; --json has them all" in answer.out
-
-
 def test_on_a_terminal_marks_are_colours(pipesched, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -50,16 +50,6 @@ def test_every_schedule_that_can_be_run_is_in_the_table(pipesched):
         assert busy_s == pytest.approx(work_s)
 
 
-def test_a_step_of_no_time_fits_no_better_than_one_of_a_nanosecond(pipesched):
-    def rows(more):
-        costs = f"--uniform f=1,b=2,weight_bytes=1000,saved_bytes=10{more} --memory-limit 1500"
-        row_of = rows_of(pipesched(f"compare 1f1b,vanilla_1f1b,pipedream,spectrain -p 4 -m 16 {costs} --json"))
-        return {name: (row["peak_memory_worst_bytes"], row["fits"]) for name, row in row_of.items()}
-
-    assert rows("") == rows(",step_s=1e-9")
-    assert rows("")["vanilla_1f1b"] == (1000 + 1000 + 3 * 10, False)  # weights, gradients and three still in flight
-
-
 def test_only_columns_that_are_shown_are_explained(pipesched, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     line = f"compare gpipe,zb_h1 -p 2 -m 4 {SPLIT}"
@@ -97,41 +87,12 @@ def test_a_whole_backward_is_refused_for_what_splits_it_with_what_to_try(pipesch
     assert rows["zb_h1"]["reason"].endswith("try f=1,i=1,w=1 (B then takes i + w), or --input-share 0.5")
 
 
-def test_split_seconds_do_for_whole_backwards_too(pipesched):
-    rows = rows_of(pipesched(f"compare 1f1b,zb_h1,zb_h2 -p 4 -m 8 {SPLIT} --json"))
-    assert rows["1f1b"]["makespan_s"] == (8 + 4 - 1) * 3
-    assert rows["zb_h1"]["makespan_s"] == 8 * 3 + (4 - 1)
-    assert rows["zb_h2"]["bubble_of_longest_span"] == 0.0
-
-
-def test_a_chunk_costs_and_holds_its_share_but_sends_a_whole_output(pipesched):
-    costs = "--uniform f=1,b=2,saved_bytes=1000,output_bytes=10"
-    rows = rows_of(pipesched(f"compare gpipe,looped_bfs -p 2 -m 4 -v 2 {costs} --json"))
-    plain, looped = rows["gpipe"], rows["looped_bfs"]
-    for row, stages in ((plain, 2), (looped, 4)):
-        assert row["messages"] == 2 * 4 * (stages - 1)
-        assert row["sent_bytes"] == 10 * row["messages"]
-        assert 0 <= row["peak_memory_best_bytes"] - 4 * 1000 <= 10 * 4 * 4  # buffers
-
-
 @pytest.mark.parametrize(("limit", "expected"), [("2GB", True), ("1GB", False), ("1GiB", False)])
 def test_what_fits_is_said_where_bytes_and_a_limit_are_known(pipesched, limit, expected):
     costs = "--uniform f=1,b=2,weight_bytes=600e6"
     rows = rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {costs} --memory-limit {limit} --json"))
     assert [row["fits"] for row in rows.values()] == [expected] * 2
     assert rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {costs} --json"))["gpipe"]["fits"] is None
-
-
-def test_compare_does_the_same_work_in_every_schedule(pipesched, folder):
-    answer = pipesched("compare --all -p 2 -m 4 -v 2 --uniform f=1,b=2 --json")
-    rows = {row["name"]: row for row in json.loads(answer.out)["schedules"]}
-    assert rows["gpipe"]["makespan_s"] == rows["1f1b"]["makespan_s"] == 15
-    assert rows["interleaved"]["makespan_s"] == 13.5
-    assert pipesched("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2 --out t.csv --gantt t.svg").code == 0
-    assert (folder / "t.csv").read_text().count("\n") == 3
-    assert "<svg" in (folder / "t.svg").read_text()
-    assert pipesched("compare -s gpipe,mine.csv -p 2 -m 3 --uniform f=1,b=2 --out t.md").code == 0
-    assert "| mine" in (folder / "t.md").read_text()
 
 
 def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesched):
@@ -142,13 +103,6 @@ def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesc
     note = "m = 3: mine; m = 4: gpipe; their makespans are not of the same batch\n"
     assert note in pipesched(f"{line} -p 2 -m 4").out
     assert "not of the same batch" not in pipesched(f"{line} -p 2 -m 3").out
-
-
-def test_a_buffer_per_microbatch_costs_memory(pipesched):
-    line = "compare 1f1b -p 4 -m 16 --uniform f=1,b=2,saved_bytes=20,output_bytes=10 --json"
-    pooled, own = (rows_of(pipesched(f"{line} --buffers {kind}"))["1f1b"] for kind in ("pooled", "per_microbatch"))
-    assert own["peak_memory_worst_bytes"] > pooled["peak_memory_worst_bytes"] + 16 * 10
-    assert own["makespan_s"] == pooled["makespan_s"]
 
 
 def test_a_table_is_printed_as_markdown_or_csv_and_written_as_either(pipesched, folder):
@@ -169,16 +123,6 @@ def test_the_table_for_people_leaves_out_what_nobody_knows(pipesched):
     assert ("peak memory" in blind.splitlines()[2], "fits" in blind.splitlines()[2]) == (False, False)
     assert "fits" in seeing
     assert "│ no" in seeing
-
-
-def test_what_can_be_predicted_of_a_table_is_shown_beside_what_cannot(pipesched, folder):
-    (folder / "layers.csv").write_text("layer,fwd_ms,bwd_ms\n0,10,20\n1,10,20\n")
-    line = "compare gpipe,zb_h1 -p 2 -m 4 --layer-costs layers.csv"
-    answer, shared = pipesched(f"{line} --json"), pipesched(f"{line} --input-share 0.5 --json")
-    rows = rows_of(answer)
-    assert rows["gpipe"]["makespan_s"] == pytest.approx((4 + 2 - 1) * 0.03)
-    assert rows["zb_h1"]["reason"].endswith("or --input-share 0.5")
-    assert rows_of(shared)["zb_h1"]["reason"] is None
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ def interrupted(folder, words, slow=SLOW, **how):
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("slow", [SLOW, SWALLOWING], ids=["plain", "swallowing"])
-@pytest.mark.parametrize("how", ["module", "script"])
+@pytest.mark.parametrize(("how", "slow"), [("module", SLOW), ("script", SWALLOWING)], ids=["module", "script"])
 def test_the_command_line_says_that_it_is_stopped(how, slow, tmp_path):
     script = tmp_path / "bin" / "pipesched"
     script.parent.mkdir()

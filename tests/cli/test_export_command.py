@@ -1,7 +1,6 @@
 """``pipesched export``, and ``pipesched plan --export``."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -49,36 +48,6 @@ def test_what_cannot_be_exported_is_one_line(pipesched, line, said):
     assert answer.code == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
-
-
-def test_a_placement_that_the_trainer_lacks_is_changed_as_the_refusal_says(pipesched, measured):  # noqa: F811
-    machines = "--nodes 2 --gpus 2 --intra bandwidth=100GB/s --inter bandwidth=99GB/s"
-    line = f"plan {measured} -b 8 {machines} --depth 2 -s 1f1b --top 1000 --json --out plan.json"
-    plans = json.loads(pipesched(line).out)["plans"]
-    placement = plans[0]["candidate"]["placement"]
-    if placement == "data":  # the other way round
-        text = Path("plan.json").read_text()
-        Path("plan.json").write_text(text.replace('"placement": "data"', '"placement": "pipeline"'))
-    refused = pipesched("export torchtitan --plan plan.json")
-    assert refused.code == 2
-    assert refused.err.endswith("; try --placement data\n")
-    answer = pipesched("export torchtitan --plan plan.json --placement data")
-    assert answer.code == 0
-    assert answer.out.startswith("# torchtitan, 4 processes: 2 x 2 ranks of 1f1b\n")
-
-
-def test_a_plan_of_a_schedule_that_the_trainer_lacks_is_made_again_as_the_refusal_says(pipesched, measured):  # noqa: F811
-    line = f"plan {measured} -b 8 --devices 2 --depth 2 -s gpipe"
-    assert pipesched(f"{line} --out plan.json").code == 0
-    refused = pipesched("export megatron --plan plan.json")
-    assert refused.code == 2
-    assert refused.err.endswith("; try 'pipesched plan ... --export megatron', which tries only such plans\n")
-    refused = pipesched(f"{line} --export megatron")
-    assert refused.code == 2
-    assert "plan: got no candidate that can be exported, expected one; schedule: got gpipe" in refused.err
-    again = pipesched(f"{line.replace('gpipe', 'gpipe,1f1b')} --export megatron --out plan.json")
-    assert again.code == 0
-    assert pipesched("export megatron --plan plan.json").out == again.out
 
 
 def test_the_table_of_plans_says_who_can_be_told_of_which(pipesched, measured):  # noqa: F811

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.profiles.traces.chrome_files import complete, pipeline, write
-from tests.profiles.traces.kineto_files import KinetoFile, two_ranks
+from tests.profiles.traces.kineto_files import two_ranks
 
 FILES = "traces/rank1.json traces/rank0.json"
 
@@ -51,20 +50,6 @@ def test_the_summary_names_ranks_ops_bubble_and_how_far_clocks_are_known(pipesch
     assert "aligned" not in pipesched(f"import {FILES} --same-clock").out
 
 
-@pytest.mark.parametrize("pattern", ["", r" --pattern ^(?P<phase>[FB])_(?P<stage>\d+),(?P<microbatch>\d+)$"])
-def test_all_ranks_in_one_file_and_slices_without_a_category_are_read(pipesched, folder, pattern):
-    write(folder / "all.json", complete(pipeline()))
-    for rank in (0, 1):
-        write(folder / f"rank{rank}.json", complete([work for work in pipeline() if work[0] == rank]))
-    for files in ("all.json", "rank0.json rank1.json"):
-        answer = pipesched(f"import {files}{pattern} --json")
-        assert (answer.code, answer.err) == (0, "")
-        report = json.loads(answer.out)
-        assert report["makespan_s"] == pytest.approx(0.09)
-        assert report["bubble_fraction"] == pytest.approx(1 / 3)  # 4 * 30 ms of 2 * 90
-        assert report["notes"] == ([] if pattern else ["passes have the names of PiPPy"])
-
-
 def test_other_commands_read_the_timeline(pipesched, traces):
     assert pipesched(f"import {FILES} --out run.json").code == 0
     assert "gpipe measured" in pipesched("gantt run.json").out
@@ -97,18 +82,3 @@ def test_a_trace_without_optimizers_is_compared_with_a_prediction_that_has_them(
     assert busy == pytest.approx([400e-6, 400e-6])
     assert compared["notes"][0] == "only the predicted run has Step ops (60 us in all): left out of the comparison"
     assert "only the predicted run has Step ops" in pipesched(f"compare {order}").out
-
-
-def test_costs_are_taken_from_a_trace_whose_messages_arrive_while_their_senders_still_post_them(pipesched, traces):
-    first = KinetoFile(0).annotation("PP:0F0", 0, 100).slice("cpu_op", "c10d::send", 100, 180)
-    first.annotation("gloo:send", 150, 190).annotation("PP:0B0", 190, 450)
-    first.slice("cpu_op", "c10d::recv_", 191, 195).annotation("gloo:recv", 193, 350)
-    second = KinetoFile(1).annotation("PP:1F0", 0, 210).annotation("PP:1B0", 210, 310)
-    second.slice("cpu_op", "c10d::recv_", 1, 5).annotation("gloo:recv", 3, 110)
-    second.slice("cpu_op", "c10d::send", 310, 400).annotation("gloo:send", 390, 420)
-    for rank, file in enumerate((first, second)):
-        file.write(traces / "traces" / f"rank{rank}.json")
-    assert pipesched(f"import {FILES} --same-clock --out run.json").code == 0
-    assert pipesched("profile --from run.json --warmup 0 --out costs.json").code == 0
-    predicted = json.loads(pipesched("simulate -s 1f1b -p 2 -m 1 --stage-costs costs.json --json").out)
-    assert [device["busy_s"] for device in predicted["devices"]] == pytest.approx([200e-6, 200e-6])

@@ -98,8 +98,8 @@ def interrupted(folder, code, number=signal.SIGINT):
 
 @pytest.mark.parametrize(
     "code",
-    [SWALLOWED, TRANSLATED, STUCK, PRINTING, LONG_CLEANING],
-    ids=["swallowed", "translated", "stuck", "printing", "cleaning"],
+    [TRANSLATED, STUCK, PRINTING, LONG_CLEANING],
+    ids=["translated", "stuck", "printing", "swallowed, cleaning"],
 )
 def test_an_interrupt_is_answered_by_a_line_and_leaves_no_file(tmp_path, code):
     begun_s = time.monotonic()

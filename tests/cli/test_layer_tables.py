@@ -4,10 +4,6 @@ import json
 
 import pytest
 
-from pipesched.schedules.builders import build
-from pipesched.schedules.formats import timeline_to_json
-from tests.hand_timelines import play
-
 ROWS = [(1, 2), (3, 6), (2, 4), (2, 4)]
 
 
@@ -59,18 +55,6 @@ def test_what_has_no_bytes_is_said(pipesched, table, folder):
         assert "no bytes of messages, weights, activations are known: sending, summing and holding them counts" in said
     said = " ".join(pipesched(f"partition {table} -p 2").out.split())
     assert "no bytes of weights are known" in said
-
-
-def test_a_table_is_cut(pipesched, table):
-    assert json.loads(pipesched(f"partition {table} -p 2 --by time --json").out)["partition"] == "2,2"
-
-
-def test_a_what_if_cuts_layers_by_their_shares(pipesched, table, folder):
-    (folder / "run.json").write_text(timeline_to_json(play(build("gpipe", 2, 4), source="measured")))
-    answer = pipesched(f"what-if run.json --partition 1,3 --layer-costs {table} --draws 2 --json")
-    after = json.loads(answer.out)["quantities"][0]["after"]
-    slow, quick = 3 * (3 / 4 + 1), 3 * 1 / 4  # of layers of 1/4 and 3/4 of the first stage, and all of the second
-    assert after == pytest.approx(quick + 4 * slow)
 
 
 @pytest.mark.parametrize(

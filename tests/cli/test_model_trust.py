@@ -136,9 +136,8 @@ def test_every_command_that_takes_a_file_which_names_a_model_is_tried():
 
 
 @pytest.mark.parametrize("line", [line for lines in LINES.values() for line in lines])
-@pytest.mark.parametrize("model", [COMMAND, MODULE])
-def test_what_a_file_names_is_not_imported(pipesched, folder, plant, model, line):
-    plant(model)
+def test_what_a_file_names_is_not_imported(pipesched, folder, plant, line):
+    plant(MODULE)
     answer = pipesched(line)
     assert not (folder / "PLANTED").exists()
     assert answer.code in (0, 2)
@@ -151,8 +150,7 @@ def as_rank(monkeypatch, num_processes):
         monkeypatch.setenv(name, str(value))
 
 
-@pytest.mark.parametrize("file", ["job.json", "training.json"])
-@pytest.mark.parametrize("model", [COMMAND, MODULE])
+@pytest.mark.parametrize(("file", "model"), [("job.json", COMMAND), ("training.json", MODULE)])
 def test_a_rank_imports_nothing_that_its_job_names(folder, plant, monkeypatch, capsys, model, file):
     plant(model)
     as_rank(monkeypatch, 1)

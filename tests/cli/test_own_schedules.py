@@ -59,10 +59,7 @@ def test_the_page_is_right_that_it_is_1f1b_and_more(pipesched, page_folder):
 @pytest.mark.parametrize(
     "line",
     [
-        "trace -s mine:eager -p 2 -m 4 --uniform f=1,b=2 --out trace.json",
-        "versions -s mine:eager -p 2 -m 4",
         "train digits:width=8,blocks=4 --compare gpipe,mine.py:eager -p 2 --batch-size 8 --steps 2 --uniform f=1,b=2",
-        "train digits:width=8,blocks=4 -s mine.py:eager -p 2 --batch-size 8 --steps 2 --uniform f=1,b=2 --job job.json",
         "what-if run.json -s mine:eager --draws 2",
         "export torchtitan -s mine:eager -p 2 -m 4 --partition 2,2 --microbatch-size 1",
     ],
@@ -132,8 +129,8 @@ def searched_folder(page_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_tune_and_plan_find_it_as_good_as_the_schedule_that_it_is(pipesched, searched_folder, workers):
+def test_tune_and_plan_find_it_as_good_as_the_schedule_that_it_is(pipesched, searched_folder):
+    workers = 2
     answer = pipesched(f"{TUNE} -s mine.py:plain,1f1b --workers {workers}")
     rows = json.loads(answer.out)["settings"]
     assert answer.code == 0
@@ -143,16 +140,6 @@ def test_tune_and_plan_find_it_as_good_as_the_schedule_that_it_is(pipesched, sea
     plans = json.loads(pipesched(f"{PLAN} -s mine.py:plain,1f1b --workers {workers}").out)["plans"]
     assert {plan["candidate"]["schedule"] for plan in plans} == {"mine.py:plain", "1f1b"}
     assert len({(plan["candidate"]["num_microbatches"], plan["seconds"]) for plan in plans}) == len(plans) / 2 == 3
-
-
-def test_its_plan_has_its_lists_and_goes_wherever_plans_go(pipesched, searched_folder):
-    plans = json.loads(pipesched(f"{PLAN} -s mine.py:eager,1f1b --out plan.json --workers 1").out)["plans"]
-    assert plans[0]["candidate"]["schedule"] == "mine.py:eager"
-    assert json.loads((searched_folder / "plan.json").read_text())["schedule_spec"]["name"] == ""
-    (searched_folder / "mine.py").unlink()
-    line = "simulate --plan plan.json --profile profile.json --link latency_s=0.25 --json"
-    assert json.loads(pipesched(line).out)["makespan_s"] == pytest.approx(plans[0]["seconds"])
-    assert pipesched("check --plan plan.json").code == 0
 
 
 @pytest.mark.parametrize(

@@ -68,27 +68,6 @@ def test_a_graph_that_is_cut_through_its_branches_is_written_with_its_stages(pip
     assert "--partition" in pipesched(f"partition {squeezenet} -p 4 --by time").out
 
 
-def test_straight_with_the_formula_is_balanced_when_links_are_free(pipesched):
-    plan = json.loads(pipesched(f"partition {GNMT} -p 4 --straight --form published --json").out)
-    even = json.loads(pipesched(f"partition {GNMT} -p 4 --by time --json").out)
-    assert plan["slowest_s"] == pytest.approx(even["slowest_s"])
-
-
-def test_replicas_are_given_out_within_the_memory(pipesched):
-    """24.47 GiB in the first stage of the best plan; with 16 GiB another is the best, and with 5 GiB there is none."""
-    free = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --json").out)
-    assert round(free["stages"][0]["memory_bytes"] / 2**30, 1) == 24.5
-    within = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit 16GiB --json").out)
-    assert within["fits"]
-    assert max(stage["memory_bytes"] for stage in within["stages"]) <= 16 * 2**30
-    assert within["slowest_s"] > free["slowest_s"]
-    answer = pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit 5GiB")
-    assert answer.code == 2
-    least = int(re.search(r"expected (\d+)", answer.err).group(1))
-    assert pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit {least - 1}").code == 2
-    assert pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit {least}").code == 0
-
-
 def test_a_stage_that_does_not_fit_is_a_no(pipesched):
     fits = json.loads(pipesched(f"partition {VGG16} -p 4 --by time --memory-limit 16GiB --json").out)
     assert fits["fits"]
@@ -146,15 +125,6 @@ def test_a_cluster_of_two_kinds_of_devices_is_written_by_hand(pipesched, folder)
     assert 0.089416 / 6 < even["slowest_s"] <= max(stage["compute_s"] for stage in plan["stages"])
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_stages_that_share_a_device_bound_its_throughput_together(pipesched, folder, chunks):
-    """Eight layers of 30 ms on four devices: each works 60 ms on a micro-batch, however its layers are cut."""
-    (folder / "layers.csv").write_text("layer,fwd_ms,bwd_ms\n" + "".join(f"l{i},10,20\n" for i in range(8)))
-    command = f"partition layers.csv -p 4 --by time -v {chunks}"
-    assert "busiest device: 60 ms, at most 16.67 micro-batches/s" in pipesched(command).out
-    assert json.loads(pipesched(f"{command} --json").out)["slowest_s"] == pytest.approx(0.06)
-
-
 def test_the_simulated_times_of_the_choice_and_of_data_parallelism_stand_beside_the_bound(pipesched):
     """A ring of four sends 2 x 3 / 4 of 553.4 MB at 1 GB/s behind the work of all layers on one micro-batch."""
     answer = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --json").out)
@@ -164,14 +134,6 @@ def test_the_simulated_times_of_the_choice_and_of_data_parallelism_stand_beside_
     run = f"simulate -s 1f1b_rr -p 4 -m 48 --set replicas=3:1 --profile {VGG16} --partition 17,23 {SLOW} --json"
     assert answer["simulated_s"] == pytest.approx(json.loads(pipesched(run).out)["steady_s_per_microbatch"], rel=1e-3)
     assert "which is faster" not in pipesched(f"partition {VGG16} -p 4 {SLOW}").out
-
-
-def test_data_parallelism_that_is_faster_than_the_choice_is_named(pipesched):
-    links = "--intra bandwidth_bytes_per_s=10e9 --inter bandwidth_bytes_per_s=1.25e9"
-    resnet50 = PUBLISHED / "resnet50.graph.txt"
-    answer = " ".join(pipesched(f"partition {resnet50} -p 16 --nodes 4 --gpus 4 {links}").out.split())
-    assert "slowest: 75.23 ms" in answer
-    assert "plain data parallelism: 30.59 ms, which is faster" in answer
 
 
 def test_the_help_names_every_machine(pipesched):

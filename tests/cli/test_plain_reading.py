@@ -50,12 +50,8 @@ def test_a_file_that_is_there_but_cannot_be_read_is_refused(pipesched, folder, m
     "line",
     [
         "simulate -s 1f1b -p 4 -m 8 --uniform f=1,b=2 --link latency_s=0.1",
-        "list",
-        "--help",
         "--version",
-        "simulate --help",
         "train --help",
-        "profile-links --help",
     ],
 )
 def test_a_prediction_a_list_and_help_load_no_validators_no_simpy_and_no_machine_code(line):

@@ -54,11 +54,6 @@ def test_what_a_step_is_made_of_adds_up_to_it(pipesched, measured):
         assert math.fsum(plan["costs"].values()) == pytest.approx(plan["seconds"])
 
 
-def test_several_processes_find_the_same(pipesched, measured):
-    line = f"plan {measured} -b 8 {NODES} --memory-limit 400 --json"
-    assert pipesched(f"{line} --workers 2").out == pipesched(f"{line} --workers 1").out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "steady"), [("-s 1f1b --depth 4", False), ("-s pipedream_2bw --asynchronous --depth 4", True)]
@@ -145,14 +140,6 @@ def test_stale_weights_are_only_tried_if_asked_for_and_said(pipesched, measured)
     assert "staleness" in pipesched(f"{line} --asynchronous").out
 
 
-@pytest.mark.slow
-def test_messages_in_half_precision_are_a_choice(pipesched, measured):
-    plans = json.loads(pipesched(f"plan {measured} -b 8 {NODES} --depth 2 --compression both --json --top 99").out)[
-        "plans"
-    ]
-    assert {plan["candidate"]["compression"] for plan in plans} == {None, "half"}
-
-
 def test_where_nothing_fits_the_nearest_plan_is_named(pipesched, measured):
     answer = pipesched(f"plan {measured} -b 8 {NODES} --memory-limit 100B")
     assert answer.code == 1
@@ -177,15 +164,6 @@ def test_the_page_goes_from_a_model_to_an_executed_plan(pipesched, folder):
     assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 3
     assert (folder / "plan.png").stat().st_size > 10_000
     assert "makespan" in answers[2].out
-
-
-def test_a_plan_for_blocking_sends_takes_what_simulate_says_of_it(pipesched, measured, folder):
-    line = f"plan {measured} -b 8 {NODES} -s 1f1b --depth 4 --top 1 --json"
-    (plan,) = json.loads(pipesched(f"{line} --sends blocking --slowdown 0.25 --out plan.json").out)["plans"]
-    options = "--sends blocking --slowdown 0.25"
-    simulated = json.loads(pipesched(f"simulate --plan plan.json --profile {measured} {NODES} {options} --json").out)
-    assert simulated["makespan_s"] == pytest.approx(plan["seconds"])
-    assert plan["seconds"] > json.loads(pipesched(line).out)["plans"][0]["seconds"]
 
 
 def test_what_tells_plans_apart_stands_before_what_they_amount_to(pipesched, measured, monkeypatch):

@@ -37,14 +37,6 @@ def _plans(folder):
     save_plan(replace(PLAN, schedule_spec=wide, partition=(6,), batch_size=8), folder / "wide.json")
 
 
-def test_copies_are_simulated_on_as_many_devices_as_ranks_and_take_as_long(pipesched):
-    single = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 {COSTS} --json").out)
-    copies = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 --width 3 {COSTS} --json").out)
-    assert (copies["schedule"], len(copies["devices"])) == ("1f1bx3", 6)
-    assert copies["makespan_s"] == single["makespan_s"] == 15.0
-    assert copies["throughput"] == pytest.approx(3 * single["throughput"])
-
-
 def test_a_placement_decides_which_links_the_messages_take(pipesched):
     """Two nodes of two: the sum of gradients goes across, two transfers one after the other; or the activations do."""
     machines = "--nodes 2 --gpus 2 --intra latency_s=0 --inter latency_s=1"

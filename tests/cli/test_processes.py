@@ -28,9 +28,7 @@ def loaded_by(code, modules):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "line", ["--help", "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --json", "list", "run --help"]
-)
+@pytest.mark.parametrize("line", ["simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --json", "run --help"])
 def test_light_commands_load_nothing_heavy(line):
     code = f"import sys\nsys.argv = ['pipesched', *{line.split()!r}]\nfrom pipesched.cli.main import main\n"
     code += "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code"
@@ -76,10 +74,13 @@ SIMULATED = "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["list", "--help", "--version", "list --help", SIMULATED, f"{SIMULATED} --json"])
 @pytest.mark.parametrize(
-    ("to", "said"),
-    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")],
+    ("line", "to", "said"),
+    [
+        ("list", ">/dev/full", "No space left on device"),
+        (f"{SIMULATED} --json", ">&-", "Bad file descriptor"),
+        ("list --help", ">&- <&-", "Bad file descriptor"),
+    ],
 )
 def test_a_full_disk_and_a_closed_stdout_are_said_in_one_line(line, to, said):
     done = run(["sh", "-c", f"exec {sys.executable} -m pipesched {line} {to}"], cwd=ROOT)
@@ -92,13 +93,9 @@ def test_a_full_disk_and_a_closed_stdout_are_said_in_one_line(line, to, said):
     ("line", "to", "code"),
     [
         (SIMULATED, "2>&-", 0),
-        (SIMULATED, "2>/dev/full", 0),
         (f"{SIMULATED} --out {{folder}}/x.json", "2>/dev/full", 0),
-        ("simulate -s nope -p 2 -m 4", "2>&-", 2),
         ("simulate -s nope -p 2 -m 4", "2>/dev/full", 2),
         (SIMULATED, ">&- 2>&-", 2),
-        (SIMULATED, ">/dev/full 2>/dev/full", 2),
-        (SIMULATED, "<&- >&- 2>&-", 2),
         (SIMULATED, "<&-", 0),
     ],
 )
@@ -115,14 +112,13 @@ def test_nothing_is_written_where_the_answer_cannot_be_printed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("megabytes", [30, 60, 200, 300, 500])
 @pytest.mark.parametrize(
-    "line",
+    ("line", "megabytes"),
     [
-        "simulate -s 1f1b -p 64 -m 4096 --uniform f=1,b=2",
-        "gantt -s 1f1b -p 4 -m 8 --uniform f=1,b=2 --out {folder}/x.png",
-        "sweep -s 1f1b -p 2,4 -m 4:64:x2 --uniform f=1,b=2 --workers 2",
-        "run -s 1f1b -p 2 -m 4 --uniform f=1ms,b=1ms",
+        ("simulate -s 1f1b -p 64 -m 4096 --uniform f=1,b=2", 30),
+        ("gantt -s 1f1b -p 4 -m 8 --uniform f=1,b=2 --out {folder}/x.png", 200),
+        ("sweep -s 1f1b -p 2,4 -m 4:64:x2 --uniform f=1,b=2 --workers 2", 300),
+        ("run -s 1f1b -p 2 -m 4 --uniform f=1ms,b=1ms", 60),
     ],
 )
 def test_a_limit_of_memory_is_said_in_one_line(tmp_path, line, megabytes):
@@ -135,68 +131,57 @@ def test_a_limit_of_memory_is_said_in_one_line(tmp_path, line, megabytes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("megabytes", [300, 700, 1000, 1300])
-def test_ranks_are_refused_where_a_limit_of_memory_would_keep_them_from_starting(megabytes):
+def test_ranks_are_refused_where_a_limit_of_memory_would_keep_them_from_starting():
     line = "run -s 1f1b -p 2 -m 4 --uniform f=1ms,b=1ms"
-    command = f"ulimit -v {megabytes * 1024} && exec {sys.executable} -m pipesched {line}"
+    command = f"ulimit -v {1000 * 1024} && exec {sys.executable} -m pipesched {line}"
     done = run(["sh", "-c", command], cwd=ROOT)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("pipesched: memory: got ")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--out", "--timeline"])
 @pytest.mark.parametrize(
     "name", ["self.json", "a.json", "pipe.json", "folder.json", "none/x.json", "x" * 300 + ".json"]
 )
-def test_a_file_that_cannot_be_written_is_refused_in_one_line(tmp_path, option, name):
+def test_a_file_that_cannot_be_written_is_refused_in_one_line(pipesched, tmp_path, option, name):
     (tmp_path / "self.json").symlink_to("self.json")
     (tmp_path / "a.json").symlink_to("b.json")
     (tmp_path / "b.json").symlink_to("a.json")
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     before = sorted(tmp_path.iterdir())
-    done = run([sys.executable, "-m", "pipesched", *SIMULATED.split(), option, str(tmp_path / name)], cwd=ROOT)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("pipesched: ")
+    answer = pipesched(f"{SIMULATED} {option} {name}")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert answer.err.startswith("pipesched: ")
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.distributed
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
-@pytest.mark.parametrize(
-    ("stop", "line", "count"),
-    [
-        (signal.SIGTERM, "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9", 3),
-        (signal.SIGINT, "run -s avgpipe -p 1 -m 2 --model mlp:layers=1,width=8 --iterations 1000000", 3),
-    ],
-    ids=["terminated", "averaged and interrupted"],
-)
-def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, line, count):
-    line += " --out x.json"
+def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path):
+    line = "run -s avgpipe -p 1 -m 2 --model mlp:layers=1,width=8 --iterations 1000000 --out x.json"
     command = [sys.executable, "-m", "pipesched", *line.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     with started(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
-        assert eventually(lambda: len(processes_in(tmp_path)) >= count)
-        process.send_signal(stop)
+        assert eventually(lambda: len(processes_in(tmp_path)) >= 3)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out, without_progress(err)) == (130, "", "pipesched: stopped\n")
         assert eventually(lambda: processes_in(tmp_path) == [])
     assert list(tmp_path.iterdir()) == []
 
 
-SEARCH = "optimize -s v_half -p 4 -m 16 --uniform f=1,i=1,w=1 --seconds 10000 --workers 1"
+SEARCH = "optimize -s v_half -p 4 -m 8 --uniform f=1,i=1,w=1 --seconds 10000 --workers 1"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the search in /proc")
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
-def test_a_search_that_is_stopped_answers_with_the_best_so_far_and_leaves_no_process(tmp_path, stop):
+def test_a_search_that_is_stopped_answers_with_the_best_so_far_and_leaves_no_process(tmp_path):
     command = [sys.executable, "-m", "pipesched", *SEARCH.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with started(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
         assert eventually(lambda: len(processes_in(tmp_path)) == 2)
-        process.send_signal(stop)
+        process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, without_progress(err)) == (0, "")
     assert "best known" in out
@@ -204,29 +189,23 @@ def test_a_search_that_is_stopped_answers_with_the_best_so_far_and_leaves_no_pro
     assert processes_in(tmp_path) == []
 
 
-FRESH = "from pipesched.executor.launch import supervisor; supervisor.can_fork = lambda: False;"
-MAIN = "from pipesched.cli.main import main; main()"
 EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
 
 
 @pytest.mark.distributed
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
 @pytest.mark.parametrize(
-    ("code", "line", "count"),
+    ("line", "count"),
     [
-        (MAIN, EMULATED, 4),  # it, what ranks are forked from, the ranks
-        (FRESH + MAIN, EMULATED, 4),
-        (MAIN, EMULATED, 2),  # while what ranks are forked from is loading
-        (MAIN, "run -s avgpipe -p 1 -m 2 --model mlp:layers=1,width=8 --iterations 1000000", 5),
-        (MAIN, "profile mlp:layers=2,width=8 --companions 1 --repeats 1000000", 2),
-        (MAIN, "profile-links -p 2 --repeats 10000000 --out links.json", 4),
-        (MAIN, f"tune {GPT} --ranks 8 --batch-size 4096 --workers 2 -n 1-64 --advance 0-64", 4),
-        (MAIN, SEARCH, 2),
+        (EMULATED, 4),  # it, the process that ranks are forked from, the ranks
+        (EMULATED, 2),  # while that process is loading
+        ("profile mlp:layers=2,width=8 --companions 1 --repeats 1000000", 2),
+        (f"tune {GPT} --ranks 8 --batch-size 4096 --workers 2 -n 1-64 --advance 0-64", 4),
     ],
-    ids=["forked", "fresh", "early", "averaged", "companions", "links", "workers", "search"],
+    ids=["forked", "early", "companions", "workers"],
 )
-def test_a_command_that_is_killed_leaves_no_process_and_no_file(tmp_path, code, line, count):
-    command = [sys.executable, "-c", code, *line.split()]
+def test_a_command_that_is_killed_leaves_no_process_and_no_file(tmp_path, line, count):
+    command = [sys.executable, "-c", "from pipesched.cli.main import main; main()", *line.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     environment["TORCHINDUCTOR_CACHE_DIR"] = gettempdir()  # which torch keeps
     with started(command, cwd=tmp_path, env=environment, stdout=DEVNULL) as process:
@@ -252,8 +231,9 @@ def test_a_run_whose_terminal_is_closed_leaves_no_process_and_no_file(tmp_path):
 
 @pytest.mark.distributed
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-@pytest.mark.parametrize("is_server", [True, False], ids=["server", "rank"])
+@pytest.mark.parametrize(
+    ("is_server", "stop"), [(True, signal.SIGKILL), (False, signal.SIGINT)], ids=["server, killed", "rank, interrupted"]
+)
 def test_a_run_of_which_a_process_is_stopped_can_be_ended(tmp_path, stop, is_server):
     command = [sys.executable, "-m", "pipesched", *EMULATED.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}

@@ -82,14 +82,6 @@ def test_attention_is_said_to_keep_its_whole_matrix_where_it_does(pipesched, fol
     assert both.err.startswith("pipesched: --flash-attention: got it with --selective-recompute, expected one of them")
 
 
-def test_the_efficiency_and_what_is_computed_again_change_the_seconds(pipesched):
-    def backward_s(options):
-        answer = pipesched(f"profile {GPT} --gpu a100 --microbatch-sizes 2 --json {options}")
-        return json.loads(answer.out)["layers"][1]["measurements"][0]["backward_s"]
-
-    assert backward_s("--efficiency 0.3") > backward_s("--selective-recompute") > backward_s("")
-
-
 def test_runs_are_measured_and_not_estimated(pipesched):
     answer = pipesched("profile --from run.json --gpu h100")
     assert answer.code == 2

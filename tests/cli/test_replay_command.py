@@ -43,18 +43,3 @@ def test_files_of_a_replay_are_written(pipesched, runs):
     assert pipesched("replay measured.json --gantt both.png --out parts.json").code == 0
     assert (runs / "both.png").stat().st_size > 10_000
     assert json.loads((runs / "parts.json").read_text())["name"] == "gpipe"
-
-
-def test_a_prediction_is_compared_with_the_parts_of_its_error(pipesched, runs):
-    answer = pipesched("compare measured.json predicted.json")
-    assert "Parts of the errors" in answer.out
-    assert "14.6 % because ops ran slower than predicted" in answer.out
-    comparison = json.loads(pipesched("compare measured.json predicted.json --json").out)
-    for row in comparison["split"]["parts"]:
-        assert row["costs_s"] + row["hand_over_s"] + row["rest_s"] == pytest.approx(row["error_s"], abs=1e-12)
-    table = pipesched("compare measured.json predicted.json --format csv").out.splitlines()
-    assert table[0] == "quantity,device,predicted,measured,error,costs,hand_over,rest"
-
-
-def test_two_runs_have_no_parts(pipesched, runs):
-    assert "Parts" not in pipesched("compare measured.json measured.json").out

@@ -37,7 +37,6 @@ def test_the_model_is_an_argument_or_an_option(pipesched):
     [
         ("profile --microbatch-sizes 1 --repeats 1 --json", ("model",)),
         ("train -s 1f1b -p 2 -m 2 --batch-size 4 --steps 1 --uniform f=1,b=2 --json", ("model",)),
-        (f"verify -s 1f1b -p 2 -m 2 --transport streams {FAST} --json", ("schedules", 0, "name")),
     ],
 )
 def test_every_command_of_a_model_takes_it_as_an_option(pipesched, line, place):
@@ -96,16 +95,6 @@ def test_a_job_of_an_emulated_run_has_the_slow_devices_and_links(pipesched, fold
     cluster = read_cluster(json.loads((folder / "job.json").read_text())["job"]["cluster"], "the job's cluster")
     assert [device.speed for device in cluster.devices] == [1.0, 0.5]
     assert cluster.link(0, 1) == Link(2.0)
-
-
-@pytest.mark.distributed
-def test_a_slow_device_takes_its_time_in_an_emulated_run(pipesched, folder):
-    line = f"run -s gpipe -p 2 -m 2 --uniform f=10ms,b=20ms --slow device=1,factor=3 {FAST} --json --out measured.json"
-    assert pipesched(line).code == 0
-    spans = read_timeline(folder / "measured.json").work
-    busy_s = [sum(span.end_s - span.start_s for span in spans if span.rank == rank) for rank in range(2)]
-    assert busy_s[0] >= 2 * 0.030
-    assert busy_s[1] >= 2 * 0.090
 
 
 def test_emulated_messages_are_compressed_by_their_costs(pipesched, folder):
@@ -201,12 +190,14 @@ def test_a_loss_is_off_by_a_share_of_what_it_should_be(got, want, expected):
 
 @pytest.mark.distributed
 def test_verify_writes_everything_and_the_losses_agree(profiled, folder):
-    answer = profiled(f"verify {MODEL} -s gpipe,1f1b -p 2 -m 4 --profile p.json {FAST} --json --out made/here")
+    answer = profiled(
+        f"verify {MODEL} -s gpipe,pipedream,xpipe -p 2 -m 4 --profile p.json {FAST} --json --out made/here"
+    )
     assert (answer.code, answer.err) == (0, "")
     rows = json.loads(answer.out)["schedules"]
-    assert [row["name"] for row in rows] == ["gpipe", "1f1b"]
+    assert [row["name"] for row in rows] == ["gpipe", "pipedream", "xpipe"]
     for row in rows:
-        assert row["largest_loss_difference"] <= 1e-6
+        assert row["largest_loss_difference"] <= 1e-6, "of the losses with the initial weights"
         made = folder / "made" / "here"
         assert read_timeline(made / f"{row['name']}-predicted.json").source == "predicted"
         measured = read_timeline(made / f"{row['name']}-measured.json")
@@ -232,22 +223,6 @@ def test_a_run_in_one_thread_is_said_to_be_so_by_verify_and_by_what_reads_its_ti
     for command in (f"replay {both[0]}", f"compare {' '.join(both)}", f"what-if {both[0]} -s gpipe"):
         notes = json.loads(profiled(f"{command} --json").out)["notes"]
         assert any(note.endswith(said) for note in notes)
-
-
-@pytest.mark.distributed
-def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(profiled):
-    answer = profiled(f"verify {MODEL} -s pipedream -p 2 -m 4 --profile p.json {FAST} --json")
-    assert (answer.code, answer.err) == (0, "")
-    assert json.loads(answer.out)["schedules"][0]["largest_loss_difference"] <= 1e-6
-
-
-@pytest.mark.distributed
-def test_weights_predicted_before_the_first_step_are_the_initial_ones(profiled):
-    answer = profiled(f"verify {MODEL} -s spectrain,xpipe,pipeoptim -p 2 -m 4 --profile p.json {FAST} --json")
-    assert (answer.code, answer.err) == (0, "")
-    rows = json.loads(answer.out)["schedules"]
-    assert [row["name"] for row in rows] == ["spectrain", "xpipe", "pipeoptim"]
-    assert all(row["largest_loss_difference"] <= 1e-6 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,6 @@ def test_whole_numbers_and_others_reach_the_builder(pipesched):
     )
 
 
-def test_a_schedule_that_can_run_is_fine(pipesched):
-    answer = pipesched("check --schedule-file mine.csv")
-    assert (answer.code, answer.err) == (0, "")
-    assert "2 ranks, 2 stages, 3 micro-batches" in answer.out
-
-
 def test_a_deadlock_is_the_answer_no_with_rank_and_op(pipesched):
     answer = pipesched("check -f dead.csv")
     assert (answer.code, answer.err) == (1, "")
@@ -59,11 +53,6 @@ def test_a_file_that_cannot_run_is_shown_with_a_warning(pipesched, folder):
     assert answer.err.startswith("pipesched: warning: dead.csv: rank 0 op 1: ")
     assert from_json((folder / "again.json").read_text(), "it").ops == read_schedule(folder / "dead.csv").ops
     assert pipesched("show -f mine.csv").err == ""
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_json_reads_back_as_the_same_schedule(pipesched, name):
-    assert from_json(pipesched(f"show -s {name} -p 2 -m 4 --format json").out, "out") == build(name, 2, 4)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from itertools import cycle
 
 import pytest
 import typer
@@ -37,24 +38,13 @@ SHOWING = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("line", SHOWING)
+@pytest.mark.parametrize(("line", "name"), [*zip(SHOWING, cycle(NAMES))])
 def test_a_schedule_of_any_name_is_shown_by_that_name(pipesched, folder, line, name):
     (folder / "named.json").write_text(to_json(named(name)))
     answer = pipesched(line)
     assert (answer.code, answer.err) == (0, "")
     shown = "".join(row["name"] for row in json.loads(answer.out)["schedules"]) if "--json" in line else answer.out
     assert name in shown
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["show -f named.json", f"gantt -f named.json {COSTS} --out g.png", f"trace -f named.json {COSTS} --out t.json"],
-)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_schedule_of_any_name_is_drawn_and_written(pipesched, folder, line, name):
-    (folder / "named.json").write_text(to_json(named(name)))
-    assert pipesched(line).code == 0
 
 
 @pytest.mark.distributed

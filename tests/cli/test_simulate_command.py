@@ -9,7 +9,6 @@ import pytest
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules.formats import read_timeline
 from pipesched.workflows.arguments import load_costs
-from pipesched.workflows.simulating import prediction
 from tests.trace_rules import check_trace
 
 UNIFORM = "--uniform f=1,b=2"
@@ -87,14 +86,6 @@ def test_recompute_is_for_all_stages_or_some_of_a_name_or_a_file(pipesched, fold
     assert [row["name"] for row in rows] == ["gpipe+R", "mine+R"]
 
 
-@pytest.mark.parametrize(("overlap", "pair_s"), [("", 3.0), (",overlap=0.5", 2.5), (",overlap=1", 2.0)])
-def test_an_overlap_of_costs_shortens_the_pairs_of_dualpipe(pipesched, folder, overlap, pair_s):
-    line = f"simulate -s dualpipe -p 2 -m 4 --uniform f=1,b=2,i=1,w=1{overlap} --timeline t.json"
-    assert pipesched(line).code == 0
-    pairs = [span for span in read_timeline(folder / "t.json").spans if "OVERLAP" in str(span.op)]
-    assert [span.end_s - span.start_s for span in pairs] == [pair_s] * 2
-
-
 def test_every_span_is_written_as_json_and_csv(pipesched, folder):
     for suffix in ("json", "csv"):
         answer = pipesched(f"simulate -f mine.csv {UNIFORM} --timeline t.{suffix} --out all.json")
@@ -117,12 +108,6 @@ def test_a_suffix_in_capitals_says_the_same_as_in_small_letters(pipesched, folde
         stem, suffix = name.split(".")
         assert (folder / name).read_bytes() == (folder / f"{stem}.{suffix.upper()}").read_bytes()
     assert isinstance(load_costs(str(folder / "STAGES.CSV")), StageCosts)
-
-
-def test_a_seed_repeats_the_jitter(pipesched):
-    lines = [f"simulate -f mine.csv {UNIFORM} --jitter 0.3 --seed {seed} --json" for seed in (1, 1, 2)]
-    first, again, other = (pipesched(line).out for line in lines)
-    assert first == again != other
 
 
 def test_gantt_is_text_or_a_picture(pipesched, folder):
@@ -223,12 +208,6 @@ def test_two_predictions_are_called_as_their_files_and_differ_relative_to_the_fi
     assert "| quantity          | device |    b |    a | difference |" in everything[2]
 
 
-def test_two_of_a_kind_are_called_so_in_the_picture_too(pipesched, two):
-    assert pipesched("compare a.json b.json --gantt t.svg").code == 0
-    assert ">a: 12 s, bubble_fraction 25.0%</text>" in (two / "t.svg").read_text()
-    assert "predicted" not in (two / "t.svg").read_text()
-
-
 @pytest.mark.parametrize(
     ("places", "named", "expected"),
     [
@@ -270,13 +249,6 @@ def test_stragglers_slow_links_and_compression_take_what_they_must(pipesched, op
     assert makespan_s(pipesched, line) == pytest.approx(expected, rel=1e-12)
 
 
-def test_chunks_change_a_run_over_a_shared_nic(pipesched):
-    """Two replicas of either stage, whose messages take turns at the NICs, whole or piece by piece."""
-    line = "-s 1f1b_rr -p 4 -m 8 --set replicas=2:2 --nodes 2 --gpus 2 --nics 1 --intra latency_s=0"
-    line += " --inter latency_s=0,bandwidth_bytes_per_s=100"
-    assert makespan_s(pipesched, f"{line} --chunk-bytes 10B") != makespan_s(pipesched, line)
-
-
 def test_a_jitter_over_many_runs_shows_percentiles_that_the_same_seeds_give_again(pipesched):
     line = f"simulate -s 1f1b -p 3 -m 4 {UNIFORM} --jitter 0.1"
     distribution = json.loads(pipesched(f"{line} --runs 21 --seed 5 --json").out)["distribution"]
@@ -294,18 +266,6 @@ def test_the_way_of_every_reduction_is_said(pipesched):
     line = f"simulate -s data_parallel -p 4 -m 4 {UNIFORM},weight_bytes=10 {machines} --json"  # 40 bytes on each of 4
     (reduction,) = json.loads(pipesched(line).out)["reductions"]
     assert reduction == {"stage": 0, "devices": [0, 1, 2, 3], "way": "hierarchical", "seconds": 2 * (2 * 1.0 + 0.5)}
-
-
-@pytest.mark.parametrize(
-    "line", ["simulate -s zbv -p 2 -m 4", "compare gpipe,1f1b -p 2 -m 4 --slowdown 0.5", "gantt -s 1f1b -p 2 -m 4"]
-)
-def test_either_engine_says_the_same(pipesched, monkeypatch, line):
-    line = f"{line} --uniform f=1,i=1,w=1,b=2,output_bytes=8 --link latency_s=0.5,bandwidth_bytes_per_s=64 --json"
-    of_arrays = pipesched(line)
-    monkeypatch.setattr(prediction, "simulate_arrays", None)  # nobody asks it
-    by_simpy = pipesched(f"{line} --engine simpy")
-    assert (of_arrays.code, by_simpy.code, by_simpy.err) == (0, 0, "")
-    assert by_simpy.out == of_arrays.out
 
 
 FAILURES = "--fail-every 3h --restart 120s --checkpoint 20s --steps 1000"
@@ -340,10 +300,3 @@ def test_a_step_of_a_training_takes_the_steady_state_and_every_seed_finds_the_sa
     assert {goodput["step_s"] for goodput in goodputs} == {step_s}
     assert len({goodput["intervals"]["best"]["interval_steps"] for goodput in goodputs}) == 1
     assert len({goodput["intervals"]["best"]["low"] for goodput in goodputs}) == 5
-
-
-def test_a_step_counts_with_its_makespan_where_jitter_hides_the_steady_state(pipesched):
-    answer = pipesched(f"simulate -s pipedream -p 4 -m 16 {UNIFORM} {FAILURES} --jitter 0.1 --json")
-    data = json.loads(answer.out)
-    assert data["goodput"]["step_s"] == data["makespan_s"]
-    assert "goodput: a step counts with the makespan, as the steady state is not known" in data["notes"]

@@ -101,21 +101,16 @@ def test_a_command_shows_its_core_columns_in_80_and_all_of_them_if_asked(pipesch
     "line",
     [
         "list",
-        "schema",
         "check -f mine.csv",
         "simulate -f mine.csv --stage-costs stages.csv",
-        "compare 1f1b,gpipe -p 2 -m 4 --uniform f=1,b=2",
-        "sweep -s 1f1b -p 2 -m 4 --uniform f=1,b=2",
-        "versions -s pipedream -p 2 -m 8",
         "show -s 1f1b -p 2 -m 4",
         "gantt -f mine.csv --uniform f=1,b=2",
-        "partition {gpt} -p 2",
     ],
 )
 def test_a_command_prints_its_table_whatever_the_width_of_the_terminal(pipesched, monkeypatch, line):
-    for columns in (*range(1, 21), 0, -1, -80, 10**9, "x", "1.5", "", "²", "9" * 400, "9" * 5000):
+    for columns in (1, 2, 5, 12, 20, 0, -80, 10**9, "x", "1.5", "", "²", "9" * 5000):
         monkeypatch.setenv("COLUMNS", str(columns))
-        answer = pipesched(line.format(gpt=GPT))
+        answer = pipesched(line)
         assert (answer.code, answer.err) == (0, ""), columns
         assert answer.out.strip()
         assert max(map(len, answer.out.splitlines())) <= 10_000

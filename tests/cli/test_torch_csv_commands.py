@@ -1,15 +1,13 @@
 """PyTorch's CSV through the command line: there and back in two commands."""
 
-import json
 import random
 
 import pytest
 
 from pipesched.schedules.formats import read_schedule
-from pipesched.schedules.lowering import lower_for_torch
 from tests.schedules.formats.csv_support import halves
 from tests.schedules.formats.random_ops import damaged
-from tests.schedules.torch_schedules import constructed, loop, vee
+from tests.schedules.torch_schedules import loop, vee
 
 SAYABLE, UNSAYABLE = halves(2, 4)
 GENERATORS = [
@@ -19,19 +17,6 @@ GENERATORS = [
     ("ScheduleZBVZeroBubble", vee(2)),
     ("ScheduleDualPipeV", vee(2)),
 ]
-
-
-@pytest.mark.parametrize("dialect", ["compute_only", "compute_comms"])
-@pytest.mark.parametrize(("kind", "stages"), GENERATORS)
-def test_what_pytorch_dumps_comes_back_as_it_was(pipesched, folder, kind, stages, dialect):
-    constructed(kind, 2, 4, stages)._dump_csv(str(folder / "theirs.csv"), format=dialect)
-    answer = pipesched("check -f theirs.csv")
-    assert (answer.code, answer.err) == (0, "")
-    assert pipesched("show -f theirs.csv --out mine.csv") == (0, "", "")
-    pytorch_text, text = ((folder / f"{whose}.csv").read_bytes().decode() for whose in ("theirs", "mine"))
-    if dialect == "compute_only":  # idle cells say nothing
-        pytorch_text = "".join(",".join(filter(None, row.split(","))) + "\r\n" for row in pytorch_text.splitlines())
-    assert text == pytorch_text
 
 
 @pytest.mark.parametrize(
@@ -50,22 +35,6 @@ def test_every_command_says_that_a_file_is_of_2024(pipesched, folder, line):
         "pipesched: older.csv: read as PyTorch's CSV of 2024: BW is a full backward, B and W are its halves "
         "(today B, I and W)\n"
     )
-
-
-@pytest.mark.parametrize("name", SAYABLE)
-@pytest.mark.parametrize("form", ["csv", "csv-comms"])
-def test_a_csv_of_ours_loads_back_and_takes_as_long(pipesched, folder, name, form):
-    assert pipesched(f"show -s {name} -p 2 -m 4 --format {form} --out again.csv") == (0, "", "")
-    made = SAYABLE[name]
-    expected = [
-        [str(op) for op in row if "STEP" not in str(op)]
-        for row in (made if form == "csv" else lower_for_torch(made)).ops
-    ]
-    assert [line.split(",") for line in (folder / "again.csv").read_text().splitlines()] == expected
-    assert pipesched("check -f again.csv").code == 0
-    lasts = [json.loads(pipesched(f"simulate {which} --uniform f=1,i=1,w=1 --json").out)["makespan_s"]
-             for which in ("-f again.csv", f"-s {name} -p 2 -m 4")]  # fmt: skip
-    assert lasts[0] == lasts[1]
 
 
 @pytest.mark.parametrize("name", UNSAYABLE)
@@ -94,13 +63,6 @@ def test_without_a_format_the_suffix_of_the_file_says_it(pipesched, folder, line
     assert pipesched(line) == (0, "", "")
     written = next(path for path in folder.glob("a.*"))
     assert written.read_text().startswith(begins)
-
-
-def test_json_with_messages_becomes_a_csv_with_messages(pipesched, folder):
-    pipesched("show -s 1f1b -p 2 -m 2 --format csv-comms --out one.csv")
-    assert pipesched("show -f one.csv --out two.json") == (0, "", "")
-    assert pipesched("show -f two.json --out three.csv") == (0, "", "")
-    assert (folder / "three.csv").read_bytes() == (folder / "one.csv").read_bytes()
 
 
 def test_a_damaged_file_is_judged_or_refused_in_one_line(pipesched, folder):

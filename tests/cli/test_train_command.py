@@ -1,6 +1,5 @@
 """``train``: one schedule or several, on real samples."""
 
-import csv
 import json
 import os
 import re
@@ -38,7 +37,7 @@ def test_a_run_is_logged_line_by_line_and_told_in_a_table(pipesched, folder):
 @pytest.mark.slow
 def test_several_schedules_start_from_the_same_weights_and_samples(pipesched, folder):
     answer = pipesched(
-        f"{QUICK} --compare gpipe,pipedream,wpipe --steps 30 --log run.jsonl --plot c.png --out t.md --json"
+        f"{QUICK} --compare gpipe,pipedream,wpipe --steps 6 --log run.jsonl --plot c.png --out t.md --json"
     )
     assert (answer.code, answer.err) == (0, "")
     runs = {run["schedule"]: run for run in json.loads(answer.out)["runs"]}
@@ -48,17 +47,11 @@ def test_several_schedules_start_from_the_same_weights_and_samples(pipesched, fo
     # in the unit model a batch takes (m + p - 1)(f + b) / m under gpipe and f + b without a flush
     assert runs["gpipe"]["seconds_per_step"] == pytest.approx(5 * 3 / 4)
     assert runs["pipedream"]["seconds_per_step"] == pytest.approx(3)
-    assert runs["pipedream"]["run_s"] == pytest.approx(30 * 3 + 3)
+    assert runs["pipedream"]["run_s"] == pytest.approx(6 * 3 + 3)
     assert [run["staleness"] for run in runs.values()] == [0, 1, 1]
     assert [run["weight_versions"] for run in runs.values()] == [1, 2, 2]
     assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "t.md").read_text().startswith("| schedule")
-
-
-def test_a_table_can_be_csv(pipesched, folder):
-    assert pipesched(f"{QUICK} -s gpipe --steps 2 --out t.csv").code == 0
-    (row,) = csv.DictReader((folder / "t.csv").read_text().splitlines())
-    assert (row["schedule"], row["steps"]) == ("gpipe", "2")
 
 
 @pytest.mark.slow
@@ -119,43 +112,22 @@ def test_pytorchs_lists_without_steps_are_trained(pipesched):
 
 @pytest.mark.slow
 def test_micro_batches_that_are_pipelined_are_counted_over_the_whole_run(pipesched):
-    line = "train digits:blocks=2,width=8 -s hybrid -p 2 --batch-size 8 --steps 300 --uniform f=1,b=2 --json"
-    answer = pipesched(f"{line} --set pipelined=200")
+    line = "train digits:blocks=2,width=8 -s hybrid -p 2 --batch-size 8 --steps 30 --uniform f=1,b=2 --json"
+    answer = pipesched(f"{line} --set pipelined=20")
     assert (answer.code, answer.err) == (0, "")
     (run,) = json.loads(answer.out)["runs"]
-    assert (run["steps"], run["staleness"]) == (300, 2)
-    # 200 micro-batches every f + b seconds, until the last has left both ranks, and 100 alone on either rank
-    assert run["run_s"] == pytest.approx(200 * 3 + 3 + 100 * 2 * 3)
+    assert (run["steps"], run["staleness"]) == (30, 2)
+    # 20 micro-batches every f + b seconds, until the last has left both ranks, and 10 alone on either rank
+    assert run["run_s"] == pytest.approx(20 * 3 + 3 + 10 * 2 * 3)
 
 
 @pytest.mark.slow
 def test_lists_of_several_steps_are_trained_for_any_multiple_of_them(pipesched):
     assert pipesched("show -s pipedream -p 2 -m 5 --out five.json").code == 0
-    answer = pipesched(f"train {MODEL} -f five.json --batch-size 8 --uniform f=1,b=2 --steps 100 --json")
+    answer = pipesched(f"train {MODEL} -f five.json --batch-size 8 --uniform f=1,b=2 --steps 20 --json")
     assert (answer.code, answer.err) == (0, "")
     (run,) = json.loads(answer.out)["runs"]
-    assert (run["steps"], run["staleness"]) == (100, 1)
-
-
-@pytest.mark.slow
-def test_recompute_changes_the_time_and_not_the_losses(pipesched):
-    plain, again = (
-        json.loads(pipesched(f"{QUICK} -s {name} --dtype float64 --steps 6 --json {more}").out)["runs"][0]
-        for name, more in (("gpipe", ""), ("gpipe", "--recompute all"))
-    )
-    assert again["training_loss"] == pytest.approx(plain["training_loss"], rel=1e-12)
-    assert again["run_s"] > plain["run_s"]
-
-
-@pytest.mark.slow
-def test_the_rule_of_prediction_can_be_chosen(pipesched):
-    losses = [
-        json.loads(pipesched(f"{QUICK} -s pipeoptim --steps 30 --prediction {rule} --json").out)["runs"][0][
-            "training_loss"
-        ]
-        for rule in ("optimizer", "zero", "optimizer")
-    ]
-    assert losses[0] == losses[2] != losses[1]
+    assert (run["steps"], run["staleness"]) == (20, 1)
 
 
 @pytest.mark.parametrize(("limit", "code"), [("1000B", 1), ("1GB", 0)])

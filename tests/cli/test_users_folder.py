@@ -72,11 +72,8 @@ def python(folder, *arguments):
 @pytest.mark.parametrize(
     "line",
     [
-        "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2",
-        "run -s 1f1b -p 2 -m 4 --uniform f=0.001,b=0.001",
         "run -s 1f1b -p 2 -m 4 --model mymodel:factory",
         "profile mymodel:factory --repeats 1 --companions 1",
-        "profile-links -p 2 --repeats 1 --out links.json",
         f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --ranks 2 --batch-size 8 -n 1-8 --workers 2",
     ],
 )
@@ -98,11 +95,7 @@ def imports(path):
     return [line for line in lines if "IPython" not in line]
 
 
-def test_notebooks_import_nothing_of_their_folder(folder):
+def test_notebooks_import_nothing_of_their_folder_where_python_is_told_so(worse):
     lines = [line for path in NOTEBOOKS for line in imports(path)]
     assert sum("pipesched" in line for line in lines) >= len(NOTEBOOKS)
-    python(folder, "-c", "\n".join(lines))
-
-
-def test_notebooks_import_nothing_of_their_folder_where_python_is_told_so(worse):
-    python(worse, "-P", "-c", "\n".join(line for path in NOTEBOOKS for line in imports(path)))
+    python(worse, "-P", "-c", "\n".join(lines))

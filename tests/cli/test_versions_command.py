@@ -27,21 +27,6 @@ def test_data_has_every_op_with_its_version_and_look_ahead(pipesched):
     ]
 
 
-def test_data_sums_every_stage_up(pipesched):
-    report = data(pipesched("versions -s wpipe -p 2 -m 12 --set accumulate=3 --json"))
-    assert {key: report[key] for key in ("schedule", "num_ranks", "num_stages", "num_microbatches")} == {
-        "schedule": "wpipe",
-        "num_ranks": 2,
-        "num_stages": 4,
-        "num_microbatches": 12,
-    }
-    assert report["in_flight"] == [5, 4]
-    assert report["stale_share"] == 0.5
-    assert [stage["live_versions"] for stage in report["stages"]] == [2, 2, 1, 1]
-    assert [stage["forward"]["staleness"] for stage in report["stages"]] == [1, 1, 0, 0]
-    assert [stage["same"] for stage in report["stages"]] == [12] * 4
-
-
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_schedule_has_a_table(pipesched, name):
     answer = pipesched(f"versions -s {name} -p 4 -m 8")
@@ -56,10 +41,6 @@ def test_the_table_shows_the_first_microbatches_and_what_they_read(pipesched):
     assert [cell.strip() for cell in first.strip("│").split("│")] == ["0", "0+2 0", "0+2 1", "0+2 2", "1+2 3", "2+2 4"]
     assert "40 micro-batches" in out
     assert "1 + 1" in out
-
-
-def test_the_weights_of_the_stages_decide_the_stale_share(pipesched):
-    assert "stale weights 30.00%" in pipesched("versions -s stale_weights -p 3 -m 20 --weights 10,20,70").out
 
 
 def test_a_file_is_read_whole_and_refused_if_it_cannot_run(pipesched):

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from pipesched.profiles.io import profile_text
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
 from tests.hand_timelines import play
-from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.traces.kineto_files import two_ranks
 
 CHANGES = "--link latency=x0.5 --slow device=1,factor=1.2 --slow link=0-1,factor=2 -m 6 --recompute all --draws 5"
@@ -77,26 +75,6 @@ def test_traces_become_a_run_that_is_asked(pipesched, folder):
     )
 
 
-def test_other_runs_say_costs_too(pipesched, run):
-    other = play(build("zb_h1", 2, 4), 0.25, source="measured")
-    run.with_name("other.json").write_text(timeline_to_json(other))
-    answer = pipesched("what-if run.json,other.json -s zb_h1 --draws 2 --json")
-
-    assert json.loads(answer.out)["suppositions"] == []
-
-
-def test_runs_and_a_profile_are_a_profile_to_other_commands(pipesched, run):
-    layers = profile(*[layer(measurement(1), measurement(2)) for _ in range(4)])
-    run.with_name("base.json").write_text(profile_text(layers, "base.json"))
-    line = "profile --from run.json --profile base.json --run-partition 1,3"
-
-    assert pipesched(f"{line} --out fitted.json").code == 0
-    answer = pipesched("simulate -s 1f1b -p 2 -m 8 --profile fitted.json --partition 1,3 --json")
-    assert json.loads(answer.out)["makespan_s"] == pytest.approx(play(build("1f1b", 2, 8)).makespan_s)
-    assert pipesched("tune fitted.json -p 2 -b 4 -m 2 --json").code == 0
-    assert json.loads(pipesched(f"{line} --stages --json").out)["format"] == "pipesched-run-costs"
-
-
 @pytest.fixture
 def slow_run(folder):
     """Write a run whose stage 2 takes 1.3 times as long as the others."""
@@ -117,19 +95,6 @@ def test_slow_layers_and_a_slow_device_have_an_answer_each(pipesched, slow_run):
     said = " ".join(pipesched("what-if slow.json -s interleaved -v 2 --draws 2").out.split())
     assert "stage 2 on device 2 took 1.3 times as long as its peers." in said
     assert "--slowness layers or device says it" in said
-
-
-def test_a_slow_device_is_healed(pipesched, slow_run):
-    healed = json.loads(pipesched("what-if slow.json --heal 2 --draws 2 --json").out)
-    expected_s = play(build("1f1b", 4, 8), seconds=lambda op: 1.0).makespan_s
-    assert healed["change"] == pytest.approx(expected_s / slow_run.makespan_s - 1)
-    assert healed["asked"] == ["device 2 as fast as its peers"]
-    wrong = pipesched("what-if slow.json --heal 0")
-    assert (wrong.code, wrong.err) == (
-        2,
-        "pipesched: --heal: got device 0, which takes 1 times as long as its peers, expected one that takes longer; "
-        "try 2\n",
-    )
 
 
 def test_import_names_the_straggler(pipesched, slow_run):

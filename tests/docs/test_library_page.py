@@ -34,10 +34,8 @@ EXAMPLES = list(examples())
 def test_an_example_runs(heading, code, tmp_path, monkeypatch):
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
     monkeypatch.chdir(tmp_path)
-    try:
-        exec(compile(code, f"docs/library.md, {heading}", "exec"), {"__name__": "__main__"})
-    finally:
-        pipesched.close()
+    monkeypatch.setattr(pipesched, "close", lambda: None)  # the next example needs the process that it would end
+    exec(compile(code, f"docs/library.md, {heading}", "exec"), {"__name__": "__main__"})
 
 
 def test_what_the_page_names_is_offered():

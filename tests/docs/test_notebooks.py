@@ -139,9 +139,6 @@ def test_a_notebook_runs_where_an_event_loop_does_and_leaves_nothing(monkeypatch
     copytree(FOLDER.parent / "profiles" / "data", tmp_path / "profiles" / "data")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(folder)
-    try:
-        asyncio.run(run_cells(FOLDER / f"{name}.ipynb", SMALL[name]))
-    finally:
-        pipesched.close()
+    asyncio.run(run_cells(FOLDER / f"{name}.ipynb", SMALL[name]))
     assert sorted(tmp_path.rglob("*")) == before
     assert capsys.readouterr().err == ""

@@ -1,11 +1,7 @@
-"""One rank of an all-reduce over all ranks.
-
-Started as ``python -m tests.executor.all_reduce_ranks FOLDER``, with RANK and WORLD_SIZE set.
-"""
+"""One rank of an all-reduce over all ranks."""
 
 import hashlib
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -16,9 +12,9 @@ from pipesched.schedules.ops import Reduce
 CPU = torch.device("cpu")
 
 
-def main():
+def main(arguments):
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=size)
+    dist.init_process_group("gloo", init_method=f"file://{arguments[0]}/store", rank=rank, world_size=size)
     groups = Groups("gloo", CPU).of_replicas({0: range(size)})
     for is_staged in (False, True):
         transport = ProcessGroupTransport(RankChannels(rank, {}, 1, {}, CPU, groups), 30.0, is_staged=is_staged)
@@ -31,9 +27,4 @@ def main():
                     torch.testing.assert_close(total.float(), expected, rtol=1e-4, atol=1e-4)
                 print(dtype, length, hashlib.sha256(total.view(torch.uint8).numpy().tobytes()).hexdigest())
     dist.barrier()
-
-
-if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # as pipesched.executor.__main__, and for its reason
+    return 0

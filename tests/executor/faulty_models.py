@@ -47,22 +47,6 @@ def raising(layer: int, at: int = 2):
     return model(_raise, layer, at)
 
 
-def _raise_colours():
-    raise KeyError("\x1b[31mred\x1b[0m\nof two lines\x07 \udc80")
-
-
-def raising_colours(layer: int, at: int = 2):
-    return model(_raise_colours, layer, at)
-
-
-def _raise_long():
-    raise KeyError("a layer's own fault" + "x" * 50_000_000)
-
-
-def raising_long():
-    return model(_raise_long, 1, 2)
-
-
 def always_raising(layer: int):
     return model(_raise, layer, None)
 
@@ -77,10 +61,6 @@ def leaving(layer: int):
 
 def stopping(layer: int):
     return model(lambda: os.kill(os.getpid(), signal.SIGSTOP), layer, 2)
-
-
-def leaving_well(layer: int):
-    return model(lambda: os._exit(0), layer, 2)
 
 
 def with_a_child(file: str):
@@ -119,27 +99,6 @@ class Narrowing(nn.Module):
 
 def narrowing():
     return around(Narrowing())
-
-
-class Slow(torch.autograd.Function):
-    """Hangs in its backward."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(1000)
-
-
-class SlowBack(nn.Module):
-    def forward(self, x):
-        return Slow.apply(x)
-
-
-def sleeping_backward():
-    return around(SlowBack())
 
 
 def with_a_slow_disk(seconds: float):

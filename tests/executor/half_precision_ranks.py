@@ -1,10 +1,9 @@
-"""One of two ranks that sends messages of every form: ``python -m tests.executor.half_precision_ranks FOLDER``.
+"""One of two ranks that sends messages of every form.
 
 Rank 0 sends activations to rank 1, which takes them in another order than they were sent.
 """
 
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -28,9 +27,9 @@ def messages(dtype):
         yield tensor
 
 
-def main():
+def main(arguments):
     rank = int(os.environ["RANK"])
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{arguments[0]}/store", rank=rank, world_size=2)
     sends = [Send(Message(Payload.ACTIVATION, 0, number), 1) for number in range(8)]
     programs = {0: [op for send in sends for op in (forward(0, send.message.microbatch), send)]}
     for is_staged in (False, True):
@@ -52,6 +51,7 @@ def main():
                 transport.flush()
                 dist.barrier()
     print("fine", flush=True)
+    return 0
 
 
 def check(arrived, sent, fits):
@@ -60,8 +60,3 @@ def check(arrived, sent, fits):
         assert not torch.equal(arrived, sent)
     else:
         assert torch.equal(arrived.view(torch.uint8), sent.view(torch.uint8))
-
-
-if __name__ == "__main__":
-    main()
-    os._exit(0)  # as pipesched.executor.__main__, and for its reason

@@ -1,21 +1,16 @@
-"""One rank of several jobs: ``python -m tests.executor.job_sequence_ranks FOLDER`` with RANK and WORLD_SIZE set.
-
-Starting Python and torch takes far longer than a tiny job: so all of them share their processes.
-"""
+"""One rank of several jobs, which all share their processes: a process takes far longer than a tiny job."""
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
-from subprocess import STDOUT
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.launch import job_from_json, job_to_json
+from pipesched.executor.launch.fork_client import fork
 from pipesched.executor.runs import run_rank
 from pipesched.executor.training import Trained
 from pipesched.profiles.io import trusted
-from tests.processes import run_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,14 +26,17 @@ def run_together(jobs, num_ranks, folder):
 
 
 def run_module(module, num_ranks, folder):
-    """Run `module` with the folder as its argument in one process per rank; return what each said."""
-    given = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    """Run ``main([folder])`` of `module` in one process per rank; return what each said."""
+    given = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     given |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
-    command = [sys.executable, "-m", module, str(folder)]
-    ranks = [given | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
-    done = run_all([(command, environment) for environment in ranks], cwd=ROOT, stderr=STDOUT)
-    said = [rank.stdout for rank in done]
-    assert [rank.returncode for rank in done] == [0] * num_ranks, said
+    logs = [folder / f"log{rank}" for rank in range(num_ranks)]
+    ranks = [
+        fork([str(folder)], given | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, log, module=module)
+        for rank, log in enumerate(logs)
+    ]
+    codes = [rank.wait() for rank in ranks]
+    said = [log.read_text() for log in logs]
+    assert codes == [0] * num_ranks, said
     return said
 
 
@@ -55,8 +53,8 @@ def _trusted(job):
     return replace(job, model=trusted(job.model))
 
 
-def main():
-    folder, answers = Path(sys.argv[1]), {}
+def main(arguments):
+    folder, answers = Path(arguments[0]), {}
     for path in sorted(folder.glob("*.json")):
         try:
             answers[path.stem] = losses(path.read_text(), path.name, f"file://{folder}/{path.stem}.store")
@@ -64,8 +62,4 @@ def main():
             answers[path.stem] = str(error)
             break  # the ranks are not together any more
     print(json.dumps(answers), flush=True)
-
-
-if __name__ == "__main__":
-    main()
-    os._exit(0)  # as pipesched.executor.__main__, and for its reason
+    return 0

@@ -129,33 +129,6 @@ def whole_gradients(model, num_microbatches, seed=0, size=2):
     return [parameter.grad for parameter in module.parameters()]
 
 
-def recurrence(text, num_stages, num_microbatches, *, optimizer, size=2, seed=0):
-    """Train by W(t+1) = W(t) - lr grad f(W_0(t-p+1), ..., W_{p-1}(t)); `optimizer` is called with parameters."""
-    model = resolve_model(text)
-    bounds = even_bounds(len(model.layers), num_stages)
-    stages = [build_layers(model, *b, seed=seed, dtype=torch.float64) for b in bounds]
-    optimizers = [optimizer(stage.parameters()) for stage in stages]
-    history = [[_values(stage)] for stage in stages]
-    inputs, targets = (x.double() if x.is_floating_point() else x for x in model.batch(size * num_microbatches, seed))
-    for t in range(num_microbatches):
-        x, y = inputs[t * size : (t + 1) * size], targets[t * size : (t + 1) * size]
-        olds = [history[k][max(0, t - (num_stages - 1 - k))] for k in range(num_stages)]
-        for stage, old in zip(stages, olds, strict=True):
-            x = torch.func.functional_call(stage, old, (x,))
-        gradients = torch.autograd.grad(model.loss(x, y), [w for old in olds for w in old.values()])
-        rest = iter(gradients)
-        for stage, its_optimizer, versions in zip(stages, optimizers, history, strict=True):
-            for parameter in stage.parameters():
-                parameter.grad = next(rest)
-            its_optimizer.step()
-            versions.append(_values(stage))
-    return [p for stage in stages for p in stage.parameters()]
-
-
-def _values(module):
-    return {name: p.detach().clone().requires_grad_() for name, p in module.named_parameters()}
-
-
 def assert_equal(tensors, expected, relative=1e-12):
     """Compare lists of tensors against the largest value of all."""
     tensors, expected = list(tensors), list(expected)

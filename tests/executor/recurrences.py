@@ -151,7 +151,7 @@ def scheme_of(name, d, num_microbatches, extra=0):
             "pipedream": (behind, 0, behind, 0, 1),
             "vanilla_1f1b": (behind, 0, i, 0, 1),
             "stale_weights": (twice, 0, i, 0, 1),
-            "hybrid": (twice if i < num_microbatches // 2 else i, 0, i, 0, 1),
+            "hybrid": (twice if i < (num_microbatches + 1) // 2 else i, 0, i, 0, 1),
             "spectrain": (behind, k // 2 + w, i, k // 2, 1),
             "xpipe": (behind, k // 2 + w, i, k // 2, 1),
             "pipeoptim": (behind, w + extra, i, 0, 1),

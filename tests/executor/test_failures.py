@@ -21,7 +21,7 @@ from tests.executor.pipelines import job
 pytestmark = pytest.mark.distributed
 
 
-BRIEF_S = 8.0
+BRIEF_S = 4.0
 """How long a message may keep a rank waiting where that is what ends the run: more than any other on a busy machine."""
 
 
@@ -47,18 +47,11 @@ def failure(todo):
     return message
 
 
-@pytest.mark.parametrize("rank", range(3))
-def test_a_layer_that_raises_is_named_with_rank_op_and_micro_batch(rank):
-    message = failure(faulty(f"raising:layer={rank}"))
-    assert message.startswith(f"rank {rank} failed at {rank}F2 (micro-batch 2): ")
+def test_a_layer_that_raises_is_named_with_rank_op_and_micro_batch():
+    message = failure(faulty("raising:layer=1"))
+    assert message.startswith("rank 1 failed at 1F2 (micro-batch 2): ")
     assert "a layer's own fault" in message
     assert re.search(r"\(KeyError, faulty_models.py:\d+ in \w+", message), "its own calls are told"
-
-
-def test_an_exception_of_50_mb_is_shown_shortened():
-    message = failure(faulty("raising_long"))
-    assert message.startswith("rank 1 failed at 1F2 (micro-batch 2): \"a layer's own faultxxx")
-    assert len(message) < 1500
 
 
 def test_a_layer_that_raises_before_the_lists_begin_is_named_with_its_stage():
@@ -94,22 +87,9 @@ def test_more_processes_than_the_machine_can_be_expected_to_run_are_refused(tmp_
         Processes(tmp_path, range(100_000), lambda rank: (), threads=1, timeout_s=1.0)
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_killed_rank_is_named_with_its_op(rank):
-    message = failure(faulty(f"killed:layer={rank}"))
-    assert message == f"rank {rank} failed at {rank}F2 (micro-batch 2): the process was killed by signal 9"
-
-
 def test_a_rank_that_leaves_without_a_word_is_named_with_its_op_and_exit_code():
     message = failure(faulty("leaving:layer=1"))
     assert message == "rank 1 failed at 1F2 (micro-batch 2): the process ended with exit code 7"
-
-
-def test_a_rank_that_leaves_without_a_word_and_as_if_all_were_well_is_named_too():
-    message = failure(faulty("leaving_well:layer=1"))
-    assert message.startswith(
-        "rank 1 failed at 1F2 (micro-batch 2): the process ended with exit code 0 before its list"
-    )
 
 
 def reported(message, tmp_path):
@@ -119,25 +99,15 @@ def reported(message, tmp_path):
     return report.read_text()
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("stopping", 1), pytest.param("sleeping", 0, marks=pytest.mark.slow)])
-def test_a_rank_that_stands_still_is_named_first_with_its_op_and_then_who_waited(fault, rank, tmp_path, monkeypatch):
+def test_a_rank_that_stands_still_is_named_first_with_its_op_and_then_who_waited(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    message = failure(faulty(f"{fault}:layer={rank}", timeout_s=BRIEF_S))
-    assert message.startswith(f"rank {rank} failed at {rank}F2 (micro-batch 2): it")
-    assert ("stopped by a signal" in message) == (fault == "stopping")
-    assert re.search(rf"; rank {1 - rank} at .* has waited [\d.]+ s for rank {rank}", message)
+    message = failure(faulty("sleeping:layer=0", timeout_s=BRIEF_S))
+    assert message.startswith("rank 0 failed at 0F2 (micro-batch 2): it has stood still")
+    assert re.search(r"; rank 1 at .* has waited [\d.]+ s for rank 0", message)
     assert re.search("rank 2 at 2F[012] has waited", message), message  # what rank 1 has sent may not have left it
     report = reported(message, tmp_path)
     assert all(f"\nrank {number}:\n" in report for number in range(3))
-    assert "faulty_models.py" in report.partition(f"\nrank {rank}:\n")[2].partition("\nrank ")[0]
-
-
-@pytest.mark.slow
-def test_a_backward_that_sleeps_forever_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    message = failure(faulty("sleeping_backward", timeout_s=BRIEF_S))
-    assert message.startswith("rank 1 failed at 1B0 (micro-batch 0): it has stood still")
-    assert "in backward" in reported(message, tmp_path)
+    assert "faulty_models.py" in report.partition("\nrank 0:\n")[2].partition("\nrank ")[0]
 
 
 def test_a_process_that_a_layer_has_started_does_not_outlive_the_run(tmp_path):
@@ -152,23 +122,14 @@ def test_a_stage_that_gives_another_shape_than_before_is_named():
     assert "(1, 2), expected torch.float32, (1, 4)" in message
 
 
-def unfinishable():
-    """gpipe without rank 0's first Send: its peer waits forever."""
-    good = lower(build("gpipe", 2, 2))
-    rows = [tuple(op for op in row if str(op) != "0SEND_F0") for row in good.ops]
-    assert len(rows[0]) == len(good.ops[0]) - 1
-    return replace(good, lists=tuple(rows))
-
-
 def crossed():
     """Rank 0 waits for B0 before it goes on, rank 1 waits for F1 before it goes back; every channel is in order."""
     careful, eager = lower(build("naive", 2, 2)), lower(build("gpipe", 2, 2))
     return replace(eager, lists=(careful.ops[0], eager.ops[1]))
 
 
-@pytest.mark.parametrize("make", [unfinishable, crossed])
-def test_a_list_that_cannot_finish_is_refused_before_it_runs(make):
-    message = failure(faulty("raising:layer=9", make(), timeout_s=BRIEF_S))
+def test_a_list_that_cannot_finish_is_refused_before_it_runs():
+    message = failure(faulty("raising:layer=9", crossed()))
     assert "rank 1" in message
     assert "waits forever" in message
 
@@ -188,11 +149,6 @@ def test_an_unlowered_list_that_cannot_finish_is_refused_at_once():
     rows = (schedule.ops[0], schedule.ops[1][::-1])
     with pytest.raises(ScheduleError, match="waits forever"):
         launch(job(replace(schedule, lists=rows), is_checked=False))
-
-
-def test_a_partition_into_another_number_of_stages_is_refused():
-    todo = replace(job(build("gpipe", 2, 2)), bounds=((0, 6),))
-    assert "gpipe has 2 stages, but the partition of mlp:layers=6,width=8 has 1" in failure(todo)
 
 
 def test_costs_that_do_not_say_an_op_are_named_with_it():
@@ -223,10 +179,6 @@ def test_a_stage_with_nothing_to_train_runs():
 def test_an_unknown_model_is_named_once():
     message = failure(replace(job(build("gpipe", 2, 2)), model="faulty_models:nothing"))
     assert "got no function 'nothing' in faulty_models" in message
-
-
-def test_a_rank_that_failed_is_an_execution_error():
-    assert issubclass(RankFailed, ExecutionError)
 
 
 def test_pipelines_on_several_devices_are_refused_before_any_process_starts():

@@ -17,7 +17,7 @@ from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import job
 from tests.executor.test_training_processes import a_job
 
-BRIEF_S = 8.0
+BRIEF_S = 4.0
 
 
 def failure(inject, **fields):
@@ -32,7 +32,6 @@ def failure(inject, **fields):
     ("inject", "told"),
     [
         ("kill:rank=1,op=1B1", r"rank 1 failed at 1B1 \(micro-batch 1\): the process was killed by signal 9"),
-        ("raise:rank=0,op=0SEND_F1", r"rank 0 failed at 0SEND_F1 \(micro-batch 1\): a fault was injected here"),
         ("exit:rank=0,op=0B2", r"rank 0 failed at 0B2 \(micro-batch 2\): the process ended with exit code 0 before .*"),
         ("stop:rank=1,op=1F2", r"rank 1 failed at 1F2 \(micro-batch 2\): its process is stopped by a signal, .*"),
         ("raise:rank=1,op=1F0,run=1", r"rank 1 failed at 1F0 \(micro-batch 0\): a fault was injected here"),
@@ -61,20 +60,12 @@ def test_a_link_that_loses_messages_is_named_with_both_ends(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("inject", "told"),
     [
-        ("nan:rank=0,op=0F1", "rank 0 failed at 0F1 (micro-batch 1): got NaN in the output of stage 0, the first of"),
         ("nan:rank=1,op=1F1", "rank 1 failed at 1F1 (micro-batch 1): got NaN in the loss of stage 1, the first of"),
-        ("nan:rank=1,op=1B2", "rank 1 failed at 1B2 (micro-batch 2): got NaN in the gradient of the input of stage 1"),
         ("nan:rank=0,op=0B0", "rank 0 failed at 0B0 (micro-batch 0): got NaN in the gradient of 0."),
     ],
 )
 def test_the_first_op_that_gives_nan_is_named_with_stage_and_micro_batch(inject, told):
     assert failure(inject, is_finite_checked=True).startswith(told)
-
-
-@pytest.mark.distributed
-def test_a_run_of_finite_numbers_passes_their_check():
-    plain = launch(job(build("1f1b", 2, 3)))
-    assert launch(job(build("1f1b", 2, 3), is_finite_checked=True)).losses == plain.losses
 
 
 @pytest.mark.distributed
@@ -86,36 +77,20 @@ def test_a_slow_rank_computes_so_many_times_as_long():
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [
-        "",
-        "rank=1",
-        "rank=x,op=1F0",
-        "rank=-1,op=1F0",
-        "rank=1,op=1F0,op=1F1",
-        "rank=1,op=1F0,x=1",
-        "rank=1,op=1F0,run=1,step=1",
-    ],
-)
-def test_what_is_no_fault_is_refused(numbers):
-    with pytest.raises(ExecutionError, match="inject: got "):
-        read_fault(f"kill:{numbers}")
-
-
-@pytest.mark.parametrize(
     "text",
     [
-        "",
-        "kill",
-        "foo:rank=1,op=1F0",
-        "drop-link:0,after=1",
-        "drop-link:0-1",
-        "drop-link:0-1,after=-1",
-        "disk-full:x=1",
-        *(f"slow:rank=1,factor={f}" for f in ("nan", "0.5", "")),
+        *("", "kill", "kill:", "kill:rank=1", "kill:rank=x,op=1F0", "kill:rank=-1,op=1F0", "kill:rank=1,op=1F0,op=1F1"),
+        *("kill:rank=1,op=1F0,x=1", "kill:rank=1,op=1F0,run=1,step=1", "foo:rank=1,op=1F0", "drop-link:0,after=1"),
+        *(
+            "drop-link:0-1",
+            "drop-link:0-1,after=-1",
+            "disk-full:x=1",
+            "slow:rank=1,factor=nan",
+            "slow:rank=1,factor=0.5",
+        ),
     ],
 )
-def test_words_and_factors_that_are_none_are_refused(text):
+def test_what_is_no_fault_is_refused(text):
     with pytest.raises(ExecutionError, match="inject: got "):
         read_fault(text)
 

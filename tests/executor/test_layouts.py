@@ -14,7 +14,7 @@ PER_STEP = {"pipedream_2bw": 4, "wpipe": 4, "1f1b_rr": 2}
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("width", [2, 3])
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "dualpipe", "chimera", "data_parallel"])
 def test_gradients_are_those_of_the_whole_model_on_every_copy(name, width):
     schedule = recompute(replicate(build(name, 2, 4), width), stages=[0])
@@ -39,11 +39,10 @@ def joined(batch, num_microbatches, width, per_step):
     )
 
 
-@pytest.mark.parametrize(("width", "optimizer"), [(2, "adamw"), (3, "momentum")])
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
-def test_an_asynchronous_run_of_copies_is_that_of_one_with_larger_micro_batches(name, width, optimizer):
-    schedule = build(name, 4, 16)
-    given = {"optimizer": optimizer, "lr": 0.005}
+def test_an_asynchronous_run_of_copies_is_that_of_one_with_larger_micro_batches(name):
+    schedule, width = build(name, 4, 16), 2
+    given = {"optimizer": "adamw", "lr": 0.005}
     copies = Local(replicate(schedule, width), models.plain(schedule.num_stages), size=1, **given)
     large = Local(schedule, models.plain(schedule.num_stages), size=width, **given)
     large.batch = joined(copies.batch, 16, width, PER_STEP.get(name, 1))

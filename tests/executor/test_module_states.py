@@ -55,9 +55,8 @@ def test_a_model_with_frozen_parts_trains_as_without_a_pipeline(name, recompute,
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("recompute", [None, "all"])
-def test_a_model_with_frozen_parts_trains_as_without_a_pipeline_in_processes(recompute, tmp_path):
-    weights = trained(tmp_path / "w.safetensors", "1f1b", 3, is_distributed=True, recompute=recompute)
+def test_a_model_with_frozen_parts_trains_as_without_a_pipeline_in_processes(tmp_path):
+    weights = trained(tmp_path / "w.safetensors", "1f1b", 3, is_distributed=True, recompute="all")
     require_same(weights, plain_loop())
 
 

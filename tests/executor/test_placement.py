@@ -86,7 +86,8 @@ def test_under_torchrun_each_rank_runs_where_its_device_is_and_what_is_measured_
     marks = sorted(path.name for path in (tmp_path / "marks").iterdir())
     assert marks == ["stage0 node1 device0", "stage1 node0 device0"]
     timeline = read_timeline(tmp_path / "out.json")
-    assert timeline.rank_to_device == (1, 0)
+    assert (timeline.source, timeline.rank_to_device) == ("measured", (1, 0))
+    assert json.loads(said)["makespans_s"] == [pytest.approx(timeline.makespan_s)]
     assert [span.op for span in timeline.spans] == [op for row in lower(schedule).ops for op in row]
     assert [span.rank for span in timeline.spans] == [rank for rank, row in enumerate(lower(schedule).ops) for _ in row]
     module, inputs, targets, loss = whole_model(MODEL, 6)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import optim
 
+from pipesched.profiles.models import build_layers
 from pipesched.profiles.models.torch_names import OPTIMIZERS
 from pipesched.schedules import PredictionRule
-from pipesched.schedules.builders import build
+from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from tests.executor import recurrences
@@ -40,38 +41,27 @@ def compare(name, d, count, optimizer, hand, *, rule=None, prediction=None, extr
     scheme = scheme_of(name, d, num_microbatches, extra)
     expected = train(start, stage_of, scheme, hand, data, rule or RULES.get(name), rebuilds)
     assert_equal(by_layer(run.run().parameters), expected)
-    assert all((a - b).abs().max() > 1e-3 for a, b in zip(start, expected, strict=True))
+    least = 1e-3 if count > 3 else 0.0
+    assert all((a - b).abs().max() > least for a, b in zip(start, expected, strict=True))
 
 
 BY_HAND = recurrences.OPTIMIZERS
-RUNS = [(name, 4, optimizer, 200) for name in SCHEMES for optimizer in BY_HAND]
+RUNS = [(name, 4, optimizer, 60) for name in SCHEMES for optimizer in BY_HAND]
 RUNS += [
-    (name, d, list(BY_HAND)[(d + k) % len(BY_HAND)], 60)
+    (name, d, list(BY_HAND)[(d + k) % len(BY_HAND)], count)
     for k, name in enumerate(SCHEMES)
-    for d in range(1, 9)
-    if d != 4
+    for d, count in ((1, 20), (2, 30), (3, 30), (5, 30), (8, 40), (4, 1), (4, 3))
 ]
 """Every scheme with every optimizer on four ranks, and with one of them in turn on other numbers of ranks."""
+
+
+def test_every_asynchronous_schedule_of_the_catalogue_has_a_recurrence():
+    assert set(SCHEMES) == {name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous}
 
 
 @pytest.mark.parametrize(("name", "d", "optimizer", "num_microbatches"), RUNS)
 def test_weights_are_those_of_the_recurrence(name, d, optimizer, num_microbatches):
     compare(name, d, num_microbatches, optimizer, BY_HAND[optimizer])
-
-
-@pytest.mark.parametrize("optimizer", BY_HAND)
-@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "wpipe"])  # which has two stages on one rank
-def test_on_one_rank_every_scheme_is_ordinary_training(name, optimizer):
-    run = Local(build(name, 1, at_least(20, name, 1)), plain(3), optimizer=optimizer, lr=LR)
-    whole = torch.nn.Sequential(*(layer() for layer in plain(3).layers)).double()
-    for parameter, its in zip(whole.parameters(), run.parameters, strict=True):
-        parameter.data = its.detach().clone()
-    plainly = OPTIMIZERS[optimizer](whole.parameters(), LR)
-    for x, y in zip(run.batch.inputs, run.batch.targets, strict=True):
-        plainly.zero_grad()
-        torch.nn.functional.mse_loss(whole(x), y).backward()
-        plainly.step()
-    assert_equal(run.run().parameters, whole.parameters())
 
 
 OTHER_OPTIMIZERS = {
@@ -95,7 +85,7 @@ OTHER_OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS)
-@pytest.mark.parametrize("name", ["pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "wpipe"])
+@pytest.mark.parametrize("name", ["spectrain", "xpipe", "wpipe"])
 def test_whatever_the_optimizer_can_do_it_does(name, optimizer, monkeypatch):
     make, hand = OTHER_OPTIMIZERS[optimizer]
     monkeypatch.setitem(OPTIMIZERS, "other", make)
@@ -114,7 +104,7 @@ def test_every_rule_predicts_as_it_says(rule, optimizer, monkeypatch):
 def test_recompute_rebuilds_with_the_weights_of_the_backward(name):
     # where F and B agree it changes nothing
     rebuilds = name not in CONSISTENT
-    compare(name, 4, 40, "momentum", BY_HAND["momentum"], recomputes=True, rebuilds=rebuilds)
+    compare(name, 4, 24, "momentum", BY_HAND["momentum"], recomputes=True, rebuilds=rebuilds)
 
 
 @pytest.mark.parametrize("counts", [(3, 2, 1), (2, 2), (1, 3), (1, 2, 3)])
@@ -133,3 +123,25 @@ def test_the_replicas_of_a_stage_average_the_gradients_of_their_own_rounds(count
         its = expected[slice(*run.bounds[stage])]
         for replica in run.replicas(stage):
             assert_equal(by_layer(replica.module.parameters()), its)
+
+
+def test_the_recurrence_holds_for_attention_too():
+    """W(t+1) = W(t) - lr grad f(W_0(t-3), ..., W_3(t)) of four stages, arXiv:1806.03377, section 3.3."""
+    gpt, num_stages = "gpt:layers=2,width=16,heads=2,context=8,dropout=0", 4
+    run = Local(build("pipedream", num_stages, 8), gpt)
+    model = run.model
+    stages = [build_layers(model, *bounds, seed=0, dtype=torch.float64) for bounds in run.bounds]
+    history = [[versions_of(stage)] for stage in stages]
+    for t, (x, y) in enumerate(zip(run.batch.inputs, run.batch.targets, strict=True)):
+        olds = [history[k][max(0, t - (num_stages - 1 - k))] for k in range(num_stages)]
+        for stage, old in zip(stages, olds, strict=True):
+            x = torch.func.functional_call(stage, old, (x,))
+        gradients = iter(torch.autograd.grad(model.loss(x, y), [w for old in olds for w in old.values()]))
+        for versions in history:
+            stepped = {name: w.detach() - 0.05 * next(gradients) for name, w in versions[-1].items()}
+            versions.append({name: w.requires_grad_() for name, w in stepped.items()})
+    assert_equal(run.run().parameters, [w for versions in history for w in versions[-1].values()])
+
+
+def versions_of(module):
+    return {name: p.detach().clone().requires_grad_() for name, p in module.named_parameters()}

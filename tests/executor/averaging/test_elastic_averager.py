@@ -10,11 +10,11 @@ from pipesched.executor.core import averagers, begin, execute_rank
 from pipesched.schedules import make_schedule, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.ops import Average, Step, backward, forward
-from tests.executor.elastic_loop import OPTIMIZERS, by_hand, vector
+from tests.executor.elastic_loop import by_hand, vector
 from tests.executor.pipelines import MLP, Local, assert_equal
 
 FORMS = ("synchronous", "asynchronous")
-COUNTS = [(1, 2), (1, 4), (2, 3), (3, 2), (4, 2)]
+COUNTS = [(1, 4), (2, 3), (4, 2)]
 """K ranks of N pipelines."""
 
 
@@ -39,7 +39,7 @@ def data(run, pipelines, iterations):
 
 
 @pytest.mark.parametrize("averaging", FORMS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.parametrize(("k", "n"), COUNTS)
 def test_the_models_and_the_reference_are_those_of_the_plain_loop_and_the_reference_is_their_mean(
     k, n, optimizer, averaging
@@ -55,7 +55,7 @@ def test_the_models_and_the_reference_are_those_of_the_plain_loop_and_the_refere
         assert not torch.equal(weights[0], weights[1])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.parametrize("averaging", FORMS)
 def test_one_pipeline_is_plain_training_bit_for_bit(optimizer, averaging):
     alone = Local(build("avgpipe", 3, 4, pipelines=1), optimizer=optimizer, averaging=averaging).run(times=3)

@@ -30,8 +30,8 @@ def run(clock, device, random, length_ns, count):
     return marks
 
 
-@pytest.mark.parametrize("length_s", [1e-4, 0.01, 1.0, 10.0, 100.0])
-@pytest.mark.parametrize("drift", [-1e-4, 0.0, 1e-5, 1e-4])
+@pytest.mark.parametrize("length_s", [1e-4, 1.0, 100.0])
+@pytest.mark.parametrize("drift", [-1e-4, 0.0, 1e-5])
 def test_times_read_back_within_a_microsecond_whatever_the_drift(drift, length_s):
     for seed in range(5):
         device, random = FakeDevice(drift), Random(seed)

@@ -26,22 +26,6 @@ from pipesched.schedules.transforms import recompute
 from tests.executor.pipelines import Local
 
 
-@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
-def test_a_profiler_sees_every_op_by_its_name():
-    run = Local(build("1f1b", 2, 2))
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        run.run()
-    names = {event.name for event in profiled.events() if event.name.startswith("PP:")}
-    assert names == {f"PP:{op}" for row in run.schedule.ops for op in row}
-    assert {"PP:0F0", "PP:1B1", "PP:1STEP", "PP:0SEND_F0", "PP:1RECV_F0"} <= names
-
-
-def test_every_op_is_announced_in_order_before_it_runs():
-    run = Local(build("gpipe", 3, 2)).run()
-    for rank, ops in enumerate(run.schedule.ops):
-        assert [index for who, index in run.heard if who == rank] == list(range(len(ops)))
-
-
 def test_times_are_recorded_for_every_op_in_order():
     run = Local(build("1f1b", 3, 4)).run(times=2)
     for rank in run.ranks:
@@ -107,7 +91,7 @@ def test_stages_of_one_rank_hand_over_without_a_message():
     assert Local(schedule).run().stage(2).losses().keys() == {0, 1}
 
 
-@pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError, SystemExit])
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
 def test_whatever_a_layer_raises_is_named_with_its_op(error):
     run = Local(build("gpipe", 2, 3))
 

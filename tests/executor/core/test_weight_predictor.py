@@ -36,45 +36,6 @@ def same(a, b):
     torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
 
 
-def sgds_buffer(given, momentum, dampening=0.0):
-    buffer = given[0]
-    for gradient in given[1:]:
-        buffer = momentum * buffer + (1 - dampening) * gradient
-    return buffer
-
-
-@pytest.mark.parametrize("rule", [PredictionRule.MOMENTUM, PredictionRule.OPTIMIZER])
-def test_sgd_is_followed_along_its_momentum(rule):
-    p, _, predictor, given = trained(lambda ps: optim.SGD(ps, 0.1, momentum=0.9, dampening=0.5), rule)
-    same(ahead(predictor, p, 3), p.detach() - 0.1 * 3 * sgds_buffer(given, 0.9, 0.5))
-
-
-@pytest.mark.parametrize("rule", [PredictionRule.MOMENTUM, PredictionRule.OPTIMIZER])
-def test_nesterov_is_followed_along_its_buffer_too(rule):
-    p, _, predictor, given = trained(lambda ps: optim.SGD(ps, 0.1, momentum=0.9, nesterov=True), rule)
-    same(ahead(predictor, p, 2), p.detach() - 0.2 * sgds_buffer(given, 0.9))
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("rule", [PredictionRule.MOMENTUM, PredictionRule.OPTIMIZER])
-def test_the_decay_of_weights_is_part_of_sgds_direction(rule, momentum):
-    start = trained(lambda ps: optim.SGD(ps, 0.1), rule, grads=0)[0].detach().clone()
-    p, _, predictor, given = trained(lambda ps: optim.SGD(ps, 0.1, momentum, weight_decay=0.01), rule, grads=1)
-    same(ahead(predictor, p, 1), p.detach() - 0.1 * (given[0] + 0.01 * start))
-
-
-@pytest.mark.parametrize("rule", [PredictionRule.MOMENTUM, PredictionRule.OPTIMIZER, PredictionRule.CODE])
-def test_sgd_without_momentum_is_followed_along_its_last_gradient(rule):
-    p, _, predictor, given = trained(lambda ps: optim.SGD(ps, 0.1), rule)
-    same(ahead(predictor, p, 5), p.detach() - 0.5 * given[-1])
-
-
-def test_the_published_code_puts_the_last_gradient_into_the_buffer_once_more():
-    p, _, predictor, given = trained(lambda ps: optim.SGD(ps, 0.1, momentum=0.9, dampening=0.5), PredictionRule.CODE)
-    once_more = 0.9 * sgds_buffer(given, 0.9, 0.5) + (1 - 0.5) * given[-1]
-    same(ahead(predictor, p, 2), p.detach() - 0.2 * once_more)
-
-
 def adams_moments(given, betas):
     m = v = torch.zeros(5, dtype=torch.float64)
     for gradient in given:
@@ -89,13 +50,6 @@ def adams_delta(given, betas=(0.9, 0.999), eps=1e-8):
     return (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
 
 
-@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW])
-@pytest.mark.parametrize("rule", [PredictionRule.OPTIMIZER, PredictionRule.CODE, PredictionRule.ADAM])
-def test_adam_is_followed_along_its_corrected_moments(kind, rule):
-    p, _, predictor, given = trained(lambda ps: kind(ps, 0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0), rule)
-    same(ahead(predictor, p, 3), p.detach() - 0.3 * adams_delta(given, (0.8, 0.95), 1e-3))
-
-
 def test_adams_largest_second_moment_is_the_one_that_counts_if_adam_says_so():
     p, optimizer, predictor, given = trained(lambda ps: optim.Adam(ps, 0.1, amsgrad=True), PredictionRule.OPTIMIZER)
     p.grad = given[0] / 100
@@ -106,11 +60,6 @@ def test_adams_largest_second_moment_is_the_one_that_counts_if_adam_says_so():
     v = torch.maximum(largest, adams_moments([*given, given[0] / 100], (0.9, 0.999))[1])
     delta = m / (1 - 0.9**5) / ((v / (1 - 0.999**5)).sqrt() + 1e-8)
     same(ahead(predictor, p, 3), p.detach() - 0.3 * delta)
-
-
-def test_spectrain_follows_adam_along_its_smoothed_gradient_as_it_stands():
-    p, _, predictor, given = trained(lambda ps: optim.AdamW(ps, 0.1, betas=(0.8, 0.95)), PredictionRule.MOMENTUM)
-    same(ahead(predictor, p, 3), p.detach() - 0.3 * adams_moments(given, (0.8, 0.95))[0])
 
 
 def test_spectrain_smooths_the_gradients_itself_where_the_optimizer_does_not():

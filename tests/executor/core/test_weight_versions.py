@@ -11,7 +11,7 @@ from pipesched.profiles.models import build_layers
 from pipesched.schedules import PredictionRule, ScheduleError, make_schedule
 from pipesched.schedules.ops import Compute, Phase, Step, backward, forward
 from pipesched.schedules.weights import uses
-from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
+from tests.executor.pipelines import Local
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 
@@ -113,23 +113,6 @@ def test_a_forward_on_an_older_version_leaves_the_newest_in_place():
     assert torch.equal(module.weight.grad, gradient.T @ x.detach())
 
 
-def test_a_whole_list_on_weights_one_version_behind_follows_its_recurrence():
-    rows = [[]]
-    for i in range(8):
-        rows[0] += [forward(0, i, max(0, i - 1)), backward(0, i, max(0, i - 1)), Step(0)]
-    run = Local(make_schedule("behind", 1, 8, rows)).run()
-    module, data, targets, loss = whole_model(MLP, 16)
-    versions = [dict(module.named_parameters())]
-    for i in range(8):
-        old = versions[max(0, i - 1)]
-        y = torch.func.functional_call(module, old, (data[2 * i : 2 * i + 2],))
-        gradients = torch.autograd.grad(loss(y, targets[2 * i : 2 * i + 2]), list(old.values()))
-        newest = versions[-1].items()
-        stepped = [(n, (w - 0.05 * g).detach()) for (n, w), g in zip(newest, gradients, strict=True)]
-        versions.append({name: weight.requires_grad_() for name, weight in stepped})
-    assert_equal(run.parameters, versions[-1].values())
-
-
 class Views(nn.Module):
     """Uses its weight only through views of it."""
 
@@ -215,29 +198,6 @@ def test_a_backward_looks_ahead_from_the_weights_of_its_own_time():
     torch.testing.assert_close(module.weight.grad, gradient.T @ x.detach(), rtol=1e-13, atol=0)
 
 
-def test_a_predicted_copy_is_dropped_right_after_its_op(monkeypatch):
-    module, weights = trained_ahead("F0@1+2 B0@1+2")
-    made, copies = [], weights._copies
-
-    def watched():
-        storages = copies()
-        made.extend(StorageWeakRef(storage) for storage in storages.values())
-        return storages
-
-    monkeypatch.setattr(weights, "_copies", watched)
-    x, gradient = inputs()
-    with weights.forward(op("F0@1+2")):
-        y = module(x)
-        assert not any(copy.expired() for copy in made)
-    assert len(made) == 1
-    assert made[0].expired()
-    with weights.backward(op("B0@1+2")):
-        y.backward(gradient)
-    assert len(made) == 2
-    assert made[1].expired()
-    assert weights.live_versions == (1,)
-
-
 def test_before_the_first_step_nothing_is_looked_ahead_for():
     module, (x, _) = linear(), inputs()
     weights = versioned(module, "F0@0+3 B0@0 step")
@@ -263,18 +223,6 @@ def test_looking_ahead_needs_a_rule_and_the_newest_version():
     weights.step(None)
     with pytest.raises(ExecutionError, match="predicted from version 1, but only the newest one can be, version 2"):
         weights.forward(op("F2@1+1")).__enter__()
-
-
-def test_nothing_is_copied_that_nobody_reads_later():
-    module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, "F0@0 B0@0 step F1@1 B1@1 step")
-    for version in (0, 1):
-        with weights.forward(op(f"F{version}@{version}")):
-            y = module(x)
-        with weights.backward(op(f"B{version}@{version}")):
-            y.backward(gradient)
-        step(weights, module)
-        assert weights.live_versions == (version + 1,)
 
 
 def test_a_version_is_freed_after_its_last_reader():

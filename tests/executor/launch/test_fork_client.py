@@ -1,67 +1,77 @@
+"""The fork server and its client, with a server that loads in no time: the one of ranks imports torch."""
+
 import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pipesched.executor.launch import fork_client, job_to_json
+from pipesched.executor.launch import fork_client
 from pipesched.executor.launch.fork_client import end_server, fork, prepare
 from pipesched.profiles.processes import can_fork
-from pipesched.schedules.builders import build
-from tests.executor.pipelines import job
+from tests.executor.launch import light_server
 from tests.processes import eventually, run
 
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(not can_fork(), reason="processes are started one by one here"),
 ]
+ROOT = Path(__file__).parents[3]
+SERVER, FOREVER_S = Path(light_server.__file__), 1000.0
 
 
 def environment(**more):
-    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-    return clean | {"OMP_NUM_THREADS": "1"} | more
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | more
+
+
+fork = partial(fork, module=light_server.__name__)
+
+
+@pytest.fixture(autouse=True)
+def start_with(monkeypatch):
+    """Return a function that starts light servers from now on, which load as long as it says."""
+
+    def start(loads_s):
+        end_server()
+        words = [sys.executable, str(SERVER), str(loads_s)]
+        monkeypatch.setattr(fork_client, "command", lambda module, *arguments: [*words, *arguments[:2]])
+
+    monkeypatch.setattr(fork_client, "environment", environment)
+    monkeypatch.setattr(fork_client, "_servers", [])
+    start(0.0)
+    yield start
+    end_server()
 
 
 def waiting(tmp_path, number):
-    """Start rank 0 of 2, which waits for the other."""
-    (tmp_path / "job.json").write_text(job_to_json(job(build("gpipe", 2, 1))))
-    (tmp_path / "progress").write_bytes(bytes(64))
-    arguments = ["--folder", str(tmp_path)]
-    return fork(arguments, environment(RANK="0", WORLD_SIZE="2"), tmp_path / f"log{number}")
+    return fork(["wait"], environment(), tmp_path / f"log{number}")
 
 
 def server():
-    """Return the process of this one that ranks are forked from."""
+    """Return the process of this one that others are forked from."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (server_pid,) = (
-        pid for pid in children if b"pipesched.executor.launch.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    (server_pid,) = (pid for pid in children if str(SERVER).encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
     return int(server_pid)
 
 
-def test_a_fork_gets_its_arguments_and_environment_and_writes_to_its_log(tmp_path, monkeypatch):
-    assert fork(["--folder", str(tmp_path)], environment(), tmp_path / "a").wait() == 2
-    assert "RANK and WORLD_SIZE: not set" in (tmp_path / "a").read_text()
-    monkeypatch.chdir(tmp_path)
-    Path("job.json").write_text("{}")
-    asked = environment(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="1")
-    assert fork(["job.json"], asked, tmp_path / "b").wait() == 2
-    assert "job.json: job: got nothing" in (tmp_path / "b").read_text()
-    assert fork(["--no-such-option"], asked, tmp_path / "c").wait() == 2
+def test_a_fork_gets_its_arguments_folder_and_environment_and_writes_to_its_log(tmp_path):
+    assert fork(["a", "b"], environment(WORD="c"), tmp_path / "log").wait() == 2
+    assert (tmp_path / "log").read_text() == "a b c\n"
 
 
 def test_one_server_is_kept_and_is_started_anew_when_it_is_gone_and_outlives_the_thread_that_did(tmp_path):
     for name in "ab":
-        assert fork([], environment(), tmp_path / name).wait() == 2
+        assert fork([], environment(), tmp_path / name).wait() == 0
     before = server()
-    rank = waiting(tmp_path, 0)
+    process = waiting(tmp_path, 0)
     assert eventually((tmp_path / "log0").exists)
-    assert rank.poll() is None
+    assert process.poll() is None
     os.kill(before, signal.SIGKILL)
-    assert rank.wait() == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
     thread = threading.Thread(target=lambda: fork([], environment(), tmp_path / "c").wait())
     thread.start()
     thread.join()
@@ -83,8 +93,8 @@ def test_a_fork_can_be_killed_and_the_others_go_on(tmp_path):
     assert second.wait() == -signal.SIGKILL
 
 
-def test_who_waits_for_the_imports_of_the_server_is_killed_at_once(tmp_path):
-    end_server()
+def test_who_waits_for_the_imports_of_the_server_is_killed_at_once(tmp_path, start_with):
+    start_with(FOREVER_S)
     first, second = waiting(tmp_path, 1), waiting(tmp_path, 2)
     first.kill()
     second.kill()
@@ -93,25 +103,25 @@ def test_who_waits_for_the_imports_of_the_server_is_killed_at_once(tmp_path):
     assert not (tmp_path / "log1").exists(), "it has not begun"
 
 
-def test_a_server_takes_all_that_is_asked_of_it_while_it_imports(tmp_path):
+def test_a_server_takes_all_that_is_asked_of_it_while_it_imports(tmp_path, start_with):
     """Two megabytes: more than a socket holds."""
-    end_server()
-    ranks = [fork([], environment(MUCH="x" * 100_000), tmp_path / f"log{number}") for number in range(20)]
+    start_with(FOREVER_S)
+    asked = [fork([], environment(MUCH="x" * 100_000), tmp_path / f"log{number}") for number in range(20)]
     assert not (tmp_path / "log0").exists(), "it has not begun"
-    assert all(rank.poll() is None for rank in ranks)
-    for rank in ranks:
-        rank.kill()
-    assert {rank.wait() for rank in ranks} == {-signal.SIGKILL}
+    assert all(process.poll() is None for process in asked)
+    for process in asked:
+        process.kill()
+    assert {process.wait() for process in asked} == {-signal.SIGKILL}
 
 
 def test_a_server_that_somebody_has_stopped_ends_its_processes_all_the_same(tmp_path):
-    rank = waiting(tmp_path, 0)
+    process = waiting(tmp_path, 0)
     assert eventually((tmp_path / "log0").exists)
     os.kill(server(), signal.SIGSTOP)
-    assert eventually(lambda: rank.servers_end == "is stopped by a signal")
-    rank.kill()
-    assert eventually(lambda: rank.poll() == -signal.SIGKILL)
-    assert rank.servers_end is None
+    assert eventually(lambda: process.servers_end == "is stopped by a signal")
+    process.kill()
+    assert eventually(lambda: process.poll() == -signal.SIGKILL)
+    assert process.servers_end is None
 
 
 def signals(pid, field):
@@ -122,17 +132,17 @@ def signals(pid, field):
 
 
 def test_an_ended_server_leaves_no_process_and_the_next_one_holds_no_signal_back_whatever_the_launcher_does(tmp_path):
-    rank = waiting(tmp_path, 0)
+    process = waiting(tmp_path, 0)
     assert eventually((tmp_path / "log0").exists)
     before = server()
     end_server()
     end_server()  # there is none any more
-    assert rank.wait() == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
     assert not Path(f"/proc/{before}").exists()
     stops = {signal.SIGINT, signal.SIGTERM}
     held = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     try:
-        rank = waiting(tmp_path, 1)
+        process = waiting(tmp_path, 1)
         assert eventually((tmp_path / "log1").exists)
         assert server() != before
         assert eventually(lambda: not signals(server(), "SigBlk:") & stops)
@@ -140,8 +150,8 @@ def test_an_ended_server_leaves_no_process_and_the_next_one_holds_no_signal_back
         assert not signals(children[0], "SigBlk:") & stops
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    rank.kill()
-    assert rank.wait() == -signal.SIGKILL
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
 
 
 def test_a_thread_is_gone_before_anything_is_forked(tmp_path):
@@ -154,7 +164,7 @@ def test_a_thread_is_gone_before_anything_is_forked(tmp_path):
             thread.start()
         _await_end(threads[0])
         print(*(Path(f"/proc/self/task/{thread.native_id}").exists() for thread in threads))"""
-    done = run([sys.executable, "-c", program], env=environment(PYTHONPATH=str(Path(__file__).parents[3])))
+    done = run([sys.executable, "-c", program], env=environment(PYTHONPATH=str(ROOT)))
     assert done.stdout == "False True\n"
 
 

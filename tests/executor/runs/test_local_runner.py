@@ -12,9 +12,7 @@ from pipesched.schedules.ops import Compute, Message, Payload, Phase, Recv, Send
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 PLAIN = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9),
-    "adam": lambda parameters: torch.optim.Adam(parameters, 0.05),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.05),
 }
 
@@ -23,7 +21,7 @@ def as_it_is(schedule):
     return schedule
 
 
-@pytest.mark.parametrize("optimizer", PLAIN)
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "data_parallel"])
 def test_weights_after_three_runs_are_those_of_a_plain_optimizer_on_the_whole_model(name, optimizer):
     schedule = build(name, 2, 4)
@@ -35,7 +33,7 @@ def test_weights_after_three_runs_are_those_of_a_plain_optimizer_on_the_whole_mo
         plain.step()
         plain.zero_grad()
     # Adam divides by the gradient's size: what differs in the last digit of a tiny gradient grows
-    assert_equal(run.parameters, module.parameters(), relative=1e-12 if optimizer in ("sgd", "momentum") else 1e-9)
+    assert_equal(run.parameters, module.parameters(), relative=1e-12 if optimizer == "momentum" else 1e-9)
 
 
 def test_gradients_are_gone_after_a_step():
@@ -48,12 +46,6 @@ def test_the_losses_are_those_of_each_micro_batch():
     expected = {i: loss(module(inputs[2 * i : 2 * i + 2]), targets[2 * i : 2 * i + 2]).item() for i in range(4)}
     assert run.stage(2).losses() == pytest.approx(expected, rel=1e-14)
     assert run.stage(0).losses() == {}
-
-
-def test_a_list_with_a_step_between_forward_and_backward_of_one_version_still_runs():
-    # p = 2, m = 2: all of rank 0 reads version 0, and one backward comes after the Step
-    run = Local(build("pipedream", 2, 2)).run()
-    assert [rank.stages[k].weights.version for k, rank in enumerate(run.ranks)] == [2, 2]
 
 
 def test_a_deadlock_is_named_with_ranks_and_ops():

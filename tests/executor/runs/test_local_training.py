@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor import RankFailed
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training import LossHistory, RunDiverged, Scores
@@ -20,7 +20,6 @@ from tests.executor.pipelines import CPU, even_bounds
 MODEL = resolve_model("digits:width=8,blocks=6")
 GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
 SYNCHRONOUS = ["gpipe", "1f1b", "zb_h1", "interleaved", "dualpipe_v", "data_parallel", "chimera"]
-EVERY_MICROBATCH = ["pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "stale_weights", "hybrid"]
 
 
 def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, **fields):
@@ -67,16 +66,10 @@ def test_a_synchronous_schedule_trains_as_the_whole_model_does(name):
     assert result.diverged is None
 
 
-@pytest.mark.parametrize("name", EVERY_MICROBATCH)
-def test_on_one_rank_every_scheme_is_ordinary_training(name):
+@pytest.mark.parametrize("name", ["pipedream", "xpipe"])
+def test_on_one_rank_a_scheme_is_ordinary_training(name):
     result = trained(name, 12, num_ranks=1)
     assert [scores.loss for scores in result.steps] == pytest.approx(plain_loop(12)[0], rel=1e-10)
-
-
-@pytest.mark.parametrize("name", ["gpipe", "wpipe", "pipedream_2bw", "1f1b_rr", *EVERY_MICROBATCH])
-def test_every_scheme_begins_with_the_same_weights_and_samples(name):
-    first = trained(name, 4).steps[0]
-    assert first.loss == pytest.approx(plain_loop(1)[0][0], rel=1e-3 if name == "1f1b_rr" else 1e-10)
 
 
 def test_tokens_have_an_accuracy_too():
@@ -181,15 +174,6 @@ def test_sgd_trains_in_float16(name, fields, optimizer):
     assert result.diverged is None
     assert len(result.steps) == 20
     assert all(math.isfinite(scores.loss) for scores in result.steps)
-
-
-@pytest.mark.parametrize(
-    ("name", "optimizer", "what"),
-    [("gpipe", "adam", "adam"), ("gpipe", "adamw", "adamw"), ("xpipe", "sgd", "Adam's rule of prediction")],
-)
-def test_float16_is_refused_where_adam_would_divide_by_zero(name, optimizer, what):
-    with pytest.raises(ExecutionError, match=f"dtype: got float16 with {what}, whose epsilon of 1e-08 is 0 in it"):
-        trained(name, 2, dtype="float16", optimizer=optimizer)
 
 
 def test_the_first_op_that_gives_no_finite_number_is_named_where_that_is_checked():

@@ -60,26 +60,13 @@ def test_a_killed_process_names_the_rank_that_moved_last_and_its_op():
         launch(spec("1f1b", inject=("kill:rank=1,op=1B2",)))
 
 
-def test_a_failed_op_is_named_with_its_rank():
-    with pytest.raises(RankFailed, match=r"rank 1 failed at 1F2 \(micro-batch 2\)"):
-        launch(spec("1f1b", inject=("raise:rank=1,op=1F2",)))
-
-
-def test_a_stopped_process_is_found_after_the_time_out():
-    with pytest.raises(RankFailed, match=r"rank 1.*1B2"):
-        launch(spec("1f1b", inject=("stop:rank=1,op=1B2",), timeout_s=1.0))
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"), [("stopping", "its process is stopped"), ("killed", "was killed by signal 9")]
-)
-def test_a_layer_that_waited_for_its_turn_names_its_own_rank(fault, words, monkeypatch):
+def test_a_layer_that_waited_for_its_turn_names_its_own_rank(monkeypatch):
     """Rank 1 comes to 1F2 and waits; rank 0 comes to 0B2; then rank 1 takes its turn, and ends in it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     monkeypatch.chdir(Path(__file__).parents[1])
     job = Measure(schedule=to_json(build("1f1b", 2, 8)), microbatch_size=2, iterations=1, warmup=0)
-    model, bounds = f"faulty_models:{fault}:layer=1", ((0, 1), (1, 3))
-    with pytest.raises(RankFailed, match=rf"^rank 1 failed at 1F2 \(micro-batch 2\): .*{words}"):
+    model, bounds = "faulty_models:stopping:layer=1", ((0, 1), (1, 3))
+    with pytest.raises(RankFailed, match=r"^rank 1 failed at 1F2 \(micro-batch 2\): .*its process is stopped"):
         launch(RunSpec(job=job, model=model, bounds=bounds, transport="streams", timeout_s=2.0))
 
 

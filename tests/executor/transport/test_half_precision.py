@@ -14,7 +14,7 @@ from pipesched.executor.transport.half_precision import is_compressed, pack, res
 from pipesched.profiles import element_bytes
 from pipesched.profiles.costs import Compression, head_bytes
 from pipesched.schedules.builders import build, build_generated
-from tests.executor.job_sequence_ranks import run_module, run_together
+from tests.executor.job_sequence_ranks import run_module
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, Local, assert_equal, job
 from tests.properties import examples
@@ -147,21 +147,6 @@ def test_over_gloo_both_ends_agree_on_every_message(tmp_path):
     assert [said.splitlines()[-1] for said in run_module("tests.executor.half_precision_ranks", 2, tmp_path)] == [
         "fine"
     ] * 2
-
-
-@pytest.mark.distributed
-def test_a_run_over_gloo_is_the_local_run_with_the_same_messages(tmp_path):
-    schedules = {name: build(name, 2, 8) for name in ("1f1b", "pipedream", "spectrain")}
-    jobs = {
-        name: job(schedule, "tests.executor.models:plain:layers=2", compression="half", optimizer="momentum")
-        for name, schedule in schedules.items()
-    }
-    losses = run_together(jobs, 2, tmp_path)
-    for name, schedule in schedules.items():
-        local = Local(
-            schedule, plain(2), optimizer="momentum", transport=lambda rank, room: LocalTransport(rank, room, "half")
-        ).run()
-        assert losses[name] == list(local.stage(1).losses().values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])

@@ -8,10 +8,9 @@ from pipesched.executor import RankFailed
 
 @pytest.mark.distributed
 def test_the_links_between_two_processes_are_measured_and_a_fault_is_named(tmp_path):
-    with pipesched.session():
-        measurement = pipesched.profile_links(sizes_bytes=[1024, 65536], repeats=2)
-        with pytest.raises(RankFailed, match="links: got sizes"):
-            pipesched.profile_links(sizes_bytes=[1024], repeats=2)
+    measurement = pipesched.profile_links(sizes_bytes=[1024, 65536], repeats=2)
+    with pytest.raises(RankFailed, match="links: got sizes"):
+        pipesched.profile_links(sizes_bytes=[1024], repeats=2)
 
     cluster, frame = measurement.cluster, measurement.to_frame()
     assert {device.node for device in cluster.devices} == {0}

@@ -1,9 +1,7 @@
 """The library runs schedules: with processes of its own, which it ends, or as a rank of torchrun's."""
 
-import json
 import os
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,31 +11,18 @@ import pipesched
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.builders import build
 from tests.executor.models import dropping
-from tests.processes import run as run_process
 
 ROOT = Path(__file__).parents[3]
 MODEL = "mlp:width=8,layers=4"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 LISTS = build("1f1b", 2, 4)
 FEW = {"iterations": 2, "warmup": 0}
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 pytestmark = pytest.mark.distributed
 
 
 def children():
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-
-
-def torchrun(script, tmp_path):
-    """Return what each of two ranks has written to its file."""
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
-    done = run_process(launcher, env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    return [json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2)]
 
 
 def test_a_function_of_a_module_is_run_as_its_name_is_and_its_result_is_drawn():
@@ -68,11 +53,6 @@ def test_a_run_says_what_it_measured():
     assert result.plot().axes
 
 
-def test_a_model_that_is_an_object_runs_as_its_name_does():
-    named = pipesched.run(LISTS, MODEL, **FEW)
-    assert pipesched.run(LISTS, resolve_model(MODEL), **FEW).losses == named.losses
-
-
 def test_emulated_stages_take_their_costs():
     result = pipesched.run(LISTS, pipesched.uniform(2, 0.01, 0.02), **FEW)
     assert result.losses == ()
@@ -91,47 +71,6 @@ def test_after_a_session_no_process_is_left_and_signals_are_as_before():
     assert children() == others
     pipesched.close()  # nothing is left to end
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-
-
-@pytest.fixture(scope="module")
-def two_scripts(tmp_path_factory):
-    """Return what two ranks of torchrun have seen of some runs of theirs, with a name and with a model made by hand."""
-    script = f"""
-import json, os, pipesched
-from dataclasses import replace
-from pipesched.profiles.models import resolve_model
-f1b, gpipe = (pipesched.build(name, 2, 4) for name in ("1f1b", "gpipe"))
-first = pipesched.run(f1b, {MODEL!r}, iterations=2, optimizer="sgd")
-again = pipesched.run(gpipe, {MODEL!r}, iterations=1, optimizer="sgd")
-cores = sorted(os.sched_getaffinity(0))
-plain = resolve_model({MODEL!r})
-made = replace(plain, loss=lambda outputs, targets: 3 * plain.loss(outputs, targets))
-settings = dict(iterations=1, optimizer="sgd")
-tripled = pipesched.run(f1b, made, **settings).losses
-trained = [pipesched.train(model, pipesched.build("1f1b", 2, 2), num_steps=1, lr=0.0).losses for model in (plain, made)]
-profile = pipesched.profile(made, [1], repeats=1, optimizer="sgd").profile
-verified = pipesched.verify(made, [f1b], profile=profile, partition="uniform", **settings)
-with open("said" + os.environ["RANK"], "w") as file:
-    named = [first.makespans_s, first.losses, again.losses, cores]
-    json.dump([named, [tripled, *trained, verified.schedules[0].loss_difference]], file)
-"""
-    return torchrun(script, tmp_path_factory.mktemp("two"))
-
-
-def test_a_script_under_torchrun_joins_as_its_rank_as_often_as_it_runs(two_scripts):
-    (first, _), (second, _) = two_scripts
-    assert first == second, "every process is told what came out, and has its cores back"
-    alone = pipesched.run(LISTS, MODEL, **FEW, optimizer="sgd")
-    assert tuple(first[1]) == alone.losses
-    assert tuple(first[2]) == pytest.approx(alone.losses)
-
-
-def test_a_model_made_by_hand_runs_under_torchrun(two_scripts):
-    """Every process has the object; a loss that is three times another's shows that it is that one which is run."""
-    (named, (tripled, trained, trained_tripled, difference)), _ = two_scripts
-    assert tripled == pytest.approx([3 * loss for loss in named[1]], rel=1e-6)
-    assert trained_tripled == pytest.approx([3 * loss for loss in trained], rel=1e-6)
-    assert difference < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import pipesched
 from pipesched.profiles.models import draw_held_out, resolve_model
 from pipesched.schedules.builders import build
-from tests.workflows.measuring.test_running import torchrun
 
 MODEL = "digits:width=8,blocks=4"
 HOW = {"num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
@@ -50,7 +49,6 @@ def test_processes_and_a_list_train_as_a_name_does_in_this_process():
     assert distributed.losses == pytest.approx(named.losses, rel=1e-12)
     assert distributed.held_out_loss == pytest.approx(named.held_out_loss, rel=1e-12)
     assert lists.losses == named.losses
-    pipesched.close()
 
 
 def test_a_model_made_by_hand_trains_in_this_process():
@@ -94,21 +92,6 @@ def test_a_run_that_diverges_is_a_result():
     result = pipesched.train(MODEL, spec("pipedream"), **(HOW | {"lr": 1e6, "num_steps": 100, "optimizer": "sgd"}))
     assert result.diverged_at == len(result.losses) - 1 < 99
     assert result.held_out_loss is None
-
-
-@pytest.mark.distributed
-def test_a_script_under_torchrun_trains_as_its_rank(tmp_path):
-    script = f"""
-import json, os, pipesched
-from pathlib import Path
-result = pipesched.train({MODEL!r}, pipesched.build("1f1b", 2, 2), **{HOW!r})
-with open("said" + os.environ["RANK"], "w") as file:
-    json.dump([result.losses, [Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir()]], file)
-"""
-    (first, threads), (second, others) = torchrun(script, tmp_path)
-    assert not [name for name in threads + others if "gloo" in name], "one would abort the process as Python ends"
-    assert first == second
-    assert first == pytest.approx(pipesched.train(MODEL, build("1f1b", 2, 2), **HOW).losses, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -168,4 +168,3 @@ def test_the_best_race_in_processes_and_the_answer_is_who_leads():
     assert tuned.chosen == tuned.race.leader.outcome
     assert all(contender.measured.median > 0 for contender in tuned.race.contenders)
     assert tuned.race.budget_s == 3
-    pipesched.close()

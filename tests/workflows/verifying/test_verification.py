@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import pipesched
+from pipesched.schedules.formats import to_json
 
 MODEL = "mlp:width=8,layers=4"
 SCHEDULES = [pipesched.build(name, 2, 4) for name in ("gpipe", "1f1b")]
@@ -16,10 +17,14 @@ def profile():
 
 
 @pytest.mark.distributed
-def test_runs_agree_with_the_model_in_one_piece(profile):
-    verified = pipesched.verify(MODEL, SCHEDULES, profile=profile, iterations=1)
+def test_runs_of_a_name_and_of_a_file_agree_with_the_model_in_one_piece(profile, tmp_path):
+    (tmp_path / "g.json").write_text(to_json(SCHEDULES[0]))
+    verified = pipesched.verify(MODEL, [str(tmp_path / "g.json"), SCHEDULES[1]], profile=profile, iterations=1)
     assert verified.agrees
     assert [schedule.name for schedule in verified.schedules] == ["gpipe", "1f1b"]
+    with pytest.raises(KeyError, match="nope: expected one of gpipe, 1f1b"):
+        verified["nope"]
+    assert len(repr(verified)) < 300
     assert verified["1f1b"].loss == pytest.approx(verified["1f1b"].whole_loss, rel=1e-5)
     assert verified["1f1b"].predicted.source == "predicted"
     assert verified["1f1b"].measured.source == "measured"
@@ -37,7 +42,6 @@ def test_runs_agree_with_the_model_in_one_piece(profile):
         in replace(verified, profile=replace(profile, provenance=slow)).notes[0]
     )
     assert not replace(verified, schedules=(replace(verified["gpipe"], loss_difference=1.0),)).agrees
-    pipesched.close()
 
 
 @pytest.mark.parametrize(

@@ -105,17 +105,6 @@ def test_an_error_that_cannot_be_split_has_no_parts():
     assert several.to_dict()["costs"] is None
 
 
-@pytest.mark.distributed
-def test_a_model_is_profiled_and_run_in_turn():
-    verified = pipesched.verify_rounds("mlp:width=8,layers=4", [pipesched.build("gpipe", 2, 4)], 2, iterations=1)
-    assert verified.agrees
-    assert len(verified.machine.yardstick_s) == 6
-    assert len(verified.machine.of_rounds) == len(verified.schedules[0].rounds) == 2
-    assert list(verified.to_frame()["round"]) == [0, 1]
-    assert "machine: a fixed kernel took" in verified._repr_html_()
-    pipesched.close()
-
-
 def test_one_round_is_none():
     with pytest.raises(pipesched.ArgumentError, match="rounds: got 1"):
         pipesched.verify_rounds("mlp", [pipesched.build("gpipe", 2, 4)], 1)

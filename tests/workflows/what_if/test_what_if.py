@@ -100,13 +100,6 @@ def test_a_profile_splits_the_backward_by_its_shares():
     assert answer.suppositions == ()
 
 
-def test_a_straggler_takes_longer():
-    answer = pipesched.what_if(GPIPE, slow_devices={1: 1.5}, draws=3)
-
-    expected = play(build("gpipe", 2, 4), seconds=lambda op: SECONDS[op.phase] * (1.5 if op.stage == 1 else 1.0))
-    assert answer.after.makespan_s == expected.makespan_s
-
-
 def test_a_recompute_takes_a_forward_more():
     answer = pipesched.what_if(GPIPE, recompute="all", draws=3)
 
@@ -234,12 +227,6 @@ def test_the_interval_holds_the_change_where_all_draws_are_off_to_one_side():
     assert high - low == pytest.approx(drawn[-1] - drawn[0])
 
 
-def test_what_is_slower_everywhere_is_slower_in_every_draw():
-    run = play(build("gpipe", 2, 8), source="measured", seconds=uneven)
-
-    assert pipesched.what_if(run, slow_devices={0: 2.0, 1: 2.0}, draws=9).interval == pytest.approx((1.0, 1.0))
-
-
 def test_a_result_is_a_table_a_picture_and_data():
     answer = pipesched.what_if(GPIPE, schedule="1f1b", profile=LAYERS, draws=3)
 
@@ -266,10 +253,6 @@ def test_a_result_is_a_table_a_picture_and_data():
         ({"bandwidth_factor": 2.0, "link": pipesched.Link(1.0)}, "^link: got `bandwidth_factor` or"),
         ({"link": pipesched.Link(0.0, 1e9)}, "^link: got a bandwidth, expected the bytes of messages too"),
         ({"bandwidth_factor": 2.0, "cluster": pipesched.flat(2)}, "^bandwidth_factor: got a bandwidth, expected"),
-        ({"recompute": "some"}, "^recompute: got 'some', expected one of all"),
-        ({"recompute": [-1]}, "^recompute: got -1, expected at least 0"),
-        ({"schedule": "zbv", "input_share": 2}, "^input_share: got 2, expected a number from 0 to 1"),
-        ({"schedule": "zbv", "draws": 0}, "^draws: got 0, expected at least 1"),
         ({"schedule": build("1f1b", 2, 4), "num_ranks": 2}, "^num_ranks: got 2, expected it beside a schedule's name"),
     ],
 )
